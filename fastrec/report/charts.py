@@ -57,13 +57,9 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 def line_chart(
     lines: Sequence[Line], *, x_label: str, y_label: str, x_names: Mapping[float, str] | None = None
 ) -> Markup:
-    """Draw lines over a numeric axis, such as epochs.
+    """Draw lines over a numeric axis, such as epochs; later ones are drawn on top.
 
-    Args:
-        lines: later ones are drawn on top.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis, for screen readers.
-        x_names: texts at places of the horizontal axis; None: the numbers.
+    ``x_names`` has texts at places of the horizontal axis; None: the numbers. Screen readers read ``y_label``.
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
@@ -95,14 +91,9 @@ def category_lines(
     *,
     y_label: str,
 ) -> Markup:
-    """Draw one line per model over ordered categories, such as bins of the list length.
+    """Draw one line per model (``series``) over ordered categories, such as bins of the list length.
 
-    Args:
-        labels: name of each category.
-        notes: a second, smaller line under each name, such as the number of lists.
-        series: model → one value per category.
-        colours: model → CSS colour.
-        y_label: of the values.
+    ``notes`` has a second, smaller line under each label, such as the number of lists.
     """
     up, y_ticks = _value_axis([v for values in series.values() for v in values])
     across = _bands(len(labels))
@@ -123,14 +114,9 @@ def category_bars(
     *,
     y_label: str,
 ) -> Markup:
-    """Draw bars of all models side by side in each of a few categories, each with its value on top.
+    """Draw bars of all models side by side in each of a few categories, none below 0, each with its value on top.
 
-    Args:
-        labels: name of each category.
-        notes: a second, smaller line under each name.
-        series: model → one value per category, none below 0.
-        colours: model → CSS colour.
-        y_label: of the values.
+    ``notes`` has a second, smaller line under each label.
     """
     up, y_ticks = _value_axis([0.0, *(v for values in series.values() for v in values)])
     across = _bands(len(labels))
@@ -150,14 +136,7 @@ def category_bars(
 def interval_chart(
     rows: Mapping[str, Interval], colours: Mapping[str, str], *, mark: float | None, mark_label: str
 ) -> Markup:
-    """Draw a dot with its interval for each model, one below the other.
-
-    Args:
-        rows: model → score and interval, drawn from the top.
-        colours: model → CSS colour.
-        mark: a value to mark by a dashed line, such as the oracle's.
-        mark_label: of that line.
-    """
+    """Draw a dot with its interval for each model, from the top; ``mark`` is a value with a dashed line, if any."""
     step, left = 27, 112
     height = _TOP + step * len(rows) + (34 if mark is None else 50)
     ends = [end for row in rows.values() for end in (row.low, row.high)] + ([] if mark is None else [mark])
@@ -182,14 +161,7 @@ def interval_chart(
 
 
 def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_label: str, y_label: str) -> Markup:
-    """Draw a dot with its name for each point.
-
-    Args:
-        points: name → ``(x, y)``; of more than twelve only the marked one's name is written.
-        marked: the point in colour.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis, written above it.
-    """
+    """Draw a dot with its name for each point, ``marked`` in colour; of more than twelve only its name is written."""
     top, left = _TOP + 16, _LEFT + 8
     xs, ys = zip(*points.values(), strict=True)
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
@@ -222,13 +194,9 @@ def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_lab
 def bar_list(
     values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)", whole: float | None = None
 ) -> Markup:
-    """Draw horizontal bars with their names and values, as HTML: its text keeps its size on a phone.
+    """Draw horizontal bars with their names and texts, as HTML: its text keeps its size on a phone.
 
-    Args:
-        values: name → length of its bar, none below 0.
-        texts: at the end of each bar.
-        colour: CSS colour of the bars.
-        whole: the value of a bar of full length; None: the largest.
+    No value is below 0; ``whole`` is the value of a bar of full length, None: the largest.
     """
     longest = whole or max(values.values(), default=0.0) or 1.0
     bars = [

@@ -13,14 +13,7 @@ from fastrec.report.text import signed
 
 
 def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:
-    """Build the section, if at least two runs have a noted score.
-
-    Args:
-        runs: the runs with a noted score.
-        name: the report's own run.
-        metric: the metric's name, in capitals.
-        greater: whether a higher score is better.
-    """
+    """Build the section of the run ``name``, if at least two runs have a noted score."""
     if len(runs) < 2:
         return []
     points = {r.name: (r.oof, r.leaderboard) for r in runs}

@@ -18,13 +18,7 @@ _FILE = "leaderboard.json"
 
 @dataclass(frozen=True)
 class NotedRun:
-    """A run with a noted score.
-
-    Attributes:
-        name: of its folder.
-        oof: its stack's score out of fold.
-        leaderboard: the noted score.
-    """
+    """A run with a noted score: its folder's name, its stack's score out of fold, and the leaderboard's."""
 
     name: str
     oof: float

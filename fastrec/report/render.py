@@ -10,12 +10,7 @@ from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Render a template; the result is not escaped again in another template.
-
-    Args:
-        template: its file's name.
-        values: its variables.
-    """
+    """Render a template of ``templates/``; the result is not escaped again in another template."""
     return Markup(_environment().get_template(template).render(values))
 
 

@@ -48,17 +48,13 @@ class RowResults:
 
 
 def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: Sequence[str]) -> RowResults | None:
-    """Summarise a run's out-of-fold predictions.
+    """Summarise a run's out-of-fold predictions, None if it wrote no rows.
 
     Args:
-        run: the run directory.
-        task: its task.
+        run, task: the run directory and its task.
         outputs: the names of its classes or targets.
         best: the model whose predictions are summarised.
         models: the models whose predictions are correlated.
-
-    Returns:
-        The summary, or None if the run wrote no rows.
 
     Raises:
         UnreadableFileError: a file that is there cannot be read.

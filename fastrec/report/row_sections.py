@@ -11,13 +11,7 @@ from fastrec.report.section import Panel, Section
 
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
-    """Build the cards of a run's rows that have content.
-
-    Args:
-        rows: the summary, if there is one.
-        best: the model of the summary.
-        permutation: feature → by how much the score is worse if its values are shuffled; None: unknown.
-    """
+    """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
     sections = []
     if rows is not None and rows.bins:
         sections.append(_bins_section(rows, best))

@@ -23,12 +23,7 @@ from fastrec.estimators import Estimator
 from fastrec.serve.event_state import write_events
 from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.columns import (
-    GraphTable,
-    described,
-    input_column,
-    no_text_of,
-)
+from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.compress import Compress, compressed
 from fastrec.serve.graph.estimators import GraphRows, mean, prediction
 from fastrec.serve.graph.features import ListScope, Served, written

@@ -19,14 +19,7 @@ from fastrec.features.base import Feature
 
 @dataclass(frozen=True)
 class Idea:
-    """Generators or a function to try.
-
-    Args:
-        features: generators; empty if there is a function.
-        function: a function from a frame of rows to their new columns.
-        file: the file's name.
-        digest: of the file's text.
-    """
+    """Generators or a function to try, with the file's name and the digest of its text if it was read from one."""
 
     features: tuple[Feature, ...] = ()
     function: Callable[[Any], Any] | None = None

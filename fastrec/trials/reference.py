@@ -80,10 +80,7 @@ def without_random_splits(model: Estimator) -> Estimator:
 def lighter(model: Estimator, *, rate: float = 0.3, stop: bool = True) -> Estimator:
     """Return trees with fewer and larger steps: rounds times learning rate stays the same. Other models stay.
 
-    Args:
-        model: a model.
-        rate: the lowest learning rate.
-        stop: keep early stopping; False: grow all rounds, at most 100.
+    ``rate`` is the lowest learning rate. ``stop``: keep early stopping; False: grow all rounds, at most 100.
     """
     kind = next((c for c in _RATES if type(model) is c), None)
     if kind is None:
@@ -167,13 +164,9 @@ class RunColumns:
 
 
 class Side:
-    """The rows that a fold trains on, or those that it scores.
+    """The rows that a fold trains on, or those that it scores (``rows``, ascending numbers).
 
-    Args:
-        columns: the run's.
-        rows: int64 ``[m]``: their numbers, ascending.
-        of_fold: the run's columns that were computed for the fold, if any.
-        new: those of an idea, if any.
+    ``of_fold`` has the run's columns that were computed for the fold, ``new`` those of an idea.
     """
 
     def __init__(self, columns: RunColumns, rows: torch.Tensor, of_fold: Table | None, new: Table | None) -> None:
@@ -182,13 +175,7 @@ class Side:
         self.new_names = [] if new is None else new.names
 
     def take(self, at: torch.Tensor | None = None, *, moved: Sequence[str] = (), seed: int = 0) -> Rows:
-        """Take some of the rows.
-
-        Args:
-            at: int64: their places on this side; None: all.
-            moved: columns whose values are shuffled, all in the same order.
-            seed: of that order.
-        """
+        """Take rows by their places ``at`` on this side, None: all; columns in ``moved`` are shuffled in one order."""
         at = torch.arange(len(self.rows)) if at is None else at
         table = self._table([*self.columns.names, *self.new_names], at)
         if moved:

@@ -107,12 +107,7 @@ def has_space(model: Estimator) -> bool:
 
 
 def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
-    """List the settings to search.
-
-    Args:
-        model: the model, with the run's settings; ``has_space`` is true of it.
-        rows: the training rows: an ``"auto"`` net chooses its architecture by them.
-    """
+    """List the settings to search; an ``"auto"`` net chooses its architecture by the training rows."""
     inner: Any = _inner(model)
     if is_tree(inner):
         dims = _TREES[type(inner)]
@@ -143,13 +138,7 @@ def _takes(model: Any, dim: Dim) -> bool:
 
 
 def with_settings(model: Estimator, dims: tuple[Dim, ...], values: Mapping[str, float]) -> Estimator:
-    """Copy a model, untrained, with other settings.
-
-    Args:
-        model: the model.
-        dims: the settings that are searched.
-        values: setting → value.
-    """
+    """Copy a model, untrained, with other values of the settings ``dims``."""
     if isinstance(model, OffsetModel):
         assert model.model is not None
         return OffsetModel(with_settings(model.model, dims, values), model.column)

@@ -17,20 +17,20 @@ from fastrec.serve.forest._statistics import Statistic, Statistics, begun
 
 
 def statistics_of(
-    said: Mapping[str, Any], numbers: Mapping[int, Any], cats: Mapping[int, int], hashes: np.ndarray
+    saved: Mapping[str, Any], numbers: Mapping[int, Any], cats: Mapping[int, int], hashes: np.ndarray
 ) -> list[Statistic]:
     """Convert the statistics of a model, in the order of their numbers.
 
     Args:
-        said: the model as JSON.
-        numbers: number of a numeric feature → what is said of it.
+        saved: the model as JSON.
+        numbers: number of a numeric feature → its description.
         cats: number of a categorical feature → its column.
         hashes: int32 ``[codes]``, of the codes of categories.
 
     Raises:
-        DataError: a kind of statistics is not known here, or two combinations cannot be told apart.
+        DataError: a kind of statistics is unknown, or two combinations have one hash.
     """
-    found = said["features_info"].get("ctrs", [])
+    found = saved["features_info"].get("ctrs", [])
     if not found:
         return []
     by_elements: dict[str, list[int]] = {}
@@ -43,7 +43,7 @@ def statistics_of(
     of, index = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
     size = 0
     for i, ones in enumerate(by_elements.values()):
-        own, table = _table([found[j] for j in ones], said["ctr_data"])
+        own, table = _table([found[j] for j in ones], saved["ctr_data"])
         keys.append(own + np.uint64(begun(i, longest)))
         starts.append(size + np.arange(len(own)) * len(ones))
         unknown.append(size + len(own) * len(ones))

@@ -43,16 +43,7 @@ def in_order(derived: set[Derived]) -> list[Derived]:
 
 
 def derived_nodes(derived: Sequence[Derived], x: str, graph: NodeList) -> str:
-    """Add the nodes that append derived columns to the columns of rows.
-
-    Args:
-        derived: the columns, as ``in_order`` gives them.
-        x: name of the rows.
-        graph: where nodes go; its ``dtype`` is that of the rows.
-
-    Returns:
-        The name of all columns.
-    """
+    """Append derived columns (in the order of ``in_order``) to the rows ``x``; return the name of all columns."""
     zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
     sets = [d for d in derived if isinstance(d, CategorySet)]
     statistics = next((d.statistics for d in derived if isinstance(d, Statistic)), None)

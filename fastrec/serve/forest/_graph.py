@@ -11,12 +11,7 @@ from fastrec.serve.forest._onnx import onnx
 
 
 class NodeList:
-    """Nodes in order, and initializers.
-
-    Args:
-        prefix: what all names begin with but those that are given.
-        dtype: of ``number``.
-    """
+    """Nodes in order, and initializers; ``prefix`` begins all names, ``dtype`` is that of ``number``."""
 
     def __init__(self, prefix: str, dtype: str = "float64") -> None:
         self.prefix, self.dtype = prefix, dtype

@@ -37,13 +37,9 @@ class Tree:
 
 
 def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
-    """Build a forest of trees.
+    """Build a forest of trees, in the order in which their values are summed.
 
-    Args:
-        trees: the trees in the order in which their values are added up.
-        columns: how many columns rows have.
-        base: what each target's sum starts from.
-        **about: ``link``, ``rule``, ``dtype`` and, where they differ from the usual, ``scale`` and ``wide``.
+    ``about`` has ``link``, ``rule``, ``dtype`` and, if they differ from the default, ``scale`` and ``wide``.
     """
     derived = in_order({d for tree in trees for d in tree.derived.values()})
     place = {d: columns + i for i, d in enumerate(derived)}

@@ -66,16 +66,7 @@ def begun(combination: int, length: int) -> int:
 
 
 def statistics_nodes(statistics: Statistics, x: str, graph: NodeList) -> str:
-    """Add the nodes that compute statistics of rows.
-
-    Args:
-        statistics: what is known.
-        x: name of the rows: float64 ``[n, columns]``.
-        graph: where nodes go.
-
-    Returns:
-        The name of the statistics: float64 ``[n, statistics]``.
-    """
+    """Add the nodes that compute statistics of the rows ``x``, float64 ``[n, columns]``; return their name."""
     multiplier = graph.constant(np.array(MULTIPLIER))
     times = graph.node("Mul", _elements(statistics, x, graph), multiplier)
     total = graph.constant(begin(len(statistics.elements)).astype(np.int64)[:, None])

@@ -112,17 +112,9 @@ def _levels(forest: Trees, roots: np.ndarray, depth: int) -> tuple[np.ndarray, n
 
 
 def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: NodeList) -> str:
-    """Add the nodes that sum the leaves.
+    """Add the nodes that sum the leaves; return the name of the sums, float64 ``[n, targets]``.
 
-    Args:
-        trees: the trees.
-        x: name of the rows: float64 ``[n, columns]``.
-        columns: how many.
-        strict: whether only rows below a threshold go left; False: those at it too.
-        graph: where nodes go.
-
-    Returns:
-        The name of the sums: float64 ``[n, targets]``.
+    ``x`` names the rows, float64 ``[n, columns]``; ``strict``: rows at a threshold go right.
     """
     rows, feature = graph.node("Transpose", x, perm=[1, 0]), trees.feature
     if not trees.missing_left.all():  # a missing value is above none, one at infinity above all

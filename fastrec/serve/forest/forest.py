@@ -74,16 +74,13 @@ class Forest(Trees):
         return {n: v.astype(np.int64).tolist() if isinstance(v, np.ndarray) else v for n, v in attributes.items()}
 
     def nodes(self, x: str, y: str, *, prefix: str, base: bool = True) -> tuple[list[Any], list[Any]]:
-        """Build the ONNX nodes that compute margins of rows.
+        """Build the ONNX nodes that compute margins of rows: nodes in order, and initializers.
 
         Args:
-            x: name of the rows: float32 ``[n, columns]`` (float64 where ``wide``), NaN where missing.
+            x: name of the rows: float32 ``[n, columns]`` (float64 if ``wide``), NaN if missing.
             y: name of the margins: float64 ``[n, targets]``.
-            prefix: what names of everything between begin with.
-            base: whether ``base`` is added, as the libraries do first of all; False where a margin is given per row.
-
-        Returns:
-            Nodes in order, and initializers.
+            prefix: of all other names.
+            base: add ``base`` first, as the libraries do; False if rows have their own.
         """
         graph = NodeList(prefix, self.dtype)
         if self.dtype == "float64" and not self.wide:

@@ -17,16 +17,7 @@ _NODES: dict[Link, str] = {
 
 
 def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) -> tuple[list[Any], list[Any]]:
-    """Build the ONNX nodes of a link.
-
-    Args:
-        link, scale: of a ``Forest``.
-        margin, y: names of the margins and of what is made of them, both float64 ``[n, targets]``.
-        prefix: what other names begin with.
-
-    Returns:
-        Nodes in order, and initializers.
-    """
+    """Build the ONNX nodes of a link, from ``margin`` to ``y``: float64 ``[n, targets]``."""
     graph = NodeList(prefix)
     if scale != 1.0:
         margin = graph.node("Mul", margin, graph.number(scale))

@@ -44,16 +44,13 @@ class EstimatorForests:
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
     def nodes(self, x: str, y: str, *, prefix: str, start: str | None = None) -> tuple[list[Any], list[Any]]:
-        """Build the ONNX nodes of ``predict``.
+        """Build the ONNX nodes of ``predict``: nodes in order, and initializers.
 
         Args:
-            x: name of the matrix that ``inputs.matrix`` makes: ``dtype``, ``[n, columns]``, NaN where missing.
+            x: name of the matrix of ``inputs.matrix``: ``dtype``, ``[n, columns]``, NaN if missing.
             y: name of the predictions: float64 ``[n]`` or ``[n, k]``.
-            prefix: what names of everything between begin with.
-            start: where ``start`` is a column, the name of its values: float32 ``[n]``.
-
-        Returns:
-            Nodes in order, and initializers.
+            prefix: of all other names.
+            start: name of the values of the column ``start``, if there is one: float32 ``[n]``.
         """
         graph = NodeList(prefix)
         outputs = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]

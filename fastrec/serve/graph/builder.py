@@ -40,14 +40,7 @@ class GraphCut:
 
 @dataclass
 class GraphPart:
-    """A part of a graph.
-
-    Args:
-        name: its name.
-        kind: ``'onnx'`` or ``'xgboost'``.
-        inputs, outputs: the values that it reads and makes.
-        booster: of XGBoost's part its trees.
-    """
+    """A part of a graph: ``kind`` is ``'onnx'`` or ``'xgboost'`` (with its ``booster``)."""
 
     name: str
     kind: str
@@ -109,15 +102,9 @@ class Graph:
         return self._named[key]
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", shared: bool = True, **attributes: Any):
-        """Add a node; return its result's name, or a tuple of names.
+        """Add a node, unless an equal one exists and ``shared``; return its result's name, or a tuple of names.
 
-        Args:
-            kind: the operator.
-            *inputs: names of values; ``''``: left out.
-            outputs: how many results.
-            domain: the operator's domain.
-            shared: an equal node that is there already is taken instead.
-            **attributes: numbers, text, lists of these, numpy arrays (tensors).
+        An input ``''`` is left out. Attributes are numbers, text, lists of these, or numpy arrays (tensors).
         """
         marks = []
         for name, value in sorted(attributes.items()):
@@ -137,15 +124,12 @@ class Graph:
         return result
 
     def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
-        """Add the nodes of another model (an ``onnx.ModelProto``), with values of this graph as its inputs.
+        """Add the nodes of another model (an ``onnx.ModelProto``); return the names of its outputs here.
 
         Args:
             model: a model of the same opset.
             feeds: one value for each of its inputs.
-            prefix: what its names begin with here, a number after it.
-
-        Returns:
-            The names of its outputs here.
+            prefix: of its names here; a number follows.
         """
         if model.functions:
             raise DataError("a net's graph has functions of its own", remedy="Inline them first")

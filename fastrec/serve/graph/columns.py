@@ -100,12 +100,7 @@ class GraphCoded(Coded):
 
 
 class GraphTable(Table):
-    """A table of symbolic columns.
-
-    Args:
-        columns: name → column, or tensor.
-        later: name → what makes a column when it is first read.
-    """
+    """A table of symbolic columns; ``later``: name → function that creates the column when it is first read."""
 
     def __init__(self, columns: Mapping[str, Any], *, later: Mapping[str, Callable[[], Column]] | None = None) -> None:
         super().__init__({})
@@ -172,16 +167,10 @@ def _graph_of(columns: Sequence[GraphColumn]) -> Graph:
 
 
 def input_column(graph: Graph, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
-    """Add an input of the graph for a column of this kind and dtype.
-
-    Args:
-        graph: the graph.
-        name: the column's name.
-        column: some of its values, for kind and dtype.
-        no_text: what stands for missing text.
+    """Add an input of the graph for a column of this kind and dtype; ``no_text`` marks missing text.
 
     Raises:
-        NotInGraphError: lists and opaque columns are no inputs.
+        NotInGraphError: lists and opaque columns cannot be inputs.
     """
     return column_of(graph, graph.input(name, input_type(column)), name, column, no_text=no_text)
 
@@ -222,12 +211,8 @@ def input_type(column: Column) -> Any:
 
 def type_of_input(column: Column) -> str:
     """Name the type that ``input_column`` gives a column: ``'string'``, ``'int64'``, ``'float32'`` or ``'float64'``."""
-    if column.kind == "category" and is_text(column.distinct.type):
-        return "string"
-    column = column.plain()
-    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
-        return "int64"
-    return "float32" if column.kind == "number" and column.values.dtype == torch.float32 else "float64"
+    kind = input_type(column)
+    return "string" if kind is object else np.dtype(kind).name
 
 
 def no_text_of(column: Column) -> str:
@@ -240,10 +225,7 @@ def no_text_of(column: Column) -> str:
 def described(name: str, column: Column, *, made: bool = False, text: dict[str, Any] | None = None) -> dict[str, Any]:
     """Describe a column as an input, for ``serving.json``.
 
-    Args:
-        name, column: the column.
-        made: the server makes it from events.
-        text: how the run reads its text (``Reading.written``); None: as values of other columns.
+    ``made``: a server computes it from events. ``text``: how the run reads its text (``Reading.written``).
     """
     kind = type_of_input(column)
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)

@@ -18,10 +18,11 @@ from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.linear import linear_prediction
 from fastrec.serve.graph.list_events import GraphEvents, session_outputs
 from fastrec.serve.graph.nets import _matrix, net_outputs
-from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, registrar, value_of
 from fastrec.table import Vocab
 
-_WRITERS: dict[str, Callable[[Any, Any], Any]] = {}
+_WRITERS: dict[str, Callable[[Any, Any], Any]] = {}  # class of estimators → function that writes it
+writer = registrar(_WRITERS)
 
 
 @dataclass
@@ -73,17 +74,6 @@ def prediction(model: Estimator, rows: GraphRows) -> Any:
         f"{model.name} ({type(model).__name__}) has no form in a graph",
         remedy="Leave the model out of the recipe, or serve the run itself",
     )
-
-
-def writer(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
-    """Register a function that writes estimators of these classes."""
-
-    def take(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        for name in names:
-            _WRITERS[name] = function
-        return function
-
-    return take
 
 
 @writer("NetRanker")

@@ -14,10 +14,11 @@ from fastrec.features.base import Feature, Fitted, Grouped, RowWise
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.hashing import hashed, hashed_together
-from fastrec.serve.graph.tensor import NotInGraphError
+from fastrec.serve.graph.tensor import NotInGraphError, registrar
 from fastrec.table import Column
 
-_WRITERS: dict[str, Callable[[Any, GraphTable, ListScope], dict[str, Column]]] = {}
+_WRITERS: dict[str, Callable[..., dict[str, Column]]] = {}  # class of generators → function that writes it
+writer = registrar(_WRITERS)
 
 
 @dataclass
@@ -30,12 +31,7 @@ class ListScope:
 
 @dataclass
 class Served:
-    """The steps of a FeatureSet that are in a graph.
-
-    Args:
-        inside: the steps that are.
-        outside: output of a step that is not → why.
-    """
+    """The steps of a FeatureSet that are in a graph, and for each output of the others why they are not."""
 
     inside: list[Feature] = field(default_factory=list)
     outside: dict[str, str] = field(default_factory=dict)
@@ -51,36 +47,25 @@ def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str,
     name = type(step).__name__
     try:
         if name in _WRITERS:
-            made = _WRITERS[name](step, table, places)
+            columns = _WRITERS[name](step, table, places)
         elif isinstance(step, Grouped):
             raise NotInGraphError(f"{name} looks at other rows", remedy="Serve it from state")
         elif isinstance(step, RowWise):
-            made = step.compute(table)
+            columns = step.compute(table)
         else:
             assert isinstance(step, Fitted)
             state, fit = step._learned()
-            made = step.wrap(step.apply(fit, step.prepare(state, table)))
-        return {n: as_graph_column(c) for n, c in made.items()}
+            columns = step.wrap(step.apply(fit, step.prepare(state, table)))
+        return {n: as_graph_column(c) for n, c in columns.items()}
     except (FastrecError, NotImplementedError):
         raise
     except (AttributeError, TypeError, KeyError, ValueError, RuntimeError, StopIteration) as error:
         raise NotInGraphError(f"{name} has no form in a graph ({error})", remedy="Compute it outside") from error
 
 
-def writer(*names: str) -> Callable[[Any], Any]:
-    """Register a function that writes generators of these classes."""
-
-    def take(function: Any) -> Any:
-        for name in names:
-            _WRITERS[name] = function
-        return function
-
-    return take
-
-
 @writer("Log1p")
 def _log1p(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
-    # A value that has no logarithm is an error in training, and missing in a graph
+    # a value without a logarithm is an error in training; in a graph it becomes missing
     return as_columns(step.apply({c: table[c].number() for c in step.columns}))
 
 
@@ -169,16 +154,13 @@ def written(
     """Write all steps that can be written, in order; the other steps' columns become inputs.
 
     Args:
-        steps: the steps, those that others read before them.
-        table: the columns that there are.
+        steps: steps after those that they read.
+        table: the existing columns.
         places: see ``ListScope``.
         wanted: the columns that models read.
-
-    Returns:
-        The columns, and which steps are in the graph.
     """
     served = Served()
-    needed = set(wanted)
+    needed = set(wanted)  # steps that no model reads are not written
     for step in reversed(steps):
         if needed & set(step.outputs):
             needed |= set(step.inputs)

@@ -11,13 +11,10 @@ from fastrec.models.embedding import side_by_side
 
 
 def folded(net: nn.Module) -> nn.Module:
-    """Return a net for scoring that gives the same outputs in fewer operations, or the net itself.
+    """Return a net, on the CPU, for scoring that gives the same outputs in fewer operations, or the net itself.
 
     The first layer of a ``TabularNet`` is linear in each column's vector, so ``table @ weights`` is computed once and a
     batch sums its rows: 1,024 rows of 20 columns with 1,900 numbers took 7 ms instead of 17.
-
-    Args:
-        net: in evaluation, on the CPU.
     """
     first = net.layers[0][0] if isinstance(net, TabularNet) else None
     if not isinstance(first, nn.Linear) or net.embeds is None or not net.embeds.n_columns:
@@ -34,12 +31,7 @@ def folded(net: nn.Module) -> nn.Module:
 
 
 class _Folded(nn.Module):
-    """A ``TabularNet`` with tables as wide as its first layer for some columns.
-
-    Args:
-        net: in evaluation.
-        columns: which of its columns.
-    """
+    """A ``TabularNet`` with tables as wide as its first layer for some columns."""
 
     def __init__(self, net: TabularNet, columns: list[int]) -> None:
         super().__init__()

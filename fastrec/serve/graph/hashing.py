@@ -26,11 +26,6 @@ def hashed(column: GraphColumn, buckets: int, *, seed: int = 0) -> GraphTensor:
 
     onnxruntime's operator ``Tokenizer`` splits text. Letters that Unicode does not have yet are ignored.
 
-    Args:
-        column: text or whole numbers.
-        buckets: number of codes besides 0.
-        seed: see ``hash_codes``.
-
     Raises:
         NotInGraphError: a graph cannot write fractions and times as text.
     """
@@ -53,13 +48,7 @@ def hashed_together(columns: Sequence[GraphColumn], buckets: int, *, seed: int =
 
 
 class _Letters:
-    """Values as text, and the letters that they may have.
-
-    Args:
-        graph: the graph.
-        value: the texts' name.
-        letters: every letter that may come.
-    """
+    """Values as text, and every letter that they may have."""
 
     def __init__(self, graph: Graph, value: str, letters: list[str]) -> None:
         self.graph, self.value, self.letters = graph, value, letters
@@ -75,11 +64,7 @@ class _Letters:
 
     @classmethod
     def of(cls, column: GraphColumn) -> _Letters:
-        """Create from a column's values.
-
-        Raises:
-            NotInGraphError: see ``hashed``.
-        """
+        """Create from a column's values, see ``hashed``."""
         if column.text is not None:
             column.values.graph.hashed.add(column.text)
             return cls(column.values.graph, column.text, _letters())

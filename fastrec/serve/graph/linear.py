@@ -19,15 +19,9 @@ _REGRESSORS = (LinearModel, linear_model.SGDRegressor, *_POWERS)
 
 
 def linear_prediction(parts: list[Any], matrix: GraphTensor, task: Task, k: int) -> GraphTensor | None:
-    """Write the prediction of linear estimators, or None if others are among them.
+    """Write the prediction of linear estimators, or None if others are among them: float64 ``[rows]`` or ``[rows, k]``.
 
-    Args:
-        parts: for each output a trained estimator, or the constant that it is.
-        matrix: float32 or float64 ``[rows, columns]``.
-        task, k: what was learned, and how many outputs or classes there are.
-
-    Returns:
-        float64 ``[rows]`` or ``[rows, k]``.
+    ``parts`` has a trained estimator, or a constant, for each output.
     """
     kinds = _REGRESSORS if task == "regression" else _CLASSIFIERS
     trained = [p for p in parts if not isinstance(p, float)]

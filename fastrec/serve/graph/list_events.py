@@ -35,11 +35,7 @@ _EVENTS = "events"  # what the second dimension of the inputs is called
 class GraphEvents:
     """The events before lists as inputs of a graph. Each row has those of its list; the first row's are read.
 
-    Args:
-        graph: the graph.
-        log: a column of the log for each that is read, for kinds and types.
-        missing: what stands for missing text in each.
-        item, time: the log's columns of items and, where ages are read, of times.
+    ``log`` has an example of each column that is read, ``missing`` its mark of missing text.
     """
 
     graph: Graph
@@ -59,12 +55,6 @@ def events_of(
 ) -> tuple[GraphEvents, list[dict[str, Any]]]:
     """Add the inputs that rankers read of the events before lists, and describe them for ``serving.json``.
 
-    Args:
-        graph: the graph, which gets the inputs.
-        rankers: trained ``SessionRanker``s.
-        log: some events, which say the columns' types.
-        item, time: the log's columns of items and times.
-
     Raises:
         NotFittedError: a ranker was not trained.
     """
@@ -82,12 +72,7 @@ def events_of(
 
 
 def session_outputs(model: Any, rows: Any) -> GraphTensor:
-    """Write the nodes of a ``SessionRanker``: float64 ``[rows]``.
-
-    Args:
-        model: the trained ranker.
-        rows: ``GraphRows`` of lists, with events.
-    """
+    """Write the nodes of a ``SessionRanker``: float64 ``[rows]``."""
     trained, coder = model._trained, model._events
     if trained is None or coder is None:
         raise model.not_fitted()
@@ -124,13 +109,7 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
 
 
 class _Laid:
-    """The last events of every list, ``most`` places each: flat values have ``E = lists * most`` places.
-
-    Args:
-        events: the inputs.
-        lists: the lists of the rows.
-        most: how many events of a list are read.
-    """
+    """The last ``most`` events of every list: flat values have ``E = lists * most`` places."""
 
     def __init__(self, events: GraphEvents, lists: Any, most: int) -> None:
         graph = self.graph = events.graph
@@ -262,11 +241,7 @@ def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
 
 
 def _raw(column: GraphColumn) -> str:
-    """Return ids as text or int64.
-
-    Raises:
-        NotInGraphError: they are neither.
-    """
+    """Return ids as text or int64; refuse others."""
     if column.text is not None:
         return column.text
     if column.values.dtype != torch.int64:

@@ -21,12 +21,9 @@ def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, miss
     """Encode a column's values: int64 ``[rows]``.
 
     Args:
-        graph: the graph.
-        column: a ``GraphColumn``.
-        values: ``[K]`` the known values, none missing.
-        codes: int64 ``[K]``, their codes.
-        missing: the code of a missing value.
-        absent: the code of any other value.
+        graph, column: the graph, and a ``GraphColumn`` of it.
+        values, codes: ``[K]`` the known values, none missing, and their codes.
+        missing, absent: codes of a missing value, and of any other.
 
     Raises:
         NotInGraphError: the two kinds of values cannot be compared there.

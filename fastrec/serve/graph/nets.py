@@ -29,12 +29,7 @@ _NA = "_na"
 
 
 def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
-    """Write a net's outputs: float64 ``[rows, outputs]``.
-
-    Args:
-        trained: the net.
-        table: the columns that it reads.
-    """
+    """Write a net's outputs: float64 ``[rows, outputs]``."""
     columns = {flag: table[name].is_missing().double() for flag, name in trained.flags.items()}
     cats, conts = _prepared(trained.frame, table.with_columns(columns))
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
@@ -130,13 +125,7 @@ def _graph_of(table: GraphTable) -> Graph:
 
 @dataclass
 class NetModelProto:
-    """A net as a model of its own.
-
-    Args:
-        proto: the model.
-        used: whether it reads categories, and numbers.
-        width: number of outputs.
-    """
+    """A net as a model of its own; ``used``: whether it reads categories, and numbers."""
 
     proto: Any
     used: list[bool]
@@ -144,12 +133,7 @@ class NetModelProto:
 
 
 def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModelProto:
-    """Convert a net to an ONNX model, by torch's exporter.
-
-    Args:
-        net: in evaluation, on the CPU.
-        inputs: width and dtype of the categories' codes and of the numbers.
-    """
+    """Convert a net to an ONNX model; ``inputs``: width and dtype of the categories' codes and of the numbers."""
     net = net.cpu().eval()
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
@@ -186,12 +170,9 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: 
 
 
 def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
-    """Convert a module to an ONNX model (``onnx.ModelProto``), by torch's exporter.
+    """Convert a module in evaluation to an ONNX model (``onnx.ModelProto``), by torch's exporter.
 
-    Args:
-        module: in evaluation, on the CPU.
-        args, kwargs: example inputs.
-        shapes: the dimensions that may vary, as ``torch.export`` takes them.
+    ``shapes`` names the dimensions that may vary, as ``torch.export`` takes them.
     """
     require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     with torch.no_grad(), _quiet():

@@ -17,13 +17,7 @@ from fastrec.stacking.row_inputs import as_task, in_columns, names_of
 
 
 def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
-    """Write a stack's prediction: float64 ``[rows]`` or ``[rows, k]``.
-
-    Args:
-        stack: the stack.
-        base: base model → its prediction.
-        rows: the rows that they are of.
-    """
+    """Write a stack's prediction, from those of its base models: float64 ``[rows]`` or ``[rows, k]``."""
     used = {m: base[m] for m in stack.models}
     columns: dict[str, Any] = {n: rows.table[n] for n in stack.extra}
     conts = [n for n in stack.extra if n not in rows.cats]

@@ -18,33 +18,31 @@ from fastrec.serve.graph.builder import Graph
 
 N = 1009  # a prime that no other dimension is likely to be
 
-# How functions of torch are written: name → handler(result, *args, **kwargs), which gives a value's name or several
-HANDLERS: dict[str, Callable[..., Any]] = {}
-
 
 class NotInGraphError(DataError):
     """An operation that has no form in a graph."""
 
 
-def handler(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the handler of torch's functions of these names."""
+def registrar(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """Create a decorator ``@register(*names)`` that puts functions into a table."""
 
-    def take(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            HANDLERS[name] = function
-        return function
+    def register(*names: str) -> Callable[..., Any]:
+        def take(function: Callable[..., Any]) -> Callable[..., Any]:
+            table.update(dict.fromkeys(names, function))
+            return function
 
-    return take
+        return take
+
+    return register
+
+
+# name of torch's function → handler(graph, result, *args, **kwargs), which returns a value's name or several
+HANDLERS: dict[str, Callable[..., Any]] = {}
+handler = registrar(HANDLERS)
 
 
 class GraphTensor:
-    """A symbolic tensor.
-
-    Args:
-        graph: the graph.
-        value: the value's name in it.
-        meta: a tensor on ``meta`` of the same dtype, and of the same shape with ``N`` for the number of rows.
-    """
+    """A symbolic tensor: a value of a graph, and a ``meta`` tensor of its dtype and shape (``N`` rows)."""
 
     def __init__(self, graph: Graph, value: str, meta: torch.Tensor) -> None:
         self.graph, self.value, self.meta = graph, value, meta
@@ -53,8 +51,6 @@ class GraphTensor:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return call(func, args, kwargs or {})
-
-    # What code asks of a tensor ----------------------------------------------------------------------------------
 
     @property
     def dtype(self) -> torch.dtype:
@@ -107,7 +103,7 @@ class GraphTensor:
 
     def __bool__(self) -> bool:
         if self.some:
-            return True  # some of the rows to come may be so: take the way that serves them too
+            return True  # some of the later rows may be so: take the branch that handles them too
         raise NotInGraphError("something depends on rows that are not there yet", remedy="Compute it outside")
 
     def __iter__(self) -> Any:

@@ -8,10 +8,7 @@ import numpy as np
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, value_of
 
 INT64 = torch.int64
 
@@ -36,11 +33,6 @@ def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tupl
     """Convert two operands to values of one dtype."""
     dtype = dtype or common(a, b)
     return value_of(graph, a, dtype), value_of(graph, b, dtype), dtype
-
-
-def full(graph: Graph, values: torch.Tensor) -> torch.Tensor:
-    """Return a constant of ``N`` equal rows; it stays a tensor until a node reads it."""
-    return values
 
 
 def pick(graph: Graph, value: str, place: int, axis: int) -> str:

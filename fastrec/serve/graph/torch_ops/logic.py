@@ -8,11 +8,7 @@ from typing import Any
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    handler,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, handler, value_of
 from fastrec.serve.graph.torch_ops._values import both
 
 

@@ -9,14 +9,7 @@ import numpy as np
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    N,
-    NotInGraphError,
-    cast,
-    handler,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, cast, handler, value_of
 from fastrec.serve.graph.torch_ops._values import pick
 
 
