@@ -94,6 +94,7 @@ class Graph:
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         """Add a constant; equal ones are stored once."""
+        # ascontiguousarray would turn a scalar into a vector
         array = np.ascontiguousarray(np.asarray(value, dtype)) if np.ndim(value) else np.asarray(value, dtype)
         key = "constant", array.dtype.str, array.shape, _digest(array)
         if key not in self._named:
@@ -131,12 +132,14 @@ class Graph:
             feeds: one value for each of its inputs.
             prefix: of its names here; a number follows.
         """
+        # the copied nodes would call functions that this model lacks
         if model.functions:
             raise DataError("a net's graph has functions of its own", remedy="Inline them first")
         self._count += 1
         start, graph = f"{prefix}{self._count}_", model.graph
         names = dict(zip([i.name for i in graph.input], feeds, strict=True)) | {"": ""}
         for tensor in graph.initializer:
+            # equal weights of several folds or nets are stored once
             names[tensor.name] = self.constant(self._onnx.numpy_helper.to_array(tensor))
         for node in _in_order(graph):
             if any(a.HasField("g") for a in node.attribute):
@@ -272,6 +275,7 @@ def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
 
 
 def _digest(array: np.ndarray) -> Any:
+    # objects have no bytes to hash
     if array.dtype == object:
         return tuple(array.ravel().tolist())
     return array.tobytes() if array.nbytes < 64 else hashlib.sha256(array.tobytes()).digest()

@@ -112,6 +112,7 @@ class GraphTensor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        # a graph has no mutable values: a method in place replaces this tensor's value
         in_place = name.endswith("_") and not name.startswith("_")
         plain = name[:-1] if in_place else name
         found = getattr(torch.Tensor, plain, None)
@@ -185,6 +186,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name not in HANDLERS:
         raise NotInGraphError(f"torch.{name} has no form in a graph", remedy="Compute this column outside of the graph")
     try:
+        # torch itself says dtype and shape of the result: no second set of rules that could differ
         metas = func(*_meta(args), **_meta(kwargs))
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise NotInGraphError(
@@ -196,6 +198,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(metas, torch.Tensor):
         return GraphTensor(graph, made, metas)
     parts = [GraphTensor(graph, v, m) for v, m in zip(made, metas, strict=True)]
+    # results such as torch.return_types.sort are named tuples, which code reads by name
     fields = getattr(type(metas), "__name__", "") not in ("list", "tuple")
     return type(metas)(parts) if fields else parts
 
@@ -207,6 +210,7 @@ def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = Non
         NotInGraphError: it has a value of its own for every row.
     """
     values = values.detach().cpu()
+    # a constant of N rows is broadcast from one, as the graph's rows are not N
     if values.ndim and values.shape[0] == N:
         if not bool((values == values[:1]).all() | values[:1].isnan().all()):
             raise NotInGraphError("a constant differs from row to row", remedy="Compute this column outside")
