@@ -51,6 +51,7 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
         "noted": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "submission": file_digest(submission) if submission.is_file() else None,
     }
+    # in the run directory: the next run there removes it with the submission that it belongs to
     with atomic_file(run / _FILE) as path:
         path.write_text(json.dumps(about, indent=1), encoding="utf-8")
     return run / _FILE

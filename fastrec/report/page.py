@@ -211,6 +211,7 @@ def _curves_section(results: RunResults) -> list[Section]:
 def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[Panel]:
     keys = [k for k in dict.fromkeys(k for r in records for k in r) if k not in (*_PARTS, *_COUNTS)]
     counted = next((c for c in _COUNTS if any(c in r for r in records)), _COUNTS[0])
+    # both losses in one chart: their gap shows overfitting
     losses = [k for k in keys if k in ("train_loss", "valid_loss")]
     groups = ([("loss", losses)] if losses else []) + [(k, [k]) for k in keys if k not in losses]
     panels = []

@@ -147,7 +147,7 @@ def read_sample(run: Path, name: str = _SAMPLE) -> Table:
 
     Args:
         run: the run directory.
-        name: their file; some test rows, unless told.
+        name: their file; some test rows by default.
 
     Raises:
         MissingFileError: the run was made before runs kept them.
@@ -155,7 +155,7 @@ def read_sample(run: Path, name: str = _SAMPLE) -> Table:
     path = run / name
     if not path.is_file():
         raise MissingFileError(
-            "the run does not hold it, which says what columns look like", file=path, remedy="Run the recipe again"
+            "the run does not hold it, and columns' types are read from it", file=path, remedy="Run the recipe again"
         )
     return Table.read(path)
 
@@ -287,7 +287,7 @@ def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:
     """Convert a table's rows to the graph's inputs.
 
     Args:
-        about: what ``serving.json`` says.
+        about: the content of ``serving.json``.
         table: rows with the columns of all inputs.
 
     Raises:
@@ -300,7 +300,7 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
     """Convert a column to an input of the graph.
 
     Args:
-        about: what ``serving.json`` says of the input.
+        about: the input's description in ``serving.json``.
         column: ``[n]`` values.
 
     Raises:

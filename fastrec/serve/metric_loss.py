@@ -44,7 +44,7 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
         folder: the export.
         run: the run directory.
         fold: the fold whose models were exported; None: all.
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
 
     Raises:
         MissingFileError: the run keeps no such rows.
@@ -64,6 +64,7 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
         n = saved.target.n_outputs
         rows = Rows(table, saved.task, label=saved.target.encode(table), n_outputs=n, **options)
     scorer = Scorer.of(saved.config["metric"], saved.target)
+    # both graphs, not the run: rounding of the graph itself must not count as loss
     with TemporaryDirectory() as whole:
         export_run(run, Path(whole) / "full", fold=fold, trust=trust)
         full = _learned_scale(saved, score_rows(Path(whole) / "full", table, events=events))

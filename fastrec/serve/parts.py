@@ -18,10 +18,10 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
     Args:
         graph: the whole graph.
         folder: the export's folder.
-        about: what ``serving.json`` says.
+        about: the content of ``serving.json``.
 
     Returns:
-        What ``serving.json`` is to say of them.
+        Their description for ``serving.json``.
     """
     (folder / _FOLDER).mkdir()
     # width -1: as wide as the longest row of the request

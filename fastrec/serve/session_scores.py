@@ -15,7 +15,7 @@ from fastrec.sequences.net_scores import item_keys
 class SessionScores(nn.Module):
     """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
-    Codes stand in the order of the events; 0, wherever it stands, is no event. Code 0 scores -inf.
+    Codes are in the order of the events; 0 is no event, at any place. Code 0 scores -inf.
 
     Args:
         model: the trained net.
@@ -32,6 +32,7 @@ class SessionScores(nn.Module):
             raise NotFittedError("the net has not been trained", remedy="Call fit first")
         if model.model.codings:
             raise DataError("the net reads side features of events", remedy="Export a net that reads items alone")
+        # a copy: the trained net stays on its device and in its mode
         self.net = copy.deepcopy(model.model).cpu().eval()
         self.reads, self.exclude_seen = self.net.reads, exclude_seen
         self.register_buffer("keys", item_keys(self.net))
@@ -42,6 +43,7 @@ class SessionScores(nn.Module):
         """Compute scores of all codes."""
         packed, lengths = self._packed(codes)
         scores = self.net.query(self.net.last(packed, lengths)) @ self.keys
+        # an empty session gets popular items, as in the run
         scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
         scores = torch.cat([torch.full_like(scores[:, :1], -torch.inf), scores[:, 1:]], 1)
         if self.exclude_seen:

@@ -58,9 +58,9 @@ def verify_export(
     Args:
         folder: the export.
         run: the run directory.
-        data: the data whose test rows are scored (see ``predict_run``); None: those that the run keeps.
+        data: the data whose test rows are scored (see ``predict_run``); None: the rows that the run keeps.
         fold: the fold whose models were exported; None: all.
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
         stages: progress; None: none is shown.
 
     Raises:
@@ -73,10 +73,10 @@ def verify_export(
     else:
         _, rows = read_rows(saved, data, stages=stages)
     with stages.stage("graph", len(rows)) as advance:
-        said = score_rows(folder, rows.table, advance, events=rows.events)
+        scores = score_rows(folder, rows.table, advance, events=rows.events)
     wanted = saved.predict_rows(rows, stages, fold=fold)
     wanted = wanted if saved.target is None else saved.target.restore(wanted)
-    return compare_scores(said, wanted.numpy(), rows.groups if saved.target is None else None)
+    return compare_scores(scores, wanted.numpy(), rows.groups if saved.target is None else None)
 
 
 def compare_scores(scores: np.ndarray, wanted: np.ndarray, groups: torch.Tensor | None) -> Verified:
@@ -98,9 +98,9 @@ def score_rows(
 
     Args:
         folder: the export.
-        table: the rows; lists stand whole.
-        advance: told of rows that are done.
-        events: what was before the lists, for graphs that read it.
+        table: the rows, with whole lists.
+        advance: called with the number of rows that are done.
+        events: events before the lists, for graphs that read them.
 
     Raises:
         DataError: the graph reads events, and there are none.
@@ -115,6 +115,7 @@ def score_rows(
         raise DataError(
             "the graph reads the events before lists", file=folder, remedy="Give events=ListEvents.before(…)"
         )
+    # lists must be whole in a batch: features and scores depend on their other rows
     starts = np.arange(len(table) + 1) if groups is None else _list_starts(groups)
     parts = []
     for a, b in _blocks(starts, len(table)):

@@ -89,6 +89,7 @@ def _run(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise DataError("it is no Python file", file=path, remedy="Give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
+    # classes of the file must find their module while it runs
     before, folder = sys.modules.get(name), str(path.resolve().parent)
     sys.modules[name] = module
     sys.path.insert(0, folder)

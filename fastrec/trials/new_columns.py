@@ -42,6 +42,7 @@ class NewColumns:
         """Read the columns that the idea may use."""
         kept = self.kept
         clean = [n for n in kept.outputs if n not in kept.from_targets]
+        # a function, or a selector of columns by type, may read any column
         if self._features is None or selectors_of(self._features.steps):
             return _beside(kept.train(), kept.made(clean))
         time = [] if kept.time is None else [kept.time]  # the search for leaks goes by it

@@ -91,6 +91,7 @@ def lighter(model: Estimator, *, rate: float = 0.3, stop: bool = True) -> Estima
     share = min(before / rate, 1.0)
     settings |= {name: max(before, rate), "rounds": max(round(settings["rounds"] * share), 1)}
     early = settings["early_stopping_rounds"]
+    # larger steps need fewer rounds to stop
     settings["early_stopping_rounds"] = max(round(early * share), 5) if early and stop else None
     if not stop:
         settings["rounds"] = min(settings["rounds"], 100)

@@ -37,7 +37,7 @@ class Tuned:
         number: of the trial; None: the run's settings.
         settings: setting → value; empty for the run's settings.
         score: the metric out of fold; of a pruned trial on the folds that it was trained on.
-        folds: how many folds it was trained on.
+        folds: number of folds that it was trained on.
         pruned: whether it was stopped, as other trials were ahead after as many folds.
         line: the model as a line of a recipe.
     """

@@ -111,6 +111,7 @@ def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
     inner: Any = _inner(model)
     if is_tree(inner):
         dims = _TREES[type(inner)]
+        # with early stopping the number of rounds is learned, not searched
         if inner.early_stopping_rounds is None:
             dims = (Dim("rounds", max(inner.rounds // 4, 1), 4 * inner.rounds, log=True, whole=True), *dims)
         return dims

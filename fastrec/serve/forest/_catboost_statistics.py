@@ -50,6 +50,7 @@ def statistics_of(
         values.append(table.ravel())
         size += table.size
         of[ones], index[ones] = i, np.arange(len(ones))
+    # one table for all combinations, told apart by the hashes' starts
     hashed = np.concatenate(keys).astype(np.int64)
     if len(np.unique(hashed)) < len(hashed):
         remedy = "Train again with another max_ctr_complexity="

@@ -22,8 +22,8 @@ class Tree:
         threshold: float ``[rows]``.
         missing_left: bool ``[rows]``.
         value: float ``[rows]``, of leaves.
-        target: which target the leaves count for.
-        derived: row → the column that it looks at, where it is a derived one.
+        target: of the leaves.
+        derived: row → its column, if that is a derived one.
     """
 
     left: np.ndarray
@@ -41,6 +41,7 @@ def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray
 
     ``about`` has ``link``, ``rule``, ``dtype`` and, if they differ from the default, ``scale`` and ``wide``.
     """
+    # equal sets and statistics of several trees are one column
     derived = in_order({d for tree in trees for d in tree.derived.values()})
     place = {d: columns + i for i, d in enumerate(derived)}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*_OF_NODES, "value", "target", "roots")}

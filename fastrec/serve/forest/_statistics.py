@@ -67,6 +67,7 @@ def begun(combination: int, length: int) -> int:
 
 def statistics_nodes(statistics: Statistics, x: str, graph: NodeList) -> str:
     """Add the nodes that compute statistics of the rows ``x``, float64 ``[n, columns]``; return their name."""
+    # int64 wraps modulo 2^64 as CatBoost's uint64 does
     multiplier = graph.constant(np.array(MULTIPLIER))
     times = graph.node("Mul", _elements(statistics, x, graph), multiplier)
     total = graph.constant(begin(len(statistics.elements)).astype(np.int64)[:, None])

@@ -88,8 +88,8 @@ def symmetric_trees(forest: Trees, targets: int) -> SymmetricTrees | None:
         return None
     order = np.argsort(target, kind="stable")
     nodes, leaves = nodes[:, order], leaves[order]
-    said = np.stack([forest.feature[nodes], forest.threshold[nodes], forest.missing_left[nodes]], 2)
-    distinct, splits = np.unique(said.reshape(-1, 3), axis=0, return_inverse=True)
+    splits_of_nodes = np.stack([forest.feature[nodes], forest.threshold[nodes], forest.missing_left[nodes]], 2)
+    distinct, splits = np.unique(splits_of_nodes.reshape(-1, 3), axis=0, return_inverse=True)
     feature, threshold, missing_left = distinct.T
     return SymmetricTrees(
         feature.astype(np.int64), threshold, missing_left.astype(bool), splits.reshape(nodes.shape),
@@ -116,6 +116,7 @@ def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, g
 
     ``x`` names the rows, float64 ``[n, columns]``; ``strict``: rows at a threshold go right.
     """
+    # columns first: gathers of whole columns are contiguous
     rows, feature = graph.node("Transpose", x, perm=[1, 0]), trees.feature
     if not trees.missing_left.all():  # a missing value is above none, one at infinity above all
         above = graph.node("Where", graph.node("IsNaN", rows), graph.number(np.inf), rows)

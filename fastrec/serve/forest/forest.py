@@ -25,16 +25,16 @@ class Forest(Trees):
     A margin is ``base`` plus the values of the leaves. A ``feature`` from ``columns`` on is a number in ``derived``.
 
     Args:
-        columns: how many columns rows have.
-        base: float64 ``[targets]``, what the sums start from.
-        link: what the objective makes of ``m = scale · margin``: ``'logistic'`` is ``1 / (1 + exp(-m))``,
+        columns: number of columns of rows.
+        base: float64 ``[targets]``, start of the sums.
+        link: the prediction from ``m = scale · margin``: ``'logistic'`` is ``1 / (1 + exp(-m))``,
             ``'log1p_exp'`` is ``log(1 + exp(m))``, ``'signed_square'`` is ``|m| · m``.
-        scale: what margins are multiplied by before that.
-        rule: which rows a node sends left.
+        scale: factor of margins before the link.
+        rule: condition to go left.
         dtype: what the library adds up in, and what thresholds are: rows are float32 in either case, unless
             ``wide`` is set.
         wide: rows must be float64: the library compares float64 and was trained on such rows.
-        derived: columns that are made of others: sets of categories, zeros as missing, CatBoost's statistics.
+        derived: columns computed from others: sets of categories, zeros as missing, CatBoost's statistics.
     """
 
     columns: int
@@ -109,6 +109,7 @@ class Forest(Trees):
         """Split into forests with a bounded number of sets of categories each, or one tree."""
         ends = np.append(self.roots, len(self.feature))[1:]
         parts, start, seen = [], 0, set[int]()
+        # each part computes the columns of its own sets only
         for tree, (first, end) in enumerate(zip(self.roots, ends, strict=True)):
             own = {int(f) for f in self.feature[first:end] if f >= self.columns}
             own = {f for f in own if isinstance(self.derived[f - self.columns], CategorySet)}

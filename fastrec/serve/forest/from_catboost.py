@@ -33,12 +33,10 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
 
     Args:
         model: ``catboost.CatBoost`` or one of its kind.
-        n_codes: column → how many codes a category has, which the model was trained on as integers from 0; NaN counts
-            as code 0.
+        n_codes: column → number of codes of a category, integers from 0 in training; NaN counts as code 0.
 
     Raises:
-        DataError: the trees look at text or embeddings, at categories without ``n_codes``, or at a kind of statistics
-            that is not known here.
+        DataError: the trees read text, embeddings, categories without ``n_codes``, or an unknown kind of statistics.
     """
     import catboost
 
@@ -52,7 +50,7 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
         saved = json.loads(path.read_text(encoding="utf-8"))
     features = saved["features_info"]
     if features.get("categorical_features") and not n_codes:
-        raise DataError("CatBoost's trees look at categories, of which no codes are given", remedy="Give n_codes=")
+        raise DataError("CatBoost's trees read categories whose codes are not given", remedy="Give n_codes=")
     kinds = ("float_features", "categorical_features")
     columns = 1 + max(f["flat_feature_index"] for kind in kinds for f in features.get(kind, ()))
     scale, base = saved["scale_and_bias"]
@@ -76,6 +74,7 @@ class _Splits:
         self.hashes = hashes
         self.statistics = statistics_of(saved, self.numbers, self.cats, self.hashes)
         # splits are numbered: those by numbers, by single categories, by statistics
+        # "split_index" counts them in this order
         before = sum(len(f["borders"]) for f in features.get("float_features", ()))
         self.before = before + sum(len(f.get("values", ())) for f in features.get("categorical_features", ()))
         self.ends = np.cumsum([len(c["borders"]) for c in features.get("ctrs", ())])

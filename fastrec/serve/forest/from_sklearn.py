@@ -77,9 +77,10 @@ def _of_two(forest: Forest) -> Forest:
 
 def _boosted(model: Any) -> Forest:
     start = model.init_
+    # a model as start would need nodes of its own
     if start != "zero" and type(start).__name__ not in ("DummyClassifier", "DummyRegressor"):
         raise DataError(f"{type(model).__name__} starts from {type(start).__name__}", remedy="Train it with init=None")
-    # what it starts from is the same for every row
+    # the start is the same for every row
     base = np.asarray(model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32)), float)[0]
     trees = [
         _tree(member.tree_, member.tree_.value[:, 0, 0] * model.learning_rate, i)

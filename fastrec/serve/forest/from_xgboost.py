@@ -34,7 +34,7 @@ def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> For
 
     Args:
         booster: trees (``gbtree`` or ``dart``).
-        n_columns: how many columns rows have; None: as the booster says.
+        n_columns: number of columns of rows; None: the booster's.
 
     Raises:
         DataError: the booster is linear, its objective is not known here, or its leaves are vectors.

@@ -27,10 +27,10 @@ class EstimatorForests:
     """One forest, or the constant that is predicted, for each output of an estimator.
 
     Args:
-        parts: the outputs; their links are those that ``predict`` applies (none in ranking).
-        inputs: what makes the matrix that the trees look at of a table.
-        task: what was learned.
-        start: a column of margins to start from, in place of ``base``; None: none.
+        parts: the outputs, with the links of ``predict`` (none in ranking).
+        inputs: converts a table to the trees' matrix.
+        task: the estimator's.
+        start: a column of margins instead of ``base``, if any.
     """
 
     parts: tuple[Forest | float, ...]

@@ -16,7 +16,7 @@ from fastrec.serve.forest._onnx import onnx
 
 OPSET, ML_OPSET, IR = 20, 5, 10
 CONTRIBUTED = "com.microsoft"  # domain of operators that onnxruntime alone has
-ROWS = "rows"  # what the first dimension of inputs and outputs is called
+ROWS = "rows"  # name of the first dimension of inputs and outputs
 
 
 @dataclass
@@ -24,11 +24,11 @@ class GraphCut:
     """A value of a graph at which it may be cut into parts.
 
     Args:
-        name: what it is called in the parts.
-        value: its name in the graph.
-        dtype: numpy's name of the type that passes between the parts.
+        name: in the parts.
+        value: in the graph.
+        dtype: numpy's name of its type between the parts.
         width: of ``[rows, width]``; None: ``[rows]``.
-        inner: the type that the graph has there; None: the same.
+        inner: its type in the graph; None: the same.
     """
 
     name: str

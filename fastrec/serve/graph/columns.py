@@ -108,6 +108,7 @@ class GraphTable(Table):
         self.later = dict(later or {})
 
     def __getitem__(self, name: str) -> Column:
+        # inputs are created on first use: the graph takes only columns that are read
         if name not in self._columns and name in self.later:
             self._columns[name] = self.later[name]()
         return super().__getitem__(name)
@@ -203,7 +204,7 @@ def input_type(column: Column) -> Any:
     column = column.plain()
     if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
         return np.int64
-    if column.kind == "number":  # a bool, too: so that there is a way to say that it is missing
+    if column.kind == "number":  # a bool, too: NaN marks a missing one
         narrow = column.values.dtype in (torch.float32, torch.float16, torch.bfloat16)
         return np.float32 if narrow else np.float64
     raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=column.name, remedy="Compute it outside")
@@ -238,6 +239,7 @@ def encode(vocab: Vocab, column: Column) -> Any:
     """Encode a column by a vocabulary, as ``Vocab.encode`` does: int64 ``[rows]``."""
     column = as_graph_column(column)
     values, codes = vocab.values, np.arange(len(vocab.reserved), len(vocab))
+    # rare values share a code, unlike unknown ones
     if vocab.rare is not None and len(vocab.rare):
         values = pa.concat_arrays([values, vocab.rare])
         codes = np.append(codes, np.full(len(vocab.rare), vocab.reserved.index(RARE)))

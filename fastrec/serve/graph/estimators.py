@@ -32,10 +32,10 @@ class GraphRows:
     Args:
         table: the columns.
         task: the task.
-        cats, conts: which of them are categories, and numbers.
-        n_outputs: how many classes or targets.
+        cats, conts: names of categories, and of numbers.
+        n_outputs: number of classes or targets.
         lists: of a ranking: the lists.
-        events: what was before the lists; None: the graph has no such inputs.
+        events: events before the lists, if the graph has such inputs.
     """
 
     table: GraphTable
@@ -65,6 +65,7 @@ def prediction(model: Estimator, rows: GraphRows) -> Any:
     Raises:
         NotInGraphError: there is no such way for its kind.
     """
+    # a subclass is written as its parent, unless it has its own writer
     for kind in type(model).__mro__:
         if kind.__name__ in _WRITERS:
             return _WRITERS[kind.__name__](model, rows)
@@ -108,6 +109,7 @@ def mean(parts: list[Any]) -> Any:
 @writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
 def _trees(model: Any, rows: GraphRows) -> Any:
     parts = [model._booster] if isinstance(model, XGBRanker) else model._parts
+    # XGBoost's own file can be a part only if its trees read the matrix as it is
     plain = isinstance(model, XGBRanker) or (isinstance(model, XGBModel) and not model.native_cats)
     return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, parts if plain else None)
 
@@ -117,6 +119,7 @@ def _grown(
 ) -> GraphTensor:
     """Write the prediction of an estimator's trees; ``boosters``: XGBoost's own, if there are any."""
     graph = matrix.graph
+    # trees compare in the dtype of their training
     matrix = matrix.to(torch.float64 if forests.dtype == "float64" else torch.float32)
     start = None
     if forests.start is not None:

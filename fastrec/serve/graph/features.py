@@ -59,6 +59,7 @@ def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str,
         return {n: as_graph_column(c) for n, c in columns.items()}
     except (FastrecError, NotImplementedError):
         raise
+    # a generator's code may fail in any way on symbolic tensors: then its columns become inputs
     except (AttributeError, TypeError, KeyError, ValueError, RuntimeError, StopIteration) as error:
         raise NotInGraphError(f"{name} has no form in a graph ({error})", remedy="Compute it outside") from error
 
@@ -124,6 +125,7 @@ def _cross(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]
 def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     _, fit = step._learned()
     names = step.columns
+    # requests have no columns of lists or vectors
     if not all(table[n].kind == "number" for n in names):
         raise NotInGraphError("lists and vectors are no inputs of a graph", remedy="Serve the run itself")
     vector = torch.stack([table[n].number() for n in names], 1)

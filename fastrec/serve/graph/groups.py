@@ -65,10 +65,10 @@ class GraphGroups:
         zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
         rows = graph.op("Squeeze", graph.op("Shape", self._of_row))
         at = graph.op("Range", zero, rows, one)
-        # where each row stands in the order, less where its list begins
-        stands = graph.op("ScatterElements", at, order, at)
-        first = self.reduce(GraphTensor(graph, stands, self._meta), "min")
-        return GraphTensor(graph, stands, self._meta) - first.long()
+        # each row's place in the order, less the first place of its list
+        position = graph.op("ScatterElements", at, order, at)
+        first = self.reduce(GraphTensor(graph, position, self._meta), "min")
+        return GraphTensor(graph, position, self._meta) - first.long()
 
     def parted(self, values: GraphTensor) -> GraphGroups:
         """Group the rows of one list that have one value; no value is NaN."""
@@ -91,9 +91,9 @@ class GraphGroups:
         place = self.place([])
         zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
         at = graph.op("Range", zero, graph.op("Squeeze", graph.op("Shape", self._of_row)), one)
-        stands = GraphTensor(graph, graph.op("ScatterElements", at, order, at), self._meta)
+        position = GraphTensor(graph, graph.op("ScatterElements", at, order, at), self._meta)
         found = (place - by >= 0) & ((place - by).double() < self.size())
-        there = torch.where(found, stands - by, 0)
+        there = torch.where(found, position - by, 0)
         rows = graph.op("Gather", order, there.value, axis=0)
         value = graph.op("Gather", value_of(graph, values, torch.float64), rows, axis=0)
         made = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))

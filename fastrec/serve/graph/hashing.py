@@ -113,6 +113,7 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
         "num_scan_inputs": 1,
         "scan_input_axes": [1],
     }
+    # FNV-1a depends on the bytes' order: letters are mixed in one after the other
     state = graph.op("Scan", state, text.codes, shared=False, **scanned)
 
     def cast(value: str, dtype: Any) -> str:
@@ -132,5 +133,6 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
 @cache
 def _letters() -> list[str]:
     """List the letters of Unicode, without surrogates, unassigned code points, and the last private planes."""
+    # computed once in a process: 1.1 million code points take a while
     every = (chr(i) for i in range(sys.maxunicode + 1))
     return [c for c in every if unicodedata.category(c) not in ("Cn", "Cs") and not ord(c) >= 0xF0000]

@@ -28,7 +28,7 @@ from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Column, Table
 
 COUNT, PREFIX = "events.count", "events."
-_EVENTS = "events"  # what the second dimension of the inputs is called
+_EVENTS = "events"  # name of the second dimension of the inputs
 
 
 @dataclass
@@ -63,12 +63,13 @@ def events_of(
             raise ranker.not_fitted()
     coders = [r._events for r in rankers]
     aged = time is not None and any(c.aged for c in coders)
+    # an item may be a category of its own, too: each column once
     read = [item, *(n for c in coders for n in (*c.frame.cat_names, *c.frame.cont_names)), *([time] if aged else [])]
     columns = {n: log[n] for n in dict.fromkeys(read)}
     missing = {n: no_text_of(c) for n, c in columns.items()}
     most = max(c.most for c in coders)
-    said = [{**described(PREFIX + n, c), "required": False, "events": most} for n, c in columns.items()]
-    return GraphEvents(graph, columns, missing, item, time if aged else None), said
+    about = [{**described(PREFIX + n, c), "required": False, "events": most} for n, c in columns.items()]
+    return GraphEvents(graph, columns, missing, item, time if aged else None), about
 
 
 def session_outputs(model: Any, rows: Any) -> GraphTensor:
@@ -104,8 +105,8 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
     proto = _net_model(_Fed(trained.net, len(trained.frame.cat_names), len(trained.frame.cont_names)), feeds, coder)
     if laid.graph.compress is not None:
         proto = laid.graph.compress(proto)
-    made = laid.graph.merge(proto, [feeds[i.name] for i in proto.graph.input])[0]
-    return GraphTensor(laid.graph, made, torch.empty((N, 1), dtype=torch.float32, device="meta")).double()[:, 0]
+    output = laid.graph.merge(proto, [feeds[i.name] for i in proto.graph.input])[0]
+    return GraphTensor(laid.graph, output, torch.empty((N, 1), dtype=torch.float32, device="meta")).double()[:, 0]
 
 
 class _Laid:
@@ -117,18 +118,20 @@ class _Laid:
         op, self.whole = graph.op, lambda *v: graph.constant(np.array(v, dtype=np.int64))
         rows = op("Shape", lists._of_row)
         self.number = op("Range", graph.constant(np.int64(0)), op("Squeeze", rows), graph.constant(np.int64(1)))
+        # rows of one list repeat its events: those of the first row are read
         self.first = self._first(lists._of_row, self.number, lists._count)
+        # a count out of range would read the events of other lists
         count = op("Gather", op("Max", events.count, self.whole(0)), self.first)
         wide = op("Shape", next(iter(events.values.values())), start=1, end=2)
         count = op("Unsqueeze", op("Min", count, wide), self.whole(1))
         length = op("Min", count, self.whole(most))
         place = graph.constant(np.arange(most, dtype=np.int64))
-        left = op("Sub", op("Sub", length, self.whole(1)), place)  # how many events of the list come after
+        left = op("Sub", op("Sub", length, self.whole(1)), place)  # number of later events of the list
         there = op("Less", place, length)
         self.steps = op("Where", there, left, self.whole(-1))
         start = op("Mul", op("Unsqueeze", self.first, self.whole(1)), wide)
         at = op("Add", op("Add", start, op("Sub", count, length)), place)
-        none = op("Mul", rows, wide)  # behind the end stands a missing value
+        none = op("Mul", rows, wide)  # a missing value follows the last one
         self._at = op("Reshape", op("Where", there, at, none), self.whole(-1))
 
     def column(self, name: str) -> GraphColumn:
@@ -160,6 +163,7 @@ class _Laid:
         mine, theirs = _raw(candidates), _raw(items)
         if (candidates.text is None) != (items.text is None):
             raise NotInGraphError("candidates' items are text or numbers, and the events' are not", column=items.name)
+        # number items of candidates and events together, then pairs of list and item: equal pairs match
         _, _, item, _ = op("Unique", op("Concat", mine, theirs, axis=0), outputs=4, sorted=1)
         lists = op("Range", self.graph.constant(np.int64(0)), op("Squeeze", self.lists._count),
                    self.graph.constant(np.int64(1)))  # fmt: skip

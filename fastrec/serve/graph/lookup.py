@@ -77,6 +77,7 @@ def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
         if joint is None:
             joint, theirs, width = code, dense + 1, len(values) + 1
             continue
+        # (code == 0)|one missing part makes the key missing
         gone = (joint == 0) | (code == 0)
         pair = joint * (len(values) + 1) + code
         pairs = theirs * (len(values) + 1) + dense + 1

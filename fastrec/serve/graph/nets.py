@@ -34,6 +34,7 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
     cats, conts = _prepared(trained.frame, table.with_columns(columns))
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
     inputs = [value_of(graph, cats, torch.int64), value_of(graph, conts, torch.float32)]
+    # the net is a model of its own first: torch's exporter knows its layers
     model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
     if graph.compress is not None:
         model.proto = graph.compress(model.proto)
@@ -107,6 +108,7 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
     parts = []
     for column in columns:
         if not isinstance(column, GraphTensor):
+            # adding 0 of another column spreads a constant over the rows
             zero = (some.double() * 0).nan_to_num(0.0, 0.0, 0.0) if some is not None else None
             if zero is None:
                 raise DataError("all columns of a net are the same in every row", remedy="Leave the net out")
@@ -152,7 +154,7 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: 
     Args:
         net: in evaluation, on the CPU.
         inputs: width and dtype of codes, of numbers, and of each vector column.
-        n_lists: how many list columns come between numbers and vectors.
+        n_lists: number of list columns, between numbers and vectors.
     """
     device = next(net.parameters()).device
     given = [torch.zeros((3, width), dtype=dtype, device=device) for width, dtype in inputs]

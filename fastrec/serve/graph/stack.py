@@ -64,6 +64,7 @@ def _boosted(blend: Any, two: GraphRows) -> Any:
 
 @writer("TreeBlend")
 def _tree_blend(blend: Any, two: GraphRows) -> Any:
+    # its trees start from the linear blend, and each booster's margin is float32 as in training
     matrix = tree_matrix(TreeInputs(blend._used, blend._vocabs), two.table)
     start = blend.sums.linear(two).float()
     forests = [forest_of_xgboost(b, len(blend._used)) for b in blend._boosters]

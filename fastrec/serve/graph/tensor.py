@@ -104,7 +104,7 @@ class GraphTensor:
     def __bool__(self) -> bool:
         if self.some:
             return True  # some of the later rows may be so: take the branch that handles them too
-        raise NotInGraphError("something depends on rows that are not there yet", remedy="Compute it outside")
+        raise NotInGraphError("something depends on rows that are not known yet", remedy="Compute it outside")
 
     def __iter__(self) -> Any:
         return iter(self.unbind(0))
@@ -129,7 +129,7 @@ class GraphTensor:
         return method
 
     def __index__(self) -> int:
-        raise NotInGraphError("a number of the rows is asked for before they are there", remedy="Compute it outside")
+        raise NotInGraphError("a number of the rows is read before the rows are known", remedy="Compute it outside")
 
     __int__ = __float__ = __index__
 
@@ -186,7 +186,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name not in HANDLERS:
         raise NotInGraphError(f"torch.{name} has no form in a graph", remedy="Compute this column outside of the graph")
     try:
-        # torch itself says dtype and shape of the result: no second set of rules that could differ
+        # torch itself computes dtype and shape of the result: no second set of rules that could differ
         metas = func(*_meta(args), **_meta(kwargs))
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise NotInGraphError(

@@ -1,4 +1,4 @@
-"""``export_next_items``: the net of a run for next items as one ONNX file, from raw item ids to the best items."""
+"""``export_next_items``: write a run's net of next items as one ONNX file, from raw item ids to the best items."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def export_next_items(
         run: the run directory.
         out: the folder to make; an earlier export there is replaced when this one is complete.
         model: the name of the net in the blend; None: the only one.
-        trust: modules of models of one's own that may be imported.
+        trust: modules of custom models that may be imported.
         stages: progress; None: none is shown.
 
     Raises:
@@ -125,9 +125,9 @@ def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextIte
         has = f"its models are {', '.join(saved.blend.models)}"
         if name is None and not nets:
             raise DataError(f"the run has no net: {has}", file=saved.folder, remedy="Serve the run directory itself")
-        said = "which of them is not said" if name is None else f"none is {name!r}"
+        which = "and --model names none" if name is None else f"none is {name!r}"
         raise DataError(
-            f"the run has {len(nets)} nets, {said}: {has}", file=saved.folder, remedy=f"Name one of {', '.join(nets)}"
+            f"the run has {len(nets)} nets, {which}: {has}", file=saved.folder, remedy=f"Name one of {', '.join(nets)}"
         )
     return name, nets[name]
 
@@ -170,10 +170,11 @@ def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
     module = SessionScores(net, exclude_seen=exclude_seen).eval()
     proto = exported(module, (example,), shapes=({0: Dim("sessions"), 1: Dim("length")},))
     scores = graph.merge(proto, [codes])[0]
+    # TopK fails if there are fewer items than k
     most = graph.op("Min", k, graph.constant(np.array([len(items)], np.int64)))
     best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
     there = graph.op("Greater", best, graph.constant(np.array([-np.inf], np.float32)))
-    found = graph.op("Gather", graph.constant(ids), places)
-    graph.output("ids", graph.op("Where", there, found, graph.constant(ids[:1])), dtype, "k")
+    items_of_places = graph.op("Gather", graph.constant(ids), places)
+    graph.output("ids", graph.op("Where", there, items_of_places, graph.constant(ids[:1])), dtype, "k")
     graph.output("scores", best, np.float32, "k")
     return graph

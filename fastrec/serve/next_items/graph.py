@@ -42,6 +42,7 @@ class NextItemGraph:
         path = self.folder / self.about["model"]["file"]
         self._session = open_session(path, threads=threads, device=device)
         try:
+            # a first call: a damaged graph fails here and not at the first request
             self.recommend([[]], 1)
         except Exception as error:  # onnxruntime's errors have no common class
             why = f"onnxruntime cannot use it ({' '.join(str(error).split())[:300]})"
@@ -51,8 +52,8 @@ class NextItemGraph:
         """Recommend the best items of each session.
 
         Args:
-            sessions: ids of items, the last event last; those that are not known are passed over.
-            k: how many, at most.
+            sessions: ids of items, the last event last; unknown ones are ignored.
+            k: at most so many.
 
         Returns:
             For each session ids, the best first, and their scores.
@@ -68,8 +69,8 @@ class NextItemGraph:
             rows = rows[:fits]
             ids, scores = self.run([sessions[i] for i in rows], k)
             shown = (scores > -np.inf).sum(1)
-            for i, found, said, n in zip(rows, ids, scores, shown, strict=True):
-                best[i] = found[:n].tolist(), said[:n].tolist()
+            for i, items, values, n in zip(rows, ids, scores, shown, strict=True):
+                best[i] = items[:n].tolist(), values[:n].tolist()
             at += len(rows)
         return best
 
@@ -111,6 +112,6 @@ def read_next_items(folder: str | Path) -> dict[str, Any]:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != sha:
         raise UnreadableFileError(
-            f"its SHA-256 is {found[:12]}…, {_FILE} says {sha[:12]}…", file=path, remedy="Export the run anew"
+            f"its SHA-256 is {found[:12]}…, {_FILE} has {sha[:12]}…", file=path, remedy="Export the run anew"
         )
     return about

@@ -35,11 +35,11 @@ def verify_next_items(
         folder: the export.
         run: the run directory.
         data: the data whose test sessions are taken; None: those that the run keeps.
-        trust: modules of models of one's own that may be imported.
+        trust: modules of custom models that may be imported.
         stages: progress; None: none is shown.
 
     Returns:
-        ``lists`` counts the sessions whose items stand in another order; items whose scores differ by less than the
+        ``lists`` counts the sessions with items in another order; items whose scores differ by less than the
         limit may change places.
 
     Raises:
@@ -61,9 +61,9 @@ def verify_next_items(
     with stages.stage("verify", len(sessions), unit="sessions") as advance:
         while at < len(lists):
             end = at + (1, 7, 1_024)[min(len(differences), 2)]  # batches of several sizes
-            said = graph.run(lists[at:end], k)
-            ids = np.array(wanted[at * k : end * k], dtype=said[0].dtype).reshape(-1, k)
-            difference, other = _compared(said, (ids, scores[at:end].numpy()))
+            recommended = graph.run(lists[at:end], k)
+            ids = np.array(wanted[at * k : end * k], dtype=recommended[0].dtype).reshape(-1, k)
+            difference, other = _compared(recommended, (ids, scores[at:end].numpy()))
             differences.append(difference)
             others += other
             advance(len(difference))
@@ -79,9 +79,9 @@ def _sample(saved: SavedNextItems) -> SessionFrame:
     return SessionFrame(pq.read_table(path), item=saved.form.items, items=saved.blend.items)
 
 
-def _compared(said: tuple[Any, Any], wanted: tuple[Any, Any]) -> tuple[np.ndarray, int]:
+def _compared(recommended: tuple[Any, Any], wanted: tuple[Any, Any]) -> tuple[np.ndarray, int]:
     """Compute each session's largest relative difference of scores, and count sessions in another order."""
-    ids, scores = said
+    ids, scores = recommended
     right_ids, right = wanted
     right_ids, right = right_ids[:, : ids.shape[1]], right[:, : ids.shape[1]]
     there = right > -np.inf

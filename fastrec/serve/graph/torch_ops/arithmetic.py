@@ -1,4 +1,4 @@
-"""Sums, products, powers, roundings and functions of one value."""
+"""Handlers of sums, products, powers, roundings and functions of one value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _div(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, rounding_mode: str
         if rounding_mode == "floor":
             return graph.op("Floor", quotient)
         return graph.op("Mul", graph.op("Floor", graph.op("Abs", quotient)), graph.op("Sign", quotient))
-    x, y, _ = both(graph, a, b, made.dtype)  # ONNX divides integers towards zero
+    x, y, _ = both(graph, a, b, made.dtype)  # ONNX divides integers towards zero, torch's floor division does not
     quotient = graph.op("Div", x, y)
     if rounding_mode == "trunc":
         return quotient

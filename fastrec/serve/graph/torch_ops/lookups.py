@@ -1,4 +1,4 @@
-"""Rows by their numbers, slices, and the place of a value among edges."""
+"""Handlers of indexing, slices, and searches among sorted edges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def _index_select(graph: Graph, made: torch.Tensor, table: Any, dim: int, index:
 
 
 def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
-    """Places of a table, of any number of dimensions."""
     value = _table(graph, table)
     place = value_of(graph, index, INT64)
     if table.ndim > 1 or not index.ndim:
@@ -33,7 +32,7 @@ def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
 
 
 def _table(graph: Graph, table: Any) -> str:
-    """What entries are taken of: a constant as it is, though it may be as long as rows are in shapes."""
+    # a constant stays whole, even if its length is N by chance
     return table.value if isinstance(table, GraphTensor) else graph.constant(table.detach().cpu().numpy())
 
 

@@ -1,4 +1,4 @@
-"""Shapes, dtypes and constants; values side by side."""
+"""Handlers of shapes, dtypes and constants, and of joins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ for _name in ("zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "
 
 
 def _sizes(shape: Sequence[int]) -> list[int]:
-    """A shape as ``Reshape`` takes it: -1 for the rows."""
     if sum(s == N for s in shape) > 1:
         raise NotInGraphError("a tensor has rows twice", remedy="Compute this column outside of the graph")
     return [-1 if s == N else s for s in shape]
