@@ -90,13 +90,12 @@ class RunResults:
     greater_is_better: bool = True
 
 
-def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResults:
+def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     """Read a run directory and compute intervals and slices.
 
     Args:
         run: a run directory; ``scores.json`` is needed, the rest may be absent.
         repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling.
 
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
@@ -135,7 +134,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
     )
     if lists is not None:
         for split in SPLITS:
-            _add_lists(results, split, lists, repeats=repeats, seed=seed)
+            _add_lists(results, split, lists, repeats=repeats)
     elif results.task != "ranking":
         _add_intervals(results, scores)
     if models:
@@ -144,9 +143,9 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
     return results
 
 
-def share_of_way(results: RunResults, split: Split = "test") -> float | None:
+def share_of_way(results: RunResults) -> float | None:
     """Compute how far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
-    scores, floor = results.scores[split], results.scores[split].get("display_order")
+    scores, floor = results.scores["test"], results.scores["test"].get("display_order")
     if results.oracle is None or floor is None or results.best not in scores or results.oracle <= floor:
         return None
     return (scores[results.best] - floor) / (results.oracle - floor)
@@ -174,7 +173,7 @@ def _add_intervals(results: RunResults, scores: dict[str, Any]) -> None:
         results.standings["oof"] = standings
 
 
-def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int, seed: int) -> None:
+def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int) -> None:
     rows = lists.filter(pc.equal(lists["split"], split))
     scored = [name.removeprefix("rr_") for name in lists.column_names if name.startswith("rr_")]
     columns = {name: rows[f"rr_{name}"].to_numpy().astype(np.float64) for name in scored}
@@ -189,7 +188,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
         return
     values, rows = values[known], rows.filter(pa.array(known))
     sessions = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy()
-    means, draws = cluster_means(values, sessions, repeats=repeats, seed=seed)
+    means, draws = cluster_means(values, sessions, repeats=repeats, seed=0)  # the same run gives the same page
     best = names.index(results.best) if results.best in names else None
     results.n_lists[split] = len(values)
     results.standings[split] = {

@@ -55,7 +55,7 @@ class Row:
     best: bool = False
 
 
-def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
+def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000) -> Path:
     """Write ``report.html`` into a run directory.
 
     ``scores.json`` is needed; other files that are absent have no section. The page holds its style and charts,
@@ -65,7 +65,6 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         run: the run directory.
         name: of the run; None: its folder's name.
         repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling; the same run and seed give the same page.
 
     Returns:
         Path of the page.
@@ -75,7 +74,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         UnreadableFileError: a file that is there cannot be read.
         WriteError: the page could not be written; an older one is untouched.
     """
-    results = read_run(run, repeats=repeats, seed=seed)
+    results = read_run(run, repeats=repeats)
     results = replace(results, name=name or results.name)
     colours = charts.palette(all_models(results))
     sections = [

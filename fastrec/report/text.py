@@ -16,13 +16,12 @@ TITLES: dict[Split, str] = {"test": "Test", "oof": "Out of fold"}
 _MINUS = "\u2212"
 
 
-def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RichTable:
+def leaderboard_table(run: str | Path, *, repeats: int = 2000) -> RichTable:
     """Build the leaderboard for a terminal, at most 80 characters wide for ordinary model names.
 
     Args:
         run: the run directory.
         repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling.
 
     Returns:
         A table to print with rich: the best model first, score and 95 % interval on the test lists and out of fold, the
@@ -32,7 +31,7 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
         MissingFileError: no such directory, or no ``scores.json`` in it.
         UnreadableFileError: a file that is there cannot be read.
     """
-    results = read_run(run, repeats=repeats, seed=seed)
+    results = read_run(run, repeats=repeats)
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     judged: Split = "oof" if results.standings.get("oof") else "test"
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")

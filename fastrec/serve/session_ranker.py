@@ -30,9 +30,7 @@ from fastrec.validate import Lists
 __all__ = ["export_session_ranker", "verify_session_ranker"]
 
 
-def export_session_ranker(
-    model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list", name: str | None = None
-) -> Exported:
+def export_session_ranker(model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list") -> Exported:
     """Write a ranker that reads the session as a graph: raw columns of candidates and raw events → scores.
 
     The graph takes the candidates' columns, ``lists`` (equal in the rows of one list), ``events.<column>``
@@ -45,7 +43,6 @@ def export_session_ranker(
         rows: some lists with their events, for the columns' names and types.
         out: the folder to create; an earlier export there is replaced when this one is complete.
         lists: name of the input that tells lists apart.
-        name: of the export; None: the ranker's.
 
     Raises:
         DataError: it was not trained, the rows come without events, or a column has no form in a graph.
@@ -84,7 +81,7 @@ def export_session_ranker(
     about = {
         "format": 1,
         "fastrec": __version__,
-        "name": name or model.name,
+        "name": model.name,
         "task": "ranking",
         "inputs": [*about_inputs, about_list, *about_events],
         "events_count": COUNT,

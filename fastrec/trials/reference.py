@@ -77,10 +77,10 @@ def without_random_splits(model: Estimator) -> Estimator:
     return kind(**settings, **{"feature_fraction" if kind is LGBMModel else "colsample_bytree": 1.0})
 
 
-def lighter(model: Estimator, *, rate: float = 0.3, stop: bool = True) -> Estimator:
+def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
     """Return trees with fewer and larger steps: rounds times learning rate stays the same. Other models stay.
 
-    ``rate`` is the lowest learning rate. ``stop``: keep early stopping; False: grow all rounds, at most 100.
+    The lowest learning rate is .3. ``stop``: keep early stopping; False: grow all rounds, at most 100.
     """
     kind = next((c for c in _RATES if type(model) is c), None)
     if kind is None:
@@ -88,8 +88,8 @@ def lighter(model: Estimator, *, rate: float = 0.3, stop: bool = True) -> Estima
     name, usual = _RATES[kind]
     settings = model.settings()
     before = float(next((settings.pop(n) for n in ("eta", "learning_rate", "shrinkage_rate") if n in settings), usual))
-    share = min(before / rate, 1.0)
-    settings |= {name: max(before, rate), "rounds": max(round(settings["rounds"] * share), 1)}
+    share = min(before / 0.3, 1.0)
+    settings |= {name: max(before, 0.3), "rounds": max(round(settings["rounds"] * share), 1)}
     early = settings["early_stopping_rounds"]
     # larger steps need fewer rounds to stop
     settings["early_stopping_rounds"] = max(round(early * share), 5) if early and stop else None

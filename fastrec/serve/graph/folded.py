@@ -51,12 +51,11 @@ class _Folded(nn.Module):
         self.register_buffer("bias", torch.zeros(first.out_features) if first.bias is None else first.bias.detach())
         self.after = nn.Sequential(*list(net.layers[0])[1:], *list(net.layers)[1:])
 
-    def forward(self, x_cat: Tensor, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Run the net."""
+    def forward(self, x_cat: Tensor, x_cont: Tensor | None = None) -> Tensor:
         net = self.net
         net.embeds.check(x_cat)
         pieces = [net.embeds.look_up(i, x_cat[:, i]) for i in self.others]
-        pieces += [*net.embeds.bags(extras[: net.n_lists]), *net.dense_pieces(x_cont, extras)]
+        pieces += net.dense_pieces(x_cont, ())
         hidden = self.bias
         if pieces:
             hidden = nn.functional.linear(side_by_side(pieces), self.weight, self.bias)

@@ -148,27 +148,16 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
     return NetModelProto(proto, used, width)
 
 
-def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> Any:
-    """Convert a net to an ONNX model for any number of rows, with lists padded with -1.
-
-    Args:
-        net: in evaluation, on the CPU.
-        inputs: width and dtype of codes, of numbers, and of each vector column.
-        n_lists: number of list columns, between numbers and vectors.
-    """
-    device = next(net.parameters()).device
-    given = [torch.zeros((3, width), dtype=dtype, device=device) for width, dtype in inputs]
-    given[2:2] = [torch.zeros((3, 2), dtype=torch.int64, device=device) for _ in range(n_lists)]
+def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]]) -> Any:
+    """Convert a net on the CPU to an ONNX model for any number of rows; ``inputs``: width and dtype of each."""
+    if any(m.placed for m in net.modules() if isinstance(m, EmbeddingTables)):
+        raise DataError(
+            "a graph cannot hold embedding tables whose rows are not on the device",
+            remedy="Load the weights into a model made without placement= and export that",
+        )
+    given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
     rows = Dim("rows")
-    shapes = [{0: rows} for _ in given]
-    for i in range(n_lists):
-        shapes[2 + i][1] = Dim(f"values{i}")
-    was_training = net.training
-    try:
-        with _pooling_padded(net):
-            return exported(_Called(net.eval(), n_lists), tuple(given), shapes={"inputs": tuple(shapes)})
-    finally:
-        net.train(was_training)
+    return exported(_Called(net.eval()), given, shapes={"inputs": tuple({0: rows} for _ in given)})
 
 
 def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
@@ -183,52 +172,14 @@ def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = Non
 
 
 class _Called(nn.Module):
-    """A net that takes all its inputs as tensors."""
+    """A net whose inputs are all of one kind for torch's exporter."""
 
-    def __init__(self, net: nn.Module, n_lists: int) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net, self.n_lists = net, n_lists
+        self.net = net
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        first, lists, vectors = inputs[:2], inputs[2 : 2 + self.n_lists], inputs[2 + self.n_lists :]
-        return self.net(*first, *map(_Padded, lists), *vectors)
-
-
-@dataclass
-class _Padded:
-    """Lists as int64 ``[b, values]``, padded with -1."""
-
-    values: Tensor
-
-
-@contextmanager
-def _pooling_padded(net: nn.Module) -> Iterator[None]:
-    """Let tables of a net pool padded lists: lengths of bags would restrict a program to batches of 2 rows or more."""
-    tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
-    if any(one.placed for one in tables):
-        raise DataError(
-            "a program cannot hold embedding tables whose rows are not on the device",
-            remedy="Load the weights into a model made without placement= and export that",
-        )
-    for one in tables:
-        one._bag = _pooled.__get__(one)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for one in tables:
-            del one._bag
-
-
-def _pooled(tables: EmbeddingTables, name: str, lists: _Padded) -> Tensor:
-    """Pool a list column as ``EmbeddingTables`` does: ``[b, width]``, 0 for an empty list."""
-    slice_ = tables.slice_of(name)
-    there = (lists.values >= 0).unsqueeze(2)
-    vectors = tables.weights[slice_.group][lists.values.clamp(min=0) + slice_.start]
-    counts = there.sum(1)
-    if tables.pool == "max":
-        return torch.where(counts > 0, vectors.masked_fill(~there, -torch.inf).amax(1), 0.0)
-    total = (vectors * there).sum(1)
-    return total if tables.pool == "sum" else total / counts.clamp(min=1)
+        return self.net(*inputs)
 
 
 @contextmanager
