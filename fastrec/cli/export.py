@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fastrec._core import limits
 from fastrec.cli.app import app, readable_errors, trusted
 from fastrec.errors import DataError
 
@@ -87,7 +88,7 @@ def verify(
     with readable_errors("the export is as it was") as stages:
         from fastrec.competition.next_items.predict import is_next_item_run
         from fastrec.serve.next_items.verify import verify_next_items
-        from fastrec.serve.verify import LIMIT, verify_export
+        from fastrec.serve.verify import verify_export
 
         if is_next_item_run(run):
             found = verify_next_items(folder, run, data, trust=trusted(trust), stages=stages)
@@ -97,7 +98,7 @@ def verify(
         if found.lists:
             typer.echo(f"{found.lists} lists are in another order")
     if not found.holds:
-        typer.echo(f"error: that is more than {LIMIT}", err=True)
+        typer.echo(f"error: that is more than {limits.VERIFY_DIFFERENCE}", err=True)
         raise typer.Exit(1)
 
 

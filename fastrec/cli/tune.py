@@ -40,5 +40,5 @@ def tune(
         pruned = sum(t.pruned for t in found.trials)
         typer.echo(f"{len(found.trials)} trials, {pruned} given up early, {found.new} new; kept in {found.storage}")
         if found.best.number is None:
-            typer.echo("no trial is better than the run's own settings")
+            typer.echo("no trial is better than the run's settings")
         typer.echo(found.best.line)

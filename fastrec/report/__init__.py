@@ -1,8 +1,7 @@
-"""A run directory → ``report.html``: what each model is worth, and how sure that is.
+"""Write ``report.html`` of a run directory: every model's score with its interval, on one page that fetches nothing.
 
-In: the files of a run. Out: one page that fetches nothing. ``data.py`` reads the run, ``page.py`` says
-what stands where, ``charts.py`` draws, ``text.py`` writes figures as text; ``templates/`` holds markup and style.
-``noted.py`` keeps what submissions scored on a public leaderboard.
+``data.py`` reads the run, ``page.py`` arranges the page, ``charts.py`` draws, ``text.py`` formats figures;
+``templates/`` holds markup and style. ``noted.py`` stores scores of a public leaderboard.
 """
 
 from fastrec.report.noted import note_leaderboard

@@ -1,4 +1,4 @@
-"""The report's charts as inline SVG and HTML, coloured by CSS variables so that they follow light and dark mode."""
+"""Charts of the report as inline SVG and HTML, coloured by CSS variables so that they follow light and dark mode."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from markupsafe import Markup
 from fastrec.metrics import Interval
 from fastrec.report.render import render
 
-# Charts are drawn about as wide as a phone is, so that their text is never scaled down to nothing.
+# charts are about as wide as a phone, so that their text is never scaled down
 WIDTH, HEIGHT = 420, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 44
-_SLOTS = 8
-_DOTS = 30  # points of a line that are dots, too
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 44  # margins
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart: points ``(x, y)`` and how it looks (``bold`` is a mean, otherwise one of several)."""
+    """One line of a chart: points ``(x, y)`` and its style (``bold`` for a mean, thin for one of several)."""
 
     points: Sequence[tuple[float, float]]
     colour: str
@@ -39,22 +37,15 @@ class Shape:
 
 
 def palette(models: Sequence[str]) -> dict[str, str]:
-    """A CSS colour for each model, the same wherever it appears.
-
-    Args:
-        models: model names, the best first; display order is grey, the others take the slots in turn.
-
-    Returns:
-        Model → CSS colour.
-    """
+    """Assign a CSS colour to each model: grey to display order, eight colours in turn to the others."""
     coloured = [name for name in models if name != "display_order"]
-    colours = {name: f"var(--c{i % _SLOTS})" for i, name in enumerate(coloured)}
+    colours = {name: f"var(--c{i % 8})" for i, name in enumerate(coloured)}
     return colours | {"display_order": "var(--c-grey)"}
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """Round numbers from the last at or below ``low`` to the first at or above ``high``, about ``most`` of them."""
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # flat, but for rounding
+    """Choose about ``most`` round numbers, from at or below ``low`` to at or above ``high``."""
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # equal up to rounding
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / max(1, most - 1)
     power = 10.0 ** np.floor(np.log10(rough))
@@ -66,16 +57,9 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 def line_chart(
     lines: Sequence[Line], *, x_label: str, y_label: str, x_names: Mapping[float, str] | None = None
 ) -> Markup:
-    """Lines over a numeric axis, such as epochs.
+    """Draw lines over a numeric axis, such as epochs; later ones are drawn on top.
 
-    Args:
-        lines: what to draw; later ones lie on top.
-        x_label: what the horizontal axis counts.
-        y_label: what the vertical axis shows; read out by screen readers.
-        x_names: what stands at some places of the horizontal axis; None: the numbers themselves.
-
-    Returns:
-        An SVG element.
+    ``x_names`` has texts at places of the horizontal axis; None: the numbers. Screen readers read ``y_label``.
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
@@ -94,7 +78,7 @@ def line_chart(
     for line in lines:
         places = [(across(x), up(y)) for x, y in sorted(line.points)]
         parts.append(_path(places, "bold" if line.bold else "thin", line.colour, title=line.title))
-        if len(places) == 1 or (line.bold and len(places) <= _DOTS):
+        if len(places) == 1 or (line.bold and len(places) <= 30):
             parts += [_dot(x, y, 3 if line.bold else 2, line.colour) for x, y in places]
     return _svg(parts, f"{y_label} by {x_label}")
 
@@ -107,17 +91,9 @@ def category_lines(
     *,
     y_label: str,
 ) -> Markup:
-    """One line per model over ordered categories, such as bins of the list length.
+    """Draw one line per model (``series``) over ordered categories, such as bins of the list length.
 
-    Args:
-        labels: name of each category.
-        notes: a second, smaller line under each name, such as the number of lists.
-        series: model → one value per category.
-        colours: model → CSS colour.
-        y_label: what the values are.
-
-    Returns:
-        An SVG element.
+    ``notes`` has a second, smaller line under each label, such as the number of lists.
     """
     up, y_ticks = _value_axis([v for values in series.values() for v in values])
     across = _bands(len(labels))
@@ -138,17 +114,9 @@ def category_bars(
     *,
     y_label: str,
 ) -> Markup:
-    """Bars of all models side by side in each of a few categories, each with its value on top.
+    """Draw bars of all models side by side in each of a few categories, none below 0, each with its value on top.
 
-    Args:
-        labels: name of each category.
-        notes: a second, smaller line under each name.
-        series: model → one value per category, none below 0.
-        colours: model → CSS colour.
-        y_label: what the values are.
-
-    Returns:
-        An SVG element.
+    ``notes`` has a second, smaller line under each label.
     """
     up, y_ticks = _value_axis([0.0, *(v for values in series.values() for v in values)])
     across = _bands(len(labels))
@@ -168,17 +136,7 @@ def category_bars(
 def interval_chart(
     rows: Mapping[str, Interval], colours: Mapping[str, str], *, mark: float | None, mark_label: str
 ) -> Markup:
-    """A dot with its interval for each model, one below the other.
-
-    Args:
-        rows: model → score and interval, drawn from the top.
-        colours: model → CSS colour.
-        mark: a value to mark by a dashed line, such as the oracle's.
-        mark_label: what the line is.
-
-    Returns:
-        An SVG element.
-    """
+    """Draw a dot with its interval for each model, from the top; ``mark`` is a value with a dashed line, if any."""
     step, left = 27, 112
     height = _TOP + step * len(rows) + (34 if mark is None else 50)
     ends = [end for row in rows.values() for end in (row.low, row.high)] + ([] if mark is None else [mark])
@@ -203,18 +161,7 @@ def interval_chart(
 
 
 def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_label: str, y_label: str) -> Markup:
-    """A dot with its name for each of some things that have two figures.
-
-    Args:
-        points: name → ``(x, y)``; of more than twelve only the marked one's name is written, the others' are shown when
-            pointed at.
-        marked: the one to set apart.
-        x_label: what the horizontal axis shows.
-        y_label: what the vertical axis shows, written above it.
-
-    Returns:
-        An SVG element.
-    """
+    """Draw a dot with its name for each point, ``marked`` in colour; of more than twelve only its name is written."""
     top, left = _TOP + 16, _LEFT + 8
     xs, ys = zip(*points.values(), strict=True)
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
@@ -226,15 +173,19 @@ def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_lab
     parts += [_text((WIDTH + left) / 2, HEIGHT - 8, x_label, "middle"), _text(2, 12, y_label, "start")]
     written: list[tuple[float, float, float]] = []  # left and right end and height of names
     for name, (x, y) in points.items():
-        own = name == marked
-        place, colour = (across(x), up(y)), "var(--c0)" if own else "var(--c-grey)"
-        parts.append(_dot(*place, 5 if own else 4, colour, title=f"{name}: {x:.5f}, {y:.5f}"))
-        if own or len(points) <= 12:
+        is_marked = name == marked
+        place, colour = (across(x), up(y)), "var(--c0)" if is_marked else "var(--c-grey)"
+        parts.append(_dot(*place, 5 if is_marked else 4, colour, title=f"{name}: {x:.5f}, {y:.5f}"))
+        if is_marked or len(points) <= 12:
             text, to_left = _clip(name, 22), place[0] > WIDTH * 0.65
             at = place[0] + (-9 if to_left else 9)
             ends = (at - 7 * len(text), at) if to_left else (at, at + 7 * len(text))
             heights = [place[1] + 4 + shift for shift in (0, 13, -13, 26, -26)]
-            free = [h for h in heights if not any(_meet(ends, h, other) for other in written)]
+            free = [
+                h
+                for h in heights
+                if not any(ends[0] < end and start < ends[1] and abs(h - other) < 13 for start, end, other in written)
+            ]
             written.append((*ends, (free or heights)[0]))
             parts.append(_text(at, written[-1][2], text, "end" if to_left else "start", kind="name"))
     return _svg(parts, f"{y_label} by {x_label}")
@@ -243,16 +194,9 @@ def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_lab
 def bar_list(
     values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)", whole: float | None = None
 ) -> Markup:
-    """Horizontal bars with their names and values, as HTML, whose text keeps its size on a phone.
+    """Draw horizontal bars with their names and texts, as HTML: its text keeps its size on a phone.
 
-    Args:
-        values: name → length of its bar, none below 0.
-        texts: what stands at the end of each bar.
-        colour: CSS colour of the bars.
-        whole: the value of a bar of full length; None: the largest.
-
-    Returns:
-        An HTML element.
+    No value is below 0; ``whole`` is the value of a bar of full length, None: the largest.
     """
     longest = whole or max(values.values(), default=0.0) or 1.0
     bars = [
@@ -263,12 +207,12 @@ def bar_list(
 
 
 def legend(names: Sequence[str], colours: Mapping[str, str]) -> Markup:
-    """Names beside their colours, as HTML."""
+    """Render names with their colours, as HTML."""
     return render("legend.html", entries=[(name, colours[name]) for name in names])
 
 
 def _thinned(names: Mapping[float, str]) -> list[tuple[float, str]]:
-    """So many of some names that they stand beside each other."""
+    # as many names as fit beside each other
     longest = max(map(len, names.values()), default=1)
     most = max(2, int((WIDTH - _LEFT - _RIGHT) / (8 * longest)))
     return list(names.items())[:: max(1, -(-len(names) // most))]
@@ -312,10 +256,6 @@ def _short(value: float) -> str:
     return f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
 
 
-def _meet(ends: tuple[float, float], height: float, other: tuple[float, float, float]) -> bool:
-    return ends[0] < other[1] and other[0] < ends[1] and abs(height - other[2]) < 13
-
-
 def _clip(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
@@ -338,9 +278,9 @@ def _dot(x: float, y: float, radius: float, colour: str, *, title: str = "") -> 
 
 
 def _shape(tag: str, *, text: str = "", title: str = "", **attributes: float | str) -> Shape:
-    # a tenth of a pixel is as fine as anyone sees
-    said = {n: f"{v:.1f}" if isinstance(v, float) else str(v) for n, v in attributes.items()}
-    return Shape(tag, {n.rstrip("_").replace("_", "-"): v for n, v in said.items()}, text, title)
+    # a tenth of a pixel is not visible
+    texts = {n: f"{v:.1f}" if isinstance(v, float) else str(v) for n, v in attributes.items()}
+    return Shape(tag, {n.rstrip("_").replace("_", "-"): v for n, v in texts.items()}, text, title)
 
 
 def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup:

@@ -1,4 +1,4 @@
-"""What a run directory says, read and summed up for its report: no HTML here."""
+"""Read a run directory and summarise it for its report."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, interval_of
-from fastrec.report.row_data import RowResults, read_rows
+from fastrec.report.row_data import RowResults, read_rows, read_table
 
 Split = Literal["oof", "test"]
 SPLITS: tuple[Split, Split] = ("test", "oof")
 
-# 25 is the longest list of many sites, and the commonest: it stands alone.
-_LENGTH_ENDS = (5, 10, 15, 20, 24, 25, 50, 100, 200)
-
 
 @dataclass(frozen=True)
 class Standing:
-    """One model's place on one split: its score, and its difference to the best model where lists are known."""
+    """One model's score on one split, and its difference to the best model if the lists are known."""
 
     score: Interval
     to_best: Interval | None
@@ -45,28 +41,28 @@ class Slice:
 
 @dataclass
 class RunResults:
-    """Everything the report shows. Parts that the run did not write are None or empty.
+    """Content of the report. Parts that the run did not write are None or empty.
 
     Attributes:
         name: name of the run's folder.
         metric: short name of the score, in capitals.
-        models: model names in ascending order of their out-of-fold score (test score where there is none).
+        models: model names in ascending order of their out-of-fold score (else their test score).
         best: the model that the others are compared with: the last of ``models``.
         scores: split → model → score, as the run reported them.
         standings: split → model → standing with intervals; models without known lists have none.
-        n_lists: split → number of lists that the intervals rest on.
+        n_lists: split → number of lists of the intervals.
         oracle: expected score of the true click probabilities, if known.
         by_length: split → slices by list length.
         by_touched: split → slices by whether the clicked item was touched before.
         curves: model → one record per fold and epoch, or round of boosting.
         importance: model → feature → gain.
         seconds: stage → seconds, in the order the stages ran.
-        transductive: features whose target-free statistics saw the test rows; None where the run did not say.
-        rows: what was counted (rows, sessions …) → number.
+        transductive: features whose target-free statistics saw the test rows; None: unknown.
+        rows: unit (rows, sessions …) → count.
         config: the run's settings.
         task: its task.
-        of_rows: the best model's rows summed up, and models beside each other.
-        permutation: feature → by how much the score is worse where its values are shuffled.
+        of_rows: summary of the best model's rows, and correlations of models.
+        permutation: feature → by how much the score is worse if its values are shuffled.
         also: other metric → model → its score, out of fold; of next items on the test.
         greater_is_better: the metric's direction.
     """
@@ -94,16 +90,12 @@ class RunResults:
     greater_is_better: bool = True
 
 
-def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResults:
-    """Read a run directory and work out intervals and slices.
+def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
+    """Read a run directory and compute intervals and slices.
 
     Args:
-        run: a run directory; ``scores.json`` must be there, the rest may be absent.
+        run: a run directory; ``scores.json`` is needed, the rest may be absent.
         repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling.
-
-    Returns:
-        What the report shows.
 
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
@@ -137,30 +129,30 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         config=_read_json(run / "config.json") or {},
         task=str(scores.get("task") or "ranking"),
         permutation=_figures(_read_json(run / "permutation.json")),
-        also={str(n): found for n, m in (scores.get("also") or {}).items() if (found := _figures(m))},
+        also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
         greater_is_better=greater,
     )
     if lists is not None:
         for split in SPLITS:
-            _add_lists(results, split, lists, repeats=repeats, seed=seed)
+            _add_lists(results, split, lists, repeats=repeats)
     elif results.task != "ranking":
-        _add_intervals(results, scores, greater)
+        _add_intervals(results, scores)
     if models:
         outputs = list(results.config.get("outputs") or [])
         results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
 
 
-def share_of_way(results: RunResults, split: Split = "test") -> float | None:
-    """How far the best model gets from display order (0) to the oracle (1); None where either is unknown."""
-    scores, floor = results.scores[split], results.scores[split].get("display_order")
+def share_of_way(results: RunResults) -> float | None:
+    """Compute how far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
+    scores, floor = results.scores["test"], results.scores["test"].get("display_order")
     if results.oracle is None or floor is None or results.best not in scores or results.oracle <= floor:
         return None
     return (scores[results.best] - floor) / (results.oracle - floor)
 
 
 def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[str]:
-    """Models from the worst to the best; of equal ones the stack last."""
+    # of equal models the stack comes last, as the best
     names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
     return sorted(
         names,
@@ -168,23 +160,23 @@ def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[st
     )
 
 
-def _add_intervals(results: RunResults, scores: dict[str, Any], greater: bool) -> None:
-    """The stack's interval and the best base model's, which a run without lists says itself."""
-    found = {n: Interval(*v) for n, v in (scores.get("intervals") or {}).items() if v}
-    if not found:
-        return
+def _add_intervals(results: RunResults, scores: dict[str, Any]) -> None:
+    # a run without lists has computed the intervals of its stack and its best base model itself
     gap = scores.get("stack_over_best")
     standings = {}
-    for name, interval in found.items():
-        other = gap and name != results.best
-        to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other and results.best == "stack" else None
-        standings[name] = Standing(interval, to_best)
-    results.standings["oof"] = standings
+    for name, ends in (scores.get("intervals") or {}).items():
+        other = gap and name != results.best and results.best == "stack"
+        if ends:
+            to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other else None  # not -0.0
+            standings[name] = Standing(Interval(*ends), to_best)
+    if standings:
+        results.standings["oof"] = standings
 
 
-def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int, seed: int) -> None:
+def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int) -> None:
     rows = lists.filter(pc.equal(lists["split"], split))
-    columns = {name: rows[f"rr_{name}"].to_numpy().astype(np.float64) for name in _rr_models(lists)}
+    scored = [name.removeprefix("rr_") for name in lists.column_names if name.startswith("rr_")]
+    columns = {name: rows[f"rr_{name}"].to_numpy().astype(np.float64) for name in scored}
     columns = {name: values for name, values in columns.items() if np.isfinite(values).any()}
     if not columns:
         return
@@ -196,7 +188,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
         return
     values, rows = values[known], rows.filter(pa.array(known))
     sessions = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy()
-    means, draws = cluster_means(values, sessions, repeats=repeats, seed=seed)
+    means, draws = cluster_means(values, sessions, repeats=repeats, seed=0)  # the same run gives the same page
     best = names.index(results.best) if results.best in names else None
     results.n_lists[split] = len(values)
     results.standings[split] = {
@@ -206,46 +198,29 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
         )
         for i, name in enumerate(names)
     }
-    results.by_length[split] = _by_length(rows["length"].to_numpy(), values, names)
-    results.by_touched[split] = _by_touched(rows["touched"], values, names)
 
-
-def _by_length(length: np.ndarray, values: np.ndarray, names: list[str]) -> list[Slice]:
-    ends = [*_LENGTH_ENDS, np.inf]
-    slices, start = [], 2  # a list of one has nothing to rank
-    for end in ends:
-        chosen = (length >= start) & (length <= end)
+    def add_slice(to: list[Slice], label: str, chosen: np.ndarray) -> None:
         if chosen.any():
-            label = f"{start}+" if end == np.inf else str(start) if start == end else f"{start}\u2013{end}"
-            slices.append(_slice(label, values[chosen], names))
+            means = values[chosen].mean(axis=0).tolist()
+            to.append(Slice(label, int(chosen.sum()), dict(zip(names, means, strict=True))))
+
+    length, start = rows["length"].to_numpy(), 2  # a list of one has nothing to rank
+    by_length = results.by_length[split] = []
+    # 25 is the longest and the most frequent length on many sites: it has a slice of its own
+    for end in (5, 10, 15, 20, 24, 25, 50, 100, 200, np.inf):
+        label = f"{start}+" if end == np.inf else str(start) if start == end else f"{start}\u2013{end}"
+        add_slice(by_length, label, (length >= start) & (length <= end))
         start = end + 1
-    return slices
-
-
-def _by_touched(touched: pa.ChunkedArray, values: np.ndarray, names: list[str]) -> list[Slice]:
-    slices = []
+    by_touched = results.by_touched[split] = []
     for label, wanted in (("touched before", True), ("not touched", False)):
-        chosen = pc.fill_null(pc.equal(touched, wanted), False).to_numpy()  # where it is not known, in neither
-        if chosen.any():
-            slices.append(_slice(label, values[chosen], names))
-    return slices
-
-
-def _slice(label: str, values: np.ndarray, names: list[str]) -> Slice:
-    return Slice(label, len(values), dict(zip(names, values.mean(axis=0).tolist(), strict=True)))
-
-
-def _rr_models(lists: pa.Table) -> list[str]:
-    return [name.removeprefix("rr_") for name in lists.column_names if name.startswith("rr_")]
+        # null, unknown, is in neither slice
+        add_slice(by_touched, label, pc.fill_null(pc.equal(rows["touched"], wanted), False).to_numpy())
 
 
 def _read_lists(path: Path) -> pa.Table | None:
     if not path.exists():
         return None
-    try:
-        lists = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UnreadableFileError(f"is not a Parquet file that can be read ({error})", file=path) from error
+    lists = read_table(path)
     for column in ("split", "fold_key", "length", "touched"):
         if column not in lists.column_names:
             raise MissingColumnError("the column is not there", file=path, column=column, remedy="Run again")
@@ -253,7 +228,6 @@ def _read_lists(path: Path) -> pa.Table | None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """What a JSON file of a run holds, its parts of the kinds that ``_SHAPES`` says."""
     if not path.exists():
         return None
     try:
@@ -267,7 +241,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 _FIGURES = {"*": "a number"}
-_SHAPES: dict[str, Any] = {  # "*": every name; a list: of such things; text: a kind of ``_KINDS``; null stands anywhere
+_SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a kind of ``_KINDS``; null is always allowed
     "scores.json": {
         "metric": "text",
         "models": _FIGURES,
@@ -287,13 +261,12 @@ _SHAPES: dict[str, Any] = {  # "*": every name; a list: of such things; text: a 
     "config.json": {"*": "anything"},
 }
 _KINDS: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "anything": (object,)}
-_DEEPEST = 50
 
 
 def _check_shape(value: Any, shape: Any, place: list[str], path: Path) -> None:
-    """Refuse JSON of another shape than a run writes, and what is nested deeper than a page can show."""
-    if len(place) > _DEEPEST:
-        problem = f"is nested more than {_DEEPEST} deep"
+    # templates recurse: deeper JSON would end in Python's recursion limit
+    if len(place) > 50:
+        problem = "is nested more than 50 deep"
         raise UnreadableFileError(f"{'.'.join(place[:3])} {problem}", file=path, remedy="Run again")
     kinds = _KINDS[shape] if isinstance(shape, str) else type(shape)
     if value is not None and (not isinstance(value, kinds) or (shape == "a number" and isinstance(value, bool))):
@@ -302,11 +275,11 @@ def _check_shape(value: Any, shape: Any, place: list[str], path: Path) -> None:
         raise UnreadableFileError(problem, file=path, remedy="Run again")
     inner = shape if isinstance(shape, dict | list) else {"*": "anything"}
     if isinstance(value, dict) and isinstance(inner, dict):
-        for name, held in value.items():
-            _check_shape(held, inner.get(name, inner.get("*", "anything")), [*place, name], path)
+        for name, item in value.items():
+            _check_shape(item, inner.get(name, inner.get("*", "anything")), [*place, name], path)
     elif isinstance(value, list):
-        for i, held in enumerate(value):
-            _check_shape(held, inner[0] if isinstance(inner, list) else "anything", [*place, str(i)], path)
+        for i, item in enumerate(value):
+            _check_shape(item, inner[0] if isinstance(inner, list) else "anything", [*place, str(i)], path)
 
 
 def _number(value: Any) -> float | None:

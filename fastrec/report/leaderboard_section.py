@@ -1,4 +1,4 @@
-"""The report's picture of scores out of fold against those of the leaderboard, over the runs of a folder."""
+"""The report's chart of scores out of fold against scores of the leaderboard, over the runs of a folder."""
 
 from __future__ import annotations
 
@@ -13,31 +13,18 @@ from fastrec.report.text import signed
 
 
 def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:
-    """One section where two runs or more have a noted score, else none.
-
-    Args:
-        runs: the runs with a noted score.
-        name: the report's own run.
-        metric: the metric's name, in capitals.
-        greater: whether a higher score is better.
-    """
+    """Build the section of the run ``name``, if at least two runs have a noted score."""
     if len(runs) < 2:
         return []
     points = {r.name: (r.oof, r.leaderboard) for r in runs}
     chart = charts.point_chart(points, name, x_label=f"{metric} out of fold", y_label=f"{metric} on the leaderboard")
-    gaps = [r.leaderboard - r.oof for r in runs]
-    note = (
-        f"{len(runs)} runs of this folder. The leaderboard less out of fold lies between {signed(min(gaps), 4)} and "
-        f"{signed(max(gaps), 4)}. {_agreement(runs)}"
-        f"{'Higher' if greater else 'Lower'} is better on both axes."
-    )
-    return [Section("Out of fold and on the leaderboard", "seconds.html", {"chart": chart}, note)]
-
-
-def _agreement(runs: Sequence[NotedRun]) -> str:
-    """How many pairs of runs both scores put in the same order."""
     oof, board = (np.array([getattr(r, n) for r in runs]) for n in ("oof", "leaderboard"))
     i, j = np.triu_indices(len(runs), 1)
     signs = np.sign(oof[i] - oof[j]) * np.sign(board[i] - board[j])
-    pairs = int((signs != 0).sum())
-    return f"Of {pairs} pairs of runs both put {int((signs > 0).sum())} in the same order. " if pairs else ""
+    pairs, gaps = int((signs != 0).sum()), board - oof
+    agreement = f"Of {pairs} pairs of runs both put {int((signs > 0).sum())} in the same order. " if pairs else ""
+    note = (
+        f"{len(runs)} runs of this folder. The leaderboard less out of fold lies between {signed(min(gaps), 4)} and "
+        f"{signed(max(gaps), 4)}. {agreement}{'Higher' if greater else 'Lower'} is better on both axes."
+    )
+    return [Section("Out of fold and on the leaderboard", "seconds.html", {"chart": chart}, note)]

@@ -1,4 +1,4 @@
-"""Scores of a public leaderboard, noted by hand beside the runs that they are of."""
+"""Scores of a public leaderboard, noted by hand in the run directories."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ _FILE = "leaderboard.json"
 
 @dataclass(frozen=True)
 class NotedRun:
-    """A run whose score on the leaderboard is known.
-
-    Attributes:
-        name: its folder's.
-        oof: its stack's score out of fold.
-        leaderboard: the score that was noted.
-    """
+    """A run with a noted score: its folder's name, its stack's score out of fold, and the leaderboard's."""
 
     name: str
     oof: float
@@ -32,9 +26,7 @@ class NotedRun:
 
 
 def note_leaderboard(run: str | Path, score: float) -> Path:
-    """Note what a run's submission scored on the leaderboard; an earlier note is replaced.
-
-    It is written into the run directory: with the next run there it is gone, as its submission is.
+    """Note the leaderboard's score of a run's submission, in its run directory; an earlier note is replaced.
 
     Args:
         run: the run directory.
@@ -59,13 +51,14 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
         "noted": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "submission": file_digest(submission) if submission.is_file() else None,
     }
+    # in the run directory: the next run there removes it with the submission that it belongs to
     with atomic_file(run / _FILE) as path:
         path.write_text(json.dumps(about, indent=1), encoding="utf-8")
     return run / _FILE
 
 
 def noted_score(run: str | Path) -> float | None:
-    """The score that was noted for a run, if one was.
+    """Read a run's noted score, if it has one.
 
     Raises:
         UnreadableFileError: the note is damaged.
@@ -82,12 +75,9 @@ def noted_score(run: str | Path) -> float | None:
 
 
 def noted_runs(run: str | Path) -> list[NotedRun]:
-    """The runs in a run's folder with a noted score, of its competition and metric, in ascending order out of fold.
-
-    Another run whose files are damaged is left out with a warning: it must not cost this one its report.
-    """
+    """List runs beside a run with a noted score, of its competition and metric, in ascending order out of fold."""
     run = Path(run).resolve()
-    own, found = _about(run), []
+    (competition, metric, _), runs = _about(run), []
     for path in sorted(run.parent.glob(f"*/{_FILE}")):
         other = path.parent
         # a run that is written at this moment is hidden, and its name not final
@@ -95,12 +85,12 @@ def noted_runs(run: str | Path) -> list[NotedRun]:
             continue
         try:
             about, score = _about(other), noted_score(other)
-        except UnreadableFileError as error:
+        except UnreadableFileError as error:  # another run's damaged files must not prevent this one's report
             warnings.warn(str(error), DataWarning, stacklevel=2)
             continue
-        if about[:2] == own[:2] and about[2] is not None and score is not None:
-            found.append(NotedRun(other.name, about[2], score))
-    return sorted(found, key=lambda r: (r.oof, r.name))
+        if about[:2] == (competition, metric) and about[2] is not None and score is not None:
+            runs.append(NotedRun(other.name, about[2], score))
+    return sorted(runs, key=lambda r: (r.oof, r.name))
 
 
 def _about(run: Path) -> tuple[str, str, float | None]:

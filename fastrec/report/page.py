@@ -33,13 +33,12 @@ from fastrec.report.text import (
 
 __all__ = ["leaderboard_table", "read_run", "write_report"]
 
-_TOP_FEATURES = 25
-_PARTS, _COUNTS = ("fold", "seed", "output"), ("epoch", "round")  # what a record of the curves is of, besides figures
+_PARTS, _COUNTS = ("fold", "seed", "output"), ("epoch", "round")  # keys of a record of the curves, besides numbers
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of the leaderboard, what stands below it, and whether it is even with the best."""
+    """A number of the leaderboard, a second line, and whether 0 is in the interval of its difference to the best."""
 
     text: str = ""
     below: str = ""
@@ -56,17 +55,16 @@ class Row:
     best: bool = False
 
 
-def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
+def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000) -> Path:
     """Write ``report.html`` into a run directory.
 
-    Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``. What
-    is absent has no section. The page holds its style and pictures, fetches nothing and runs no script.
+    ``scores.json`` is needed; other files that are absent have no section. The page holds its style and charts,
+    fetches nothing and runs no script.
 
     Args:
         run: the run directory.
-        name: what to call the run; None: as its folder is called.
+        name: of the run; None: its folder's name.
         repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling; the same run and seed give the same page.
 
     Returns:
         Path of the page.
@@ -76,26 +74,36 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         UnreadableFileError: a file that is there cannot be read.
         WriteError: the page could not be written; an older one is untouched.
     """
-    results = read_run(run, repeats=repeats, seed=seed)
+    results = read_run(run, repeats=repeats)
     results = replace(results, name=name or results.name)
     colours = charts.palette(all_models(results))
-    found = [
+    sections = [
         _leaderboard_section(results, colours, repeats),
         *leaderboard_section(noted_runs(run), Path(run).resolve().name, results.metric, results.greater_is_better),
-        _curves_section(results),
-        *(_slices_section(results, colours, w) for w in ("by_length", "by_touched") if results.task == "ranking"),
+        *_curves_section(results),
+        *(s for w in ("by_length", "by_touched") if results.task == "ranking" for s in _slices(results, colours, w)),
         *row_sections(results.of_rows, results.best or "", results.permutation),
-        _importance_section(results, colours),
-        _seconds_section(results),
-        _transductive_section(results),
-        _config_section(results),
+        *_importance_section(results, colours),
     ]
-    sections = [s for s in found if s is not None]
-    title = str(results.config.get("competition") or results.name)
+    stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
+    if stages:
+        chart = charts.bar_list(stages, [duration(s) for s in stages.values()])
+        note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
+        sections.append(Section("Seconds by stage", "seconds.html", {"chart": chart}, note))
+    if results.transductive:
+        note = "Target-free statistics that were fitted on train and test rows together."
+        sections.append(Section("Transductive features", "transductive.html", {"names": results.transductive}, note))
+    elif results.transductive is not None:
+        absent = "None: every feature was fitted on training rows alone."
+        sections.append(Section("Transductive features", absent=absent))
+    settings = _flat({**results.config, **({"rows": results.rows} if results.rows else {})})
+    if settings:
+        sections.append(Section("Settings", "settings.html", {"settings": settings}))
+    facts = {key: results.config.get(key) for key in ("started", "device", "seed")}
     page = render(
         "report.html",
-        title=title,
-        facts=_facts(results),
+        title=str(results.config.get("competition") or results.name),
+        facts=[f"Run {results.name}", *(f"{key} {value}" for key, value in facts.items() if value is not None)],
         best=results.best,
         summary=_summary(results),
         tiles=_tiles(results),
@@ -106,13 +114,8 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     return Path(run) / "report.html"
 
 
-def _facts(results: RunResults) -> list[str]:
-    settings = {key: results.config.get(key) for key in ("started", "device", "seed")}
-    return [f"Run {results.name}"] + [f"{key} {value}" for key, value in settings.items() if value is not None]
-
-
 def _summary(results: RunResults) -> str:
-    """What the page says first; the best model's name stands before it."""
+    # the template puts the best model's name before it
     if results.best is None:
         return "This run reported no scores."
     split: Split = "test" if results.scores["test"] else "oof"
@@ -148,15 +151,31 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     if not shown:
         return Section("Leaderboard", absent="This run reported no scores.")
-    rows = [_leaderboard_row(results, name, shown, colours) for name in all_models(results)]
+    rows = []
+    for name in all_models(results):
+        cells = []
+        for split in shown:
+            score, standing = score_of(results, split, name), standing_of(results, split, name)
+            below = ends(standing.score, 3) if standing else ""
+            cells.append(Cell() if score is None else Cell(f"{score:.4f}", below))
+            cells.append(_difference_cell(results, split, name))
+        cells += [Cell(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
+        rows.append(Row(name, colours[name], cells, best=name == results.best))
     if results.oracle is not None and "test" in shown:
         empty = [Cell()] * (2 * len(shown) - 1 + len(results.also))
         rows.append(Row("oracle", "none", [Cell(f"{results.oracle:.4f}"), *empty]))
+    panels = []
+    for split in shown:
+        if standings := results.standings.get(split):
+            intervals = {name: standings[name].score for name in all_models(results) if name in standings}
+            mark = results.oracle if split == "test" else None
+            chart = charts.interval_chart(intervals, colours, mark=mark, mark_label="oracle")
+            panels.append(Panel(TITLES[split], chart))
     data = {
         "heads": [(f"{TITLES[s]} {results.metric}", count_lists(results.n_lists.get(s))) for s in shown],
         "also": [(n.upper(), TITLES[also_of(results)].lower()) for n in results.also],
         "rows": rows,
-        "panels": [_interval_picture(results, split, colours) for split in shown if results.standings.get(split)],
+        "panels": panels,
     }
     note = (
         f"The best {'out of fold' if results.scores['oof'] else 'on the test lists'} first. Below each score its "
@@ -171,17 +190,6 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
     return Section("Leaderboard", "leaderboard.html", data, note)
 
 
-def _leaderboard_row(results: RunResults, name: str, shown: Sequence[Split], colours: Mapping[str, str]) -> Row:
-    cells = []
-    for split in shown:
-        score, standing = score_of(results, split, name), standing_of(results, split, name)
-        below = ends(standing.score, 3) if standing else ""
-        cells.append(Cell() if score is None else Cell(f"{score:.4f}", below))
-        cells.append(_difference_cell(results, split, name))
-    cells += [Cell(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
-    return Row(name, colours[name], cells, best=name == results.best)
-
-
 def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
     if name == results.best:
         return Cell("best", even=True)
@@ -193,25 +201,16 @@ def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
     return Cell() if score is None or best is None else Cell(signed(score - best, 4))
 
 
-def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> Panel:
-    standings = results.standings[split]
-    rows = {name: standings[name].score for name in all_models(results) if name in standings}
-    mark = results.oracle if split == "test" else None
-    chart = charts.interval_chart(rows, colours, mark=mark, mark_label="oracle")
-    return Panel(TITLES[split], chart)
-
-
-def _curves_section(results: RunResults) -> Section | None:
+def _curves_section(results: RunResults) -> list[Section]:
     panels = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
-    if not panels:
-        return None
     note = "Thin: each fold. Bold: their mean, as far as all folds go."
-    return Section("Learning curves", "curves.html", {"panels": panels}, note)
+    return [Section("Learning curves", "curves.html", {"panels": panels}, note)] if panels else []
 
 
 def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[Panel]:
     keys = [k for k in dict.fromkeys(k for r in records for k in r) if k not in (*_PARTS, *_COUNTS)]
     counted = next((c for c in _COUNTS if any(c in r for r in records)), _COUNTS[0])
+    # both losses in one chart: their gap shows overfitting
     losses = [k for k in keys if k in ("train_loss", "valid_loss")]
     groups = ([("loss", losses)] if losses else []) + [(k, [k]) for k in keys if k not in losses]
     panels = []
@@ -239,88 +238,56 @@ def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str, co
     by_epoch: dict[float, list[float]] = {}
     for epoch, value in (point for points in folds.values() for point in points):
         by_epoch.setdefault(epoch, []).append(value)
-    # where some have stopped, the mean of the others is another mean
+    # after some folds have stopped, the mean of the others is not comparable
     mean = [(e, sum(values) / len(values)) for e, values in sorted(by_epoch.items()) if len(values) == len(folds)]
     label = key.replace("_", " ")
     thin = [charts.Line(p, colour, bold=False, title=f"{label}, {part}") for part, p in folds.items()]
     return ([*thin] if len(folds) > 1 else []) + ([charts.Line(mean, colour, title=f"{label}, mean")] if mean else [])
 
 
-def _slices_section(results: RunResults, colours: Mapping[str, str], which: str) -> Section | None:
+def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list[Section]:
     by_length = which == "by_length"
     title = f"{results.metric} by list length" if by_length else f"{results.metric} by touched before"
     slices: dict[Split, list[Slice]] = getattr(results, which)
     shown = [split for split in SPLITS if len(slices.get(split, ())) > 1]
     if not shown:
-        return None
+        return []
     names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
     draw = charts.category_lines if by_length else charts.category_bars
-    panels = []
+    panels, tables = [], []
     for split in shown:
         part = slices[split]
         series = {name: [piece.means[name] for piece in part] for name in names if name in part[0].means}
         notes = [f"{piece.n_lists:,}" for piece in part]
         chart = draw([piece.label for piece in part], notes, series, colours, y_label=title)
         panels.append(Panel(TITLES[split], chart))
+        heads = [(piece.label, note) for piece, note in zip(part, notes, strict=True)]
+        rows = [(name, [f"{v:.4f}" for v in values]) for name, values in series.items()]
+        tables.append({"title": TITLES[split], "heads": heads, "rows": rows})
     note = (
         "Number of candidates in the list; below it, how many such lists. Lists of one, always 1, are left out."
         if by_length
-        else ("Whether the session had touched the clicked item before; below it, how many such lists.")
+        else "Whether the session had touched the clicked item before; below it, how many such lists."
     )
-    tables = [_slice_table(TITLES[split], slices[split], names) for split in shown]
-    return Section(
-        title, "slices.html", {"legend": charts.legend(names, colours), "panels": panels, "tables": tables}, note
-    )
+    data = {"legend": charts.legend(names, colours), "panels": panels, "tables": tables}
+    return [Section(title, "slices.html", data, note)]
 
 
-def _slice_table(title: str, slices: Sequence[Slice], names: Sequence[str]) -> dict[str, Any]:
-    rows = [(name, [f"{s.means[name]:.4f}" for s in slices]) for name in names if name in slices[0].means]
-    return {"title": title, "heads": [(s.label, f"{s.n_lists:,}") for s in slices], "rows": rows}
-
-
-def _importance_section(results: RunResults, colours: Mapping[str, str]) -> Section | None:
-    title, panels = "Feature importance", []
-    # the first one's bars are seen at once: the features' rather than what the stack says of its models
+def _importance_section(results: RunResults, colours: Mapping[str, str]) -> list[Section]:
+    panels = []
+    # only the first panel is open: features are of more interest than the stack's weights of models
     for model in sorted((m for m in all_models(results) if m in results.importance), key=lambda m: m == "stack"):
         gains = results.importance[model]
         if not gains:
             continue
-        top = dict(sorted(gains.items(), key=lambda item: -item[1])[:_TOP_FEATURES])
+        top = dict(sorted(gains.items(), key=lambda item: -item[1])[:25])  # more bars would fill the page
         total = sum(gains.values()) or 1.0
-        bars = charts.bar_list(
-            top, [f"{100 * v / total:.1f} %" for v in top.values()], colour=colours.get(model, "var(--c0)")
-        )
+        texts = [f"{100 * v / total:.1f} %" for v in top.values()]
+        bars = charts.bar_list(top, texts, colour=colours.get(model, "var(--c0)"))
         count = f"first {len(top)} of {len(gains)}" if len(gains) > len(top) else f"all {len(gains)}"
         panels.append(Panel(f"{model}: {count} features", bars))
-    if not panels:
-        return None
-    return Section(title, "importance.html", {"panels": panels}, "Share of the total gain of all splits.")
-
-
-def _seconds_section(results: RunResults) -> Section | None:
-    stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
-    if not stages:
-        return None
-    chart = charts.bar_list(stages, [duration(s) for s in stages.values()])
-    note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
-    return Section("Seconds by stage", "seconds.html", {"chart": chart}, note)
-
-
-def _transductive_section(results: RunResults) -> Section | None:
-    title = "Transductive features"
-    if results.transductive is None:
-        return None
-    if not results.transductive:
-        return Section(title, absent="None: every feature was fitted on training rows alone.")
-    note = "Target-free statistics that were fitted on train and test rows together."
-    return Section(title, "transductive.html", {"names": results.transductive}, note)
-
-
-def _config_section(results: RunResults) -> Section | None:
-    settings = _flat({**results.config, **({"rows": results.rows} if results.rows else {})})
-    if not settings:
-        return None
-    return Section("Settings", "settings.html", {"settings": settings})
+    note = "Share of the total gain of all splits."
+    return [Section("Feature importance", "importance.html", {"panels": panels}, note)] if panels else []
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

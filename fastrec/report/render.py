@@ -1,4 +1,4 @@
-"""Templates → markup. What is put into a template is text and is escaped, unless another template made it."""
+"""Render templates. Values are text and are escaped, unless another template rendered them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Fill in one of the templates.
-
-    Args:
-        template: its file's name.
-        values: what it calls for.
-
-    Returns:
-        The markup, which other templates take as it is.
-    """
+    """Render a template of ``templates/``; the result is not escaped again in another template."""
     return Markup(_environment().get_template(template).render(values))
 
 
-@cache
+@cache  # templates are compiled once in a process
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("fastrec.report"),

@@ -1,4 +1,4 @@
-"""What a run without lists says of its rows: targets and out-of-fold predictions, summed up for its report."""
+"""Summarise targets and out-of-fold predictions of a run for its report."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from scipy.stats import rankdata
 
 from fastrec.errors import UnreadableFileError
-
-_BINS = 10
-_MOST_CLASSES = 12  # of so many classes a table of confusions can be read
-_SAMPLE = 200_000  # rows that models' correlations are taken over
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Rows of like predictions: how many, what was predicted and what came true on average, and its 10-90 % range."""
+    """Rows of similar predictions: count, mean prediction, mean target, and the target's 10-90 % range."""
 
     rows: int
     predicted: float
@@ -31,14 +28,14 @@ class Bin:
 
 @dataclass
 class RowResults:
-    """Of one model's out-of-fold predictions.
+    """Summary of one model's out-of-fold predictions.
 
     Attributes:
         task: the task.
-        outputs: classes or targets, as they are called.
-        bins: output → bins of ascending prediction (of a multiclass task: the first class's of each row).
+        outputs: names of classes or targets.
+        bins: output → bins of ascending prediction (multiclass: of each row's likeliest class).
         lift: share of rows, from the highest prediction down → share of class 1; empty for other tasks.
-        confusion: actual class → predicted class → rows; empty where there are no classes, or too many.
+        confusion: actual class → predicted class → rows; empty without classes, or with too many.
         correlations: model → model → rank correlation of their predictions.
     """
 
@@ -51,71 +48,57 @@ class RowResults:
 
 
 def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: Sequence[str]) -> RowResults | None:
-    """Sum up a run's out-of-fold predictions.
+    """Summarise a run's out-of-fold predictions, None if it wrote no rows.
 
     Args:
-        run: the run directory.
-        task: its task.
+        run, task: the run directory and its task.
         outputs: the names of its classes or targets.
-        best: the model whose predictions are looked at.
+        best: the model whose predictions are summarised.
         models: the models whose predictions are correlated.
-
-    Returns:
-        The sums, or None where the run wrote no rows.
 
     Raises:
         UnreadableFileError: a file that is there cannot be read.
     """
     predicted = {m: values for m in models if (values := _predictions(run / "oof" / f"{m}.parquet")) is not None}
-    made = RowResults(task, list(outputs))
-    made.correlations = _correlations(predicted)
+    results = RowResults(task, list(outputs), correlations=_correlations(predicted))
     path = run / "rows.parquet"
     if task == "ranking" or not path.exists() or best not in predicted:
-        return made if made.correlations else None
-    rows = _table(path)
+        return results if results.correlations else None
+    rows = read_table(path)
     rows = rows.filter(pc.equal(rows["split"], "oof"))
     label = np.column_stack([rows[n].to_numpy() for n in rows.column_names if n.startswith("label_")])
     values = predicted[best]
     if len(values) != len(label):
-        return made
+        return results
     known = np.isfinite(values).all(1) & np.isfinite(label).all(1)
     label, values = label[known], values[known]
     if task == "multiclass":
-        _add_classes(made, label[:, 0].astype(int), values)
-        return made
-    names = made.outputs[-1:] if task == "binary" else made.outputs
+        classes, likeliest = label[:, 0].astype(int), values.argmax(1)
+        right = (likeliest == classes).astype(float)
+        results.bins["the likeliest class"] = _bins(values.max(1), right, spread=False)
+        if values.shape[1] <= 12:  # a larger table is not readable
+            results.confusion = _confusion(classes, likeliest, values.shape[1])
+        return results
+    names = results.outputs[-1:] if task == "binary" else results.outputs
     for i, name in enumerate(names):
-        made.bins[name] = _bins(values[:, i], label[:, i], spread=task == "regression")
+        results.bins[name] = _bins(values[:, i], label[:, i], spread=task == "regression")
     if task == "binary":
-        made.lift = _lift(values[:, 0], label[:, 0])
-        both = np.stack([1 - values[:, 0], values[:, 0]], 1)
-        made.confusion = _confusion(label[:, 0].astype(int), both.argmax(1), 2)
-    return made
-
-
-def _add_classes(made: RowResults, label: np.ndarray, values: np.ndarray) -> None:
-    first = values.argmax(1)
-    right = (first == label).astype(float)
-    made.bins["the class that is thought likeliest"] = _bins(values.max(1), right, spread=False)
-    if values.shape[1] <= _MOST_CLASSES:
-        made.confusion = _confusion(label, first, values.shape[1])
+        scores, actual = values[:, 0], label[:, 0]
+        positives = np.concatenate([[0.0], np.cumsum(actual[np.argsort(-scores, kind="stable")])])
+        if positives[-1]:
+            places = np.unique(np.linspace(0, len(actual), 21).round().astype(int))
+            results.lift = [(float(p / len(actual)), float(positives[p] / positives[-1])) for p in places]
+        results.confusion = _confusion(actual.astype(int), (scores > 1 - scores).astype(int), 2)
+    return results
 
 
 def _bins(predicted: np.ndarray, actual: np.ndarray, *, spread: bool) -> list[Bin]:
     order = np.argsort(predicted, kind="stable")
-    made = []
-    for rows in np.array_split(order, min(_BINS, len(order))):
+    bins = []
+    for rows in np.array_split(order, min(10, len(order))):
         ends = np.quantile(actual[rows], [0.1, 0.9]) if spread else (np.nan, np.nan)
-        made.append(Bin(len(rows), float(predicted[rows].mean()), float(actual[rows].mean()), *map(float, ends)))
-    return made
-
-
-def _lift(predicted: np.ndarray, actual: np.ndarray) -> list[tuple[float, float]]:
-    found = np.concatenate([[0.0], np.cumsum(actual[np.argsort(-predicted, kind="stable")])])
-    if not found[-1]:
-        return []
-    places = np.unique(np.linspace(0, len(actual), 21).round().astype(int))
-    return [(float(p / len(actual)), float(found[p] / found[-1])) for p in places]
+        bins.append(Bin(len(rows), float(predicted[rows].mean()), float(actual[rows].mean()), *map(float, ends)))
+    return bins
 
 
 def _confusion(actual: np.ndarray, predicted: np.ndarray, classes: int) -> list[list[int]]:
@@ -123,37 +106,33 @@ def _confusion(actual: np.ndarray, predicted: np.ndarray, classes: int) -> list[
 
 
 def _correlations(predicted: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
-    """Spearman's: of the ranks of all predictions."""
     ranks: dict[str, np.ndarray] = {}
     for name, values in predicted.items():
-        flat = values[np.linspace(0, len(values) - 1, min(len(values), _SAMPLE)).astype(int)].reshape(-1)
+        # 200,000 rows, evenly spaced, bound the time of ranking
+        flat = values[np.linspace(0, len(values) - 1, min(len(values), 200_000)).astype(int)].reshape(-1)
         if len(flat) and np.nanmin(flat) < np.nanmax(flat):  # a constant correlates with nothing
-            ranks[name] = _ranks(flat)
+            ranks[name] = rankdata(np.nan_to_num(flat, nan=np.nanmedian(flat)))
     names = [n for n in ranks if len(ranks[n]) == len(next(iter(ranks.values())))]
     if len(names) < 2:
         return {}
-    found = np.corrcoef(np.stack([ranks[n] for n in names]))
-    return {a: {b: float(found[i, j]) for j, b in enumerate(names)} for i, a in enumerate(names)}
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks of values, the mean rank among equal ones; missing ones at the middle."""
-    _, inverse, counts = np.unique(
-        np.nan_to_num(values, nan=np.nanmedian(values)), return_inverse=True, return_counts=True
-    )
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
+    matrix = np.corrcoef(np.stack([ranks[n] for n in names]))
+    return {a: {b: float(matrix[i, j]) for j, b in enumerate(names)} for i, a in enumerate(names)}
 
 
 def _predictions(path: Path) -> np.ndarray | None:
     if not path.exists():
         return None
-    table = _table(path)
+    table = read_table(path)
     names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
     return np.column_stack([table[n].to_numpy() for n in names]) if names else None
 
 
-def _table(path: Path) -> pa.Table:
+def read_table(path: Path) -> pa.Table:
+    """Read a Parquet file of a run.
+
+    Raises:
+        UnreadableFileError: it is none.
+    """
     try:
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""The report's cards about rows: calibration, residuals, lift, confusions, and models beside each other."""
+"""The report's cards about rows: calibration, residuals, lift, confusions, and correlations of models."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from fastrec.report import charts
 from fastrec.report.row_data import Bin, RowResults
 from fastrec.report.section import Panel, Section
 
-_MOST = 6  # outputs that are drawn
-
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
-    """The cards of a run's rows, those that there is something to show on.
-
-    Args:
-        rows: what was summed up; None: nothing.
-        best: the model that it was summed up of.
-        permutation: feature → by how much the score is worse where its values are shuffled; None: not known.
-    """
-    made = []
+    """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
+    sections = []
     if rows is not None and rows.bins:
-        made.append(_bins_section(rows, best))
+        sections.append(_bins_section(rows, best))
     if rows is not None and rows.lift:
-        made.append(_lift_section(rows, best))
+        sections.append(_lift_section(rows, best))
     if rows is not None and rows.confusion:
-        made.append(_confusion_section(rows, best))
+        sections.append(_confusion_section(rows, best))
     if permutation:
-        made.append(_permutation_section(permutation))
+        top = dict(sorted(permutation.items(), key=lambda item: -item[1])[:25])
+        bars = charts.bar_list({n: max(v, 0.0) for n, v in top.items()}, [f"{v:.5f}" for v in top.values()])
+        note = "By how much the best base model's score is worse on unseen rows if a feature's values are shuffled."
+        panels = {"panels": [Panel("features", bars)]}
+        sections.append(Section("Permutation importance", "importance.html", panels, note))
     if rows is not None and rows.correlations:
-        made.append(_correlations_section(rows.correlations))
-    return made
+        table: dict[str, Any] = {
+            "title": "",
+            "heads": [(n, "") for n in rows.correlations],
+            "rows": [(a, [f"{v:.3f}" for v in line.values()]) for a, line in rows.correlations.items()],
+        }
+        note = "Rank correlation of out-of-fold predictions: models that differ add more to a blend."
+        sections.append(Section("Models beside each other", "tables.html", {"tables": [table]}, note))
+    return sections
 
 
 def _bins_section(rows: RowResults, best: str) -> Section:
     amounts = rows.task == "regression"
     panels, tables = [], []
-    for name in list(rows.bins)[:_MOST]:
+    for name in list(rows.bins)[:6]:  # more outputs would fill the page
         bins = rows.bins[name]
         ends = [min(b.predicted for b in bins), max(b.predicted for b in bins)]
         lines = [charts.Line([(e, e) for e in ends], "var(--c-grey)", bold=False, title="as predicted")]
@@ -74,9 +76,9 @@ def _lift_section(rows: RowResults, best: str) -> Section:
     ]
     chart = charts.line_chart(lines, x_label="share of rows, highest prediction first", y_label="share of class 1")
     heads = [(f"{100 * x:.0f} %", "") for x, _ in rows.lift if 0 < x <= 0.5]
-    found = [f"{100 * y:.0f} %" for x, y in rows.lift if 0 < x <= 0.5]
+    shares = [f"{100 * y:.0f} %" for x, y in rows.lift if 0 < x <= 0.5]
     lift = [f"{y / x:.2f}" for x, y in rows.lift if 0 < x <= 0.5]
-    table = {"title": "rows", "heads": heads, "rows": [("class 1 found", found), ("lift", lift)]}
+    table = {"title": "rows", "heads": heads, "rows": [("class 1 found", shares), ("lift", lift)]}
     note = f"{best}, out of fold: how much of class 1 is among the rows of the highest predictions."
     data = {"legend": "", "panels": [Panel("Gain", chart)], "tables": [table]}
     return Section("Lift", "slices.html", data, note)
@@ -91,24 +93,5 @@ def _confusion_section(rows: RowResults, best: str) -> Section:
     }
     right = sum(rows.confusion[i][i] for i in range(len(rows.confusion)))
     total = sum(map(sum, rows.confusion))
-    note = f"{best}, out of fold: {right:,} of {total:,} rows are of the class that is thought likeliest."
+    note = f"{best}, out of fold: {right:,} of {total:,} rows are of the likeliest class."
     return Section("Confusions", "tables.html", {"tables": [table]}, note)
-
-
-def _permutation_section(gains: Mapping[str, float]) -> Section:
-    top = dict(sorted(gains.items(), key=lambda item: -item[1])[:25])
-    bars = charts.bar_list({n: max(v, 0.0) for n, v in top.items()}, [f"{v:.5f}" for v in top.values()])
-    note = (
-        "By how much the best base model's score is worse on rows it did not see where a feature's values are shuffled."
-    )
-    return Section("Permutation importance", "importance.html", {"panels": [Panel("features", bars)]}, note)
-
-
-def _correlations_section(found: Mapping[str, Mapping[str, float]]) -> Section:
-    table: dict[str, Any] = {
-        "title": "",
-        "heads": [(n, "") for n in found],
-        "rows": [(a, [f"{v:.3f}" for v in line.values()]) for a, line in found.items()],
-    }
-    note = "Rank correlation of out-of-fold predictions: models that differ are worth more in a blend."
-    return Section("Models beside each other", "tables.html", {"tables": [table]}, note)

@@ -1,4 +1,4 @@
-"""What the report's page is made of: cards with panels and tables."""
+"""Parts of the report's page: cards with panels and tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Section:
-    """One card of the page: ``data`` for its template, or the sentence that says why there is nothing to show."""
+    """One card of the page: ``data`` for its template, or in ``absent`` why there is none."""
 
     title: str
     template: str = ""

@@ -1,4 +1,4 @@
-"""A run's leaderboard for the terminal, and the report's figures as text."""
+"""Format a run's leaderboard for the terminal, and the report's figures."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ TITLES: dict[Split, str] = {"test": "Test", "oof": "Out of fold"}
 _MINUS = "\u2212"
 
 
-def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RichTable:
-    """The leaderboard for a terminal, at most 80 characters wide for ordinary model names.
+def leaderboard_table(run: str | Path, *, repeats: int = 2000) -> RichTable:
+    """Build the leaderboard for a terminal, at most 80 characters wide for ordinary model names.
 
     Args:
         run: the run directory.
         repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling.
 
     Returns:
         A table to print with rich: the best model first, score and 95 % interval on the test lists and out of fold, the
-        difference to the best model with its interval (out of fold where that is known), and other metrics.
+        difference to the best model with its interval (out of fold if known), and other metrics.
 
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
         UnreadableFileError: a file that is there cannot be read.
     """
-    results = read_run(run, repeats=repeats, seed=seed)
+    results = read_run(run, repeats=repeats)
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     judged: Split = "oof" if results.standings.get("oof") else "test"
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
@@ -53,7 +52,13 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
             if results.standings.get(split):
                 cells.append(Text(_bare(ends(standing.score, 3)) if standing else ""))
         if results.standings:
-            cells.append(Text(_difference_text(results, name, standing_of(results, judged, name))))
+            standing = standing_of(results, judged, name)
+            gap = standing and standing.to_best
+            cells.append(
+                Text(
+                    "best" if name == results.best else f"{signed(gap.mean, 4)} ({_bare(ends(gap, 3))})" if gap else ""
+                )
+            )
         cells += [Text(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
         table.add_row(*cells, style="bold" if name == results.best else None)
     if results.oracle is not None and "test" in shown:
@@ -62,43 +67,35 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
 
 
 def all_models(results: RunResults) -> list[str]:
-    """Models in the order they are shown: the best first, those that only the lists know of last."""
+    """List models in the order they are shown: the best first, those that only the lists name last."""
     extra = [name for split in SPLITS for name in results.standings.get(split, {}) if name not in results.models]
     return list(dict.fromkeys([*reversed(results.models), *extra]))
 
 
 def also_of(results: RunResults) -> Split:
-    """The split that other metrics are of."""
+    """Return the split of other metrics."""
     return "test" if results.task == "next_item" else "oof"
 
 
 def standing_of(results: RunResults, split: Split, name: str) -> Standing | None:
-    """A model's standing on a split, None where its lists are not known."""
+    """Return a model's standing on a split, None if its lists are unknown."""
     return results.standings.get(split, {}).get(name)
 
 
 def score_of(results: RunResults, split: Split, name: str) -> float | None:
-    """A model's score on a split: the reported one, or else the mean over its lists."""
+    """Return a model's score on a split: the reported one, or the mean over its lists."""
     standing = standing_of(results, split, name)
     return results.scores[split].get(name, standing.score.mean if standing else None)
 
 
-def _difference_text(results: RunResults, name: str, standing: Standing | None) -> str:
-    if name == results.best:
-        return "best"
-    if standing is None or standing.to_best is None:
-        return ""
-    return f"{signed(standing.to_best.mean, 4)} ({_bare(ends(standing.to_best, 3))})"
-
-
 def signed(value: float, decimals: int) -> str:
-    """A difference with its sign; one that rounds to nothing has none."""
+    """Format a difference with its sign; one that rounds to 0 has none."""
     text = f"{value:+.{decimals}f}"
     return (f"{0:.{decimals}f}" if float(text) == 0 else text).replace("-", _MINUS)
 
 
 def ends(interval: Interval, decimals: int) -> str:
-    """The two ends of an interval."""
+    """Format the two ends of an interval."""
     if interval.low < 0:
         return f"{signed(interval.low, decimals)} to {signed(interval.high, decimals)}"
     return f"{interval.low:.{decimals}f}\u2013{interval.high:.{decimals}f}"
@@ -110,7 +107,7 @@ def _bare(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time that a person reads at a glance."""
+    """Format a duration."""
     if seconds < 10:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -119,16 +116,16 @@ def duration(seconds: float) -> str:
 
 
 def total_seconds(results: RunResults) -> float | None:
-    """Seconds of the whole run: as reported, or the sum of its stages."""
+    """Return the seconds of the whole run: as reported, or the sum of its stages."""
     stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
     return results.seconds.get("total", sum(stages.values())) if results.seconds else None
 
 
 def count_lists(n: int | None) -> str:
-    """A number of lists in words, empty for none."""
+    """Format a number of lists, empty for none."""
     return f"{n:,} list{'s' if n != 1 else ''}" if n else ""
 
 
 def unit_of(results: RunResults) -> str:
-    """What is scored: lists or rows."""
+    """Return the unit that is scored: lists or rows."""
     return "lists" if results.task == "ranking" else "rows"

@@ -1,10 +1,9 @@
-"""From a run directory to scores elsewhere: one exported graph, a server round it, events that become features.
+"""Export runs as graphs, and serve them.
 
-In: a run directory of ``fastrec run``. Out: a folder with ``model.onnx`` (raw columns → score) and ``serving.json``, or
-a server that answers. ``export.py`` writes the folder and ``verify.py`` checks it, ``graph/`` builds the graph,
-``forest/`` turns trees into nodes, ``triton.py`` makes a model repository of it, ``server/`` answers requests and
-batches them, ``online/`` keeps the events that features look back to. ``next_items/`` does the same for nets of
-sessions: raw item ids → the best items; ``session_ranker.py`` for rankers that read the events before a list.
+``export.py`` writes ``model.onnx`` (raw columns → score) and ``serving.json``, ``verify.py`` checks them. ``graph/``
+builds the graph, ``forest/`` converts trees, ``triton.py`` writes a model repository, ``server/`` answers requests,
+``online/`` stores the events that features look back to. ``next_items/`` exports nets of sessions,
+``session_ranker.py`` rankers that read the events before a list.
 """
 
 from fastrec.serve.export import Exported, export_run
@@ -13,7 +12,6 @@ from fastrec.serve.next_items.export import ExportedNextItems, export_next_items
 from fastrec.serve.next_items.graph import NextItemGraph
 from fastrec.serve.next_items.verify import verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
-from fastrec.serve.pt2 import export_pt2
 from fastrec.serve.server.make import make_app
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.scorer import Scorer
@@ -36,7 +34,6 @@ __all__ = [
     "Scorer",
     "Verified",
     "export_next_items",
-    "export_pt2",
     "export_run",
     "export_session_ranker",
     "make_app",

@@ -1,8 +1,7 @@
-"""``export_run``: a run directory as one ONNX file, from raw columns to the score, and what a server must know."""
+"""``export_run``: write a run as one ONNX file, from raw columns to the score, with ``serving.json`` for servers."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from fastrec import __version__
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun
@@ -23,18 +23,12 @@ from fastrec.estimators import Estimator
 from fastrec.serve.event_state import write_events
 from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.columns import (
-    GraphTable,
-    described,
-    input_column,
-    no_text_of,
-)
+from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.compress import Compress, compressed
-from fastrec.serve.graph.estimators import GraphRows, prediction
-from fastrec.serve.graph.features import Places, Served, written
+from fastrec.serve.graph.estimators import GraphRows, mean, prediction
+from fastrec.serve.graph.features import ListScope, Served, written
 from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.hashing import LONGEST
-from fastrec.serve.graph.list_events import COUNT, GraphEvents, events_of
+from fastrec.serve.graph.list_events import COUNT, events_of
 from fastrec.serve.graph.stack import blended
 from fastrec.serve.graph.tensor import value_of
 from fastrec.serve.online import Online
@@ -42,22 +36,21 @@ from fastrec.serve.parts import write_parts
 from fastrec.table import Column, Table
 from fastrec.validate import ListEvents
 
-_FILE, _GRAPH, _SAMPLE = "serving.json", "model.onnx", "sample.parquet"
+_FILE, _SAMPLE = "serving.json", "sample.parquet"
 LABELLED = "sample_labelled.parquet"
-_FORMAT = 1
-_SENT = ("number", "datetime", "category")  # kinds of columns that a request may hold
+_SENT = ("number", "datetime", "category")  # kinds of columns that a request may have
 SCORE = "score"
 
 
 @dataclass
 class Exported:
-    """What was exported.
+    """An export.
 
     Args:
-        folder: where.
-        about: what ``serving.json`` says.
-        served: which features are in the graph, and why the others are not.
-        unserved: why ``fastrec serve`` cannot answer it; None: it can.
+        folder: its folder.
+        about: the content of ``serving.json``.
+        served: the features that are in the graph, and why the others are not.
+        unserved: why ``fastrec serve`` cannot answer it, if so.
     """
 
     folder: Path
@@ -79,19 +72,18 @@ def export_run(
 ) -> Exported:
     """Write a run as a graph from raw columns to the score.
 
-    What features cannot be written as nodes (they look back to earlier events, or split text) become inputs of the
-    graph, and ``serving.json`` says so. The features are kept beside it, for a server to make these columns; those that
-    look back need ``data``, whose events go along.
+    Features that cannot be written as nodes (they look back to earlier events, or split text) become inputs of the
+    graph. The features are saved with it, for a server to compute these columns; those that look back need ``data``.
 
     Args:
         run: the run directory.
-        out: the folder to make; an earlier export there is replaced when this one is complete.
-        data: the run's data (see ``predict_run``), or its tables by name: the events that features look back to go into
-            ``events/``, which a server goes on from; None: who serves the graph sends those columns.
-        fold: take the models of this fold alone, a fifth of the work where there are five; None: the mean of all.
-        parts: write features, nets, forests and the stack as files of their own too, in ``parts/``.
+        out: the folder to create; an earlier export there is replaced when this one is complete.
+        data: the run's data (see ``predict_run``), or its tables by name: the events that features look back to are
+            written into ``events/``, from which a server continues; None: clients send those columns.
+        fold: use the models of this fold alone, a fifth of the work with five folds; None: the mean of all.
+        parts: also write features, nets, forests and the stack as files of their own, in ``parts/``.
         compress: the nets' weights in 16 bits, or their matrix products in 8 (see ``metric_loss``).
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
         stages: progress; None: none is shown.
 
     Raises:
@@ -105,12 +97,7 @@ def export_run(
     with stages.stage("graph"):
         graph, about, served = make_graph(saved, sample, fold=fold, compress=compress)
     with atomic_folder(out) as part, stages.stage("write"):
-        files = graph.save(part / _GRAPH, name=saved.config["competition"])
-        about["model"] = {
-            "file": _GRAPH,
-            "files": [f.name for f in files],
-            "sha256": hashlib.sha256((part / _GRAPH).read_bytes()).hexdigest(),
-        }
+        graph.export(part, about)
         if parts:
             about["parts"] = write_parts(graph, part, about)
         made = [i["name"] for i in about["inputs"] if i["made"]]
@@ -122,14 +109,14 @@ def export_run(
 
 
 def _unserved(saved: SavedRun, sample: Table, made: Sequence[str]) -> str | None:
-    """Why a server cannot make these columns of a request alone; None: it can."""
+    # why a server cannot compute these columns from a request alone; None: it can
     assert saved.features is not None
     try:
         online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))
     except DataError as error:
         return str(error)
     if online.tables:
-        return f"its columns are made from events ({', '.join(online.tables)}). Export the run with --data"
+        return f"its columns are computed from events ({', '.join(online.tables)}). Export the run with --data"
     odd = next((n for n in online.inputs if n in sample and sample[n].kind not in _SENT), None)
     return None if odd is None else f"column {odd!r} is a {sample[odd].kind}, which a server takes from no request"
 
@@ -137,10 +124,10 @@ def _unserved(saved: SavedRun, sample: Table, made: Sequence[str]) -> str | None
 def with_events(
     part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path | Mapping[str, Table]
 ) -> None:
-    """Write the state of events, and add to ``about`` what a server must know of it.
+    """Write the state of events, and add it to ``about``.
 
     Raises:
-        DataError: features are made of a column of lists or vectors, which requests do not have.
+        DataError: features read a column of lists or vectors, which requests do not have.
     """
     made = [i["name"] for i in about["inputs"] if i["made"]]
     about["events"], asked = write_events(part, saved, made, data)
@@ -149,19 +136,18 @@ def with_events(
         if name not in known and name in sample:
             if sample[name].kind not in _SENT:
                 raise DataError(
-                    f"is a {sample[name].kind}, which a server takes from no request",
-                    column=name,
-                    remedy="Leave out the features that are made of it, or export without data=",
-                )
+                    f"is a {sample[name].kind}, which a server takes from no request", column=name,
+                    remedy="Leave out the features that read it, or export without data=",
+                )  # fmt: skip
             about["inputs"].append({**described(name, sample[name], text=saved.reading.written(name)), "graph": False})
 
 
 def read_sample(run: Path, name: str = _SAMPLE) -> Table:
-    """Rows that a run keeps, with all their columns, as its models saw them.
+    """Read rows that a run keeps, with all their columns, as its models read them.
 
     Args:
         run: the run directory.
-        name: their file; some test rows, unless told.
+        name: their file; some test rows by default.
 
     Raises:
         MissingFileError: the run was made before runs kept them.
@@ -169,13 +155,13 @@ def read_sample(run: Path, name: str = _SAMPLE) -> Table:
     path = run / name
     if not path.is_file():
         raise MissingFileError(
-            "the run does not hold it, which says what columns look like", file=path, remedy="Run the recipe again"
+            "the run does not hold it, and columns' types are read from it", file=path, remedy="Run the recipe again"
         )
     return Table.read(path)
 
 
 def sample_events(saved: SavedRun, sample: Table, name: str = _SAMPLE) -> ListEvents | None:
-    """What was before the lists of rows that a run keeps; None: its models do not read it.
+    """Read the events before the lists of rows that a run keeps; None: its models do not read them.
 
     Args:
         saved: the run.
@@ -195,7 +181,7 @@ def _events_file(name: str) -> str:
 def make_graph(
     saved: SavedRun, sample: Table, *, fold: int | None = None, compress: Compress | None = None
 ) -> tuple[Graph, dict[str, Any], Served]:
-    """A run's graph, what ``serving.json`` says of it, and which features are in it.
+    """Build a run's graph, its ``serving.json``, and the list of its features.
 
     Args:
         saved: the run.
@@ -219,54 +205,51 @@ def make_graph(
         return input_column(graph, name, column, no_text=no_text_of(column))
 
     list_column = saved.config.get("list_column") if saved.target is None else None
-    raw = _raw_needed(saved, steps, made)
-    later = {n: (lambda n=n: given(n)) for n in raw if n in sample}
+    hidden = set() if saved.target is None else set(saved.target.names)
+    raw = [*saved.cats, *saved.conts, *(n for s in steps for n in s.inputs if n not in set(s.fit_only))]
+    raw += [*saved.stack.extra, *([] if list_column is None else [list_column])]
+    if saved.events is not None:
+        raw += [saved.events.item, *([saved.events.time] if saved.events.time else [])]
+    # a column becomes an input when it is first read: the graph takes no others
+    later = {n: (lambda n=n: given(n)) for n in raw if n in sample and n not in made | hidden}
     later |= {n: (lambda n=n: given(n, True)) for n in made if n in sample}
     table = GraphTable({}, later=later)
     lists = None
     if list_column is not None:
         lists = GraphGroups(table[list_column].values)  # type: ignore[arg-type]
-    places = Places(lists, list_column)
-    table, served = written(steps, table, places, wanted)
+    table, served = written(steps, table, ListScope(lists, list_column), wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
     readers = [m for several in loaded.values() for m in several if m.reads_events]
-    events, of_events = _events_of(graph, saved, readers)
+    events, of_events = None, []
+    if readers:
+        if saved.events is None:
+            raise DataError(f"{readers[0].name} reads events, and the run names none", remedy="Run the recipe again")
+        log = read_sample(saved.folder, _events_file(_SAMPLE))
+        events, of_events = events_of(graph, readers, log, saved.events.item, saved.events.time)
     rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists, events)
     base = {}
     for name, several in loaded.items():
-        total = None
+        parts = []
         for i, model in enumerate(several):
             graph.scope = f"{name}_fold{i if fold is None else fold}"
-            said = prediction(model, rows)
-            total = said if total is None else total + said
-        base[name] = total / len(several)
+            parts.append(prediction(model, rows))
+        base[name] = mean(parts)
     graph.scope = "blend"
     score = blended(saved.stack, base, rows)
-    score = _restored(saved, score)
+    if saved.target is not None:
+        score = saved.target.restore(score)
     width = None if score.ndim == 1 else int(score.shape[1])
     graph.output(SCORE, value_of(graph, score, torch.float64), np.float64, width)
     used = graph.drop_unread_inputs()
     for name in graph.hashed & used:
-        inputs[name]["longest"] = LONGEST
+        inputs[name]["longest"] = limits.HASHED_TEXT_BYTES
     about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events], width)
     about |= {"events_count": COUNT} if readers else {}
     return graph, about, served
 
 
-def _events_of(
-    graph: Graph, saved: SavedRun, readers: Sequence[Estimator]
-) -> tuple[GraphEvents | None, list[dict[str, Any]]]:
-    """The inputs of what was before the lists, where models read it, and what ``serving.json`` says of them."""
-    if not readers:
-        return None, []
-    if saved.events is None:
-        raise DataError(f"{readers[0].name} reads events, and the run names none", remedy="Run the recipe again")
-    log = read_sample(saved.folder, _events_file(_SAMPLE))
-    return events_of(graph, readers, log, saved.events.item, saved.events.time)
-
-
 def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
-    """The fitted models that the stack reads, fold by fold."""
+    """Load the fitted models that the stack reads, fold by fold."""
     loaded = {}
     for name in saved.stack.models:
         folders = sorted((saved.folder / "models" / name).glob("fold*"), key=lambda f: int(f.name.removeprefix("fold")))
@@ -279,31 +262,19 @@ def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
     return loaded
 
 
-def _raw_needed(saved: SavedRun, steps: Sequence[Any], made: set[str]) -> list[str]:
-    read = [n for s in steps for n in s.inputs if n not in set(s.fit_only)]
-    hidden = set() if saved.target is None else set(saved.target.names)
-    extra = [*saved.stack.extra, *([saved.config["list_column"]] if saved.target is None else [])]
-    if saved.events is not None:
-        extra += [saved.events.item, *([saved.events.time] if saved.events.time else [])]
-    return [n for n in dict.fromkeys([*saved.cats, *saved.conts, *read, *extra]) if n not in made | hidden]
-
-
-def _restored(saved: SavedRun, score: Any) -> Any:
-    """Predictions on the target's own scale."""
-    return score if saved.target is None else saved.target.restore(score)
-
-
 def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> dict[str, Any]:
     target = saved.target
+    classes = None if target is None or target.classes is None else target.classes.values.to_pylist()
     return {
-        "format": _FORMAT,
+        "format": 1,
         "fastrec": __version__,
         "name": saved.config["competition"],
         "task": saved.task,
         "metric": saved.config["metric"],
         "inputs": inputs,
         "outputs": [{"name": SCORE, "type": "float64", "width": width or 1}],
-        "classes": _classes(target),
+        # dates and the like have no form in JSON
+        "classes": classes and [c if isinstance(c, bool | int | float | str) else str(c) for c in classes],
         "target": None if target is None else (target.names[0] if len(target.names) == 1 else list(target.names)),
         "list": saved.config.get("list_column") if target is None else None,
         "item": saved.config.get("item") if target is None else None,
@@ -312,17 +283,11 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
     }
 
 
-def _classes(target: Any) -> list[Any] | None:
-    if target is None or target.classes is None:
-        return None
-    return [c if isinstance(c, bool | int | float | str) else str(c) for c in target.classes.values.to_pylist()]
-
-
 def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:
-    """A table's rows as the graph's inputs.
+    """Convert a table's rows to the graph's inputs.
 
     Args:
-        about: what ``serving.json`` says.
+        about: the content of ``serving.json``.
         table: rows with the columns of all inputs.
 
     Raises:
@@ -332,10 +297,10 @@ def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:
 
 
 def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
-    """A column as an input of the graph.
+    """Convert a column to an input of the graph.
 
     Args:
-        about: what ``serving.json`` says of the input.
+        about: the input's description in ``serving.json``.
         column: ``[n]`` values.
 
     Raises:

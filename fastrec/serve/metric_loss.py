@@ -1,4 +1,4 @@
-"""``metric_loss``: what a compressed graph costs by the run's metric."""
+"""``metric_loss``: compare the metric of a compressed graph with that of the full graph."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fastrec.validate import Lists, Rows
 
 @dataclass(frozen=True)
 class Loss:
-    """What a compressed graph costs.
+    """Metrics of a full and a compressed graph.
 
     Args:
         metric: the run's metric.
-        rows: how many labelled rows were scored.
-        full, compressed: the metric of the graph in full, and of the compressed one.
+        rows: number of labelled rows.
+        full, compressed: the metric of each graph.
     """
 
     metric: str
@@ -36,15 +36,15 @@ class Loss:
 
 
 def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None, trust: tuple[str, ...] = ()) -> Loss:
-    """The metric of a compressed graph beside that of the graph in full, on labelled rows that the run keeps.
+    """Compute the metric of a compressed graph and of the full graph, on labelled rows that the run keeps.
 
-    They are training rows: the two figures are to be compared with one another, not with anything else.
+    They are training rows: compare the two numbers with one another only.
 
     Args:
         folder: the export.
         run: the run directory.
         fold: the fold whose models were exported; None: all.
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
 
     Raises:
         MissingFileError: the run keeps no such rows.
@@ -64,15 +64,16 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
         n = saved.target.n_outputs
         rows = Rows(table, saved.task, label=saved.target.encode(table), n_outputs=n, **options)
     scorer = Scorer.of(saved.config["metric"], saved.target)
+    # both graphs, not the run: rounding of the graph itself must not count as loss
     with TemporaryDirectory() as whole:
         export_run(run, Path(whole) / "full", fold=fold, trust=trust)
         full = _learned_scale(saved, score_rows(Path(whole) / "full", table, events=events))
-    said = _learned_scale(saved, score_rows(folder, table, events=events))
-    return Loss(scorer.name, len(rows), scorer(rows, full), scorer(rows, said))
+    compressed = _learned_scale(saved, score_rows(folder, table, events=events))
+    return Loss(scorer.name, len(rows), scorer(rows, full), scorer(rows, compressed))
 
 
 def _learned_scale(saved: SavedRun, scores: np.ndarray) -> torch.Tensor:
-    """Predictions as the metric takes them: on the scale that is learned."""
+    # graphs predict amounts, metrics take predictions on the scale that is learned
     values = torch.from_numpy(scores)
     scale = None if saved.target is None else saved.target.scale
     return values if scale is None else values.log() if scale == "log" else values.log1p()

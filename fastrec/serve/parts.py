@@ -1,4 +1,4 @@
-"""An exported graph in parts: columns and features, each net, each forest and the stack as files of their own."""
+"""Write an exported graph in parts: features, each net, each forest and the stack as files of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 from fastrec.errors import DataError
 from fastrec.serve.forest.from_xgboost import booster_of_margins
-from fastrec.serve.graph.builder import Cut, Graph, Part
+from fastrec.serve.graph.builder import Graph, GraphCut, GraphPart
 
 _FOLDER = "parts"
-_ANY = -1  # width: as wide as the longest row of the request
 
 
 def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
@@ -19,37 +18,33 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
     Args:
         graph: the whole graph.
         folder: the export's folder.
-        about: what ``serving.json`` says.
+        about: the content of ``serving.json``.
 
     Returns:
-        What ``serving.json`` is to say of them.
+        Their description for ``serving.json``.
     """
     (folder / _FOLDER).mkdir()
-    raw = [Cut(i["name"], i["name"], i["type"], _ANY if "events" in i else None) for i in about["inputs"]]
-    raw += [Cut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
-    ends = [Cut(o["name"], graph.output_value(o["name"]), o["type"], _width(o)) for o in about["outputs"]]
-    inner: list[Part] = [_named(p) for p in graph.marks]
-    fed = [c for p in inner for c in p.inputs]
-    made = [c for p in inner for c in p.outputs]
-    parts = [Part("features", "onnx", raw, fed)] if fed else []
-    # What the stack reads of columns, of lists for instance, it makes of the raw ones itself.
-    parts += [*inner, Part("stack", "onnx", [*made, *raw], ends)]
-    return [_written(graph, folder, part) for part in parts]
+    # width -1: as wide as the longest row of the request
+    raw = [GraphCut(i["name"], i["name"], i["type"], -1 if "events" in i else None) for i in about["inputs"]]
+    raw += [GraphCut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
+    ends = [
+        GraphCut(o["name"], graph.output_value(o["name"]), o["type"], None if o["width"] == 1 else o["width"])
+        for o in about["outputs"]
+    ]
+    for part in graph.marks:
+        for i, cut in enumerate(part.inputs):
+            cut.name = f"{part.name}_in{i}"
+        for cut in part.outputs:
+            cut.name = f"{part.name}_out"
+    features = [c for p in graph.marks for c in p.inputs]
+    predictions = [c for p in graph.marks for c in p.outputs]
+    parts = [GraphPart("features", "onnx", raw, features)] if features else []
+    # the stack computes other columns that it reads, of lists for instance, from the raw ones itself
+    parts += [*graph.marks, GraphPart("stack", "onnx", [*predictions, *raw], ends)]
+    return [_write_part(graph, folder, part) for part in parts]
 
 
-def _width(output: dict[str, Any]) -> int | None:
-    return None if output["width"] == 1 else output["width"]
-
-
-def _named(part: Part) -> Part:
-    for i, cut in enumerate(part.inputs):
-        cut.name = f"{part.name}_in{i}"
-    for cut in part.outputs:
-        cut.name = f"{part.name}_out"
-    return part
-
-
-def _written(graph: Graph, folder: Path, part: Part) -> dict[str, Any]:
+def _write_part(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
     if part.kind == "xgboost":
         file = f"{_FOLDER}/{part.name}.ubj"
         (folder / file).write_bytes(booster_of_margins(part.booster).save_raw("ubj"))
@@ -60,10 +55,9 @@ def _written(graph: Graph, folder: Path, part: Part) -> dict[str, Any]:
         inputs = [c for c in part.inputs if c.name in read]
         if not inputs:
             raise DataError(f"the part {part.name} reads nothing", remedy="Export without parts")
-        files = [f.name for f in graph.write(model, folder / file)]
-    described = {"inputs": [_said(c) for c in inputs], "outputs": [_said(c) for c in part.outputs]}
-    return {"name": part.name, "kind": part.kind, "file": file, "files": files, **described}
-
-
-def _said(cut: Cut) -> dict[str, Any]:
-    return {"name": cut.name, "type": cut.dtype, "width": cut.width}
+        files = [f.name for f in graph.save(folder / file, model=model)]
+    sides = {
+        side: [{"name": c.name, "type": c.dtype, "width": c.width} for c in cuts]
+        for side, cuts in (("inputs", inputs), ("outputs", part.outputs))
+    }
+    return {"name": part.name, "kind": part.kind, "file": file, "files": files, **sides}

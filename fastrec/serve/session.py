@@ -1,4 +1,4 @@
-"""``open_session``: an exported graph in onnxruntime, on the CPU or on an NVIDIA GPU."""
+"""``open_session``: load an exported graph in onnxruntime, on the CPU or on an NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROVIDERS = {
 
 
 def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> Any:
-    """A session of onnxruntime.
+    """Open a session of onnxruntime.
 
     On a GPU what works on text and on vocabularies stays on the CPU: onnxruntime has no such operators there.
 

@@ -1,8 +1,7 @@
-"""``export_session_ranker``: a net that reads the events before a list as one ONNX file, and a check of it."""
+"""``export_session_ranker``: write a net that reads the events before a list as one ONNX file, and verify it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError
 from fastrec.estimators import SessionRanker
 from fastrec.estimators._list_events import ITEM, known_events, with_items
-from fastrec.serve.export import _FILE, _FORMAT, _GRAPH, SCORE, Exported
+from fastrec.serve.export import _FILE, SCORE, Exported
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, prediction
@@ -24,29 +23,26 @@ from fastrec.serve.graph.features import Served
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.list_events import COUNT, events_of
 from fastrec.serve.graph.tensor import GraphTensor, N, value_of
-from fastrec.serve.verify import Verified, _other_order, read_about, score_rows
+from fastrec.serve.verify import Verified, compare_scores, read_about, score_rows
 from fastrec.table import Column, as_column
 from fastrec.validate import Lists
 
 __all__ = ["export_session_ranker", "verify_session_ranker"]
 
 
-def export_session_ranker(
-    model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list", name: str | None = None
-) -> Exported:
+def export_session_ranker(model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list") -> Exported:
     """Write a ranker that reads the session as a graph: raw columns of candidates and raw events → scores.
 
-    Beside the candidates' columns the graph takes ``lists`` (which rows are of one list), for every column of events
-    that is read ``events.<column>`` ``[rows, events]``, filled up behind, and ``events.count`` ``[rows]``: how many
-    there are. A row brings the events of its list, the oldest first; of a list those of its first row are read, of
-    these the last ``most_events``. ``fastrec serve`` takes each ``events.<column>`` as a list a row, and counts itself.
+    The graph takes the candidates' columns, ``lists`` (equal in the rows of one list), ``events.<column>``
+    ``[rows, events]`` for every column of events that is read, padded at the end, and ``events.count`` ``[rows]``. A
+    row has the events of its list, the oldest first; the last ``most_events`` of a list's first row are read.
+    ``fastrec serve`` takes each ``events.<column>`` as a list per row, and counts itself.
 
     Args:
         model: the trained ranker.
-        rows: some lists with their events, which say the columns' names and types.
-        out: the folder to make; an earlier export there is replaced when this one is complete.
-        lists: what the input that tells lists apart is called.
-        name: what the export is called; None: as the ranker is.
+        rows: some lists with their events, for the columns' names and types.
+        out: the folder to create; an earlier export there is replaced when this one is complete.
+        lists: name of the input that tells lists apart.
 
     Raises:
         DataError: it was not trained, the rows come without events, or a column has no form in a graph.
@@ -68,9 +64,9 @@ def export_session_ranker(
 
     @cache
     def given(column: str) -> Column:
-        found = with_items(rows).table[column]
-        inputs[column] = described(column, found)
-        return input_column(graph, column, found, no_text=no_text_of(found))
+        example = with_items(rows).table[column]
+        inputs[column] = described(column, example)
+        return input_column(graph, column, example, no_text=no_text_of(example))
 
     table = GraphTable({}, later={n: (lambda n=n: given(n)) for n in rows.table.names})
     number = graph.input(lists, np.int64)
@@ -80,15 +76,14 @@ def export_session_ranker(
     score = prediction(model, GraphRows(table, "ranking", cats, list(frame.cont_names), 1, groups, before))
     graph.output(SCORE, value_of(graph, score, torch.float64), np.float64)
     used = graph.drop_unread_inputs()
-    said = [d for n, d in inputs.items() if n in used]
-    said.append({"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False})
-    said += about_events
-    made = {
-        "format": _FORMAT,
+    about_inputs = [d for n, d in inputs.items() if n in used]
+    about_list = {"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False}
+    about = {
+        "format": 1,
         "fastrec": __version__,
-        "name": name or model.name,
+        "name": model.name,
         "task": "ranking",
-        "inputs": said,
+        "inputs": [*about_inputs, about_list, *about_events],
         "events_count": COUNT,
         "outputs": [{"name": SCORE, "type": "float64", "width": 1}],
         "classes": None,
@@ -98,15 +93,13 @@ def export_session_ranker(
         "events": None,
     }
     with atomic_folder(out) as part:
-        files = graph.save(part / _GRAPH, name=str(made["name"]))
-        sha = hashlib.sha256((part / _GRAPH).read_bytes()).hexdigest()
-        made["model"] = {"file": _GRAPH, "files": [f.name for f in files], "sha256": sha}
-        (part / _FILE).write_text(json.dumps(made, indent=1, ensure_ascii=False), encoding="utf-8")
-    return Exported(out, made, Served())
+        graph.export(part, about)
+        (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+    return Exported(out, about, Served())
 
 
 def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists) -> Verified:
-    """Score lists by an exported graph and by the ranker that it is of.
+    """Score lists by an exported graph and by its ranker, and compare.
 
     Args:
         folder: the export.
@@ -119,7 +112,5 @@ def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists)
     folder = Path(folder)
     about = read_about(folder)
     table = rows.table.with_columns({about["list"]: as_column(rows.groups, name=about["list"])})
-    said = score_rows(folder, table, events=known_events(rows))
-    wanted = model.predict(rows).numpy()
-    distance = np.abs(said - wanted) / np.maximum(np.abs(wanted), 1.0) if len(said) else np.zeros(1)
-    return Verified(len(rows), float(distance.max()), int(distance.argmax()), _other_order(said, wanted, rows.groups))
+    scores = score_rows(folder, table, events=known_events(rows))
+    return compare_scores(scores, model.predict(rows).numpy(), rows.groups)

@@ -1,25 +1,21 @@
-"""``SessionScores``: a net of sessions as a module that takes codes and gives scores of all items."""
+"""``SessionScores``: a net of sessions as a module from codes to scores of all items."""
 
 from __future__ import annotations
 
 import copy
-import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences import NextItemNet
 from fastrec.sequences.net_scores import item_keys
 
-__all__ = ["SessionScores", "session_program"]
-
 
 class SessionScores(nn.Module):
-    """What ``NextItemNet`` makes of sessions: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
+    """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
-    Codes stand in the order of the events; 0, wherever it stands, is no event. Code 0 scores -inf.
+    Codes are in the order of the events; 0 is no event, at any place. Code 0 scores -inf.
 
     Args:
         model: the trained net.
@@ -36,6 +32,7 @@ class SessionScores(nn.Module):
             raise NotFittedError("the net has not been trained", remedy="Call fit first")
         if model.model.codings:
             raise DataError("the net reads side features of events", remedy="Export a net that reads items alone")
+        # a copy: the trained net stays on its device and in its mode
         self.net = copy.deepcopy(model.model).cpu().eval()
         self.reads, self.exclude_seen = self.net.reads, exclude_seen
         self.register_buffer("keys", item_keys(self.net))
@@ -43,9 +40,10 @@ class SessionScores(nn.Module):
         self.register_buffer("popular", popular.float())
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Scores of all codes."""
+        """Compute scores of all codes."""
         packed, lengths = self._packed(codes)
         scores = self.net.query(self.net.last(packed, lengths)) @ self.keys
+        # an empty session gets popular items, as in the run
         scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
         scores = torch.cat([torch.full_like(scores[:, :1], -torch.inf), scores[:, 1:]], 1)
         if self.exclude_seen:
@@ -53,7 +51,7 @@ class SessionScores(nn.Module):
         return scores
 
     def _packed(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """The last events that the net reads, from the left, int64 ``[n, reads]``, and how many there are."""
+        """Move the last events that the net reads to the left, int64 ``[n, reads]``, and count them."""
         there = codes > 0
         events = there.long()
         count = events.sum(1)
@@ -61,18 +59,3 @@ class SessionScores(nn.Module):
         place = torch.where(there & (place >= 0), place, self.reads)  # what is not read goes behind the end
         room = torch.zeros((codes.shape[0], self.reads + 1), dtype=torch.int64, device=codes.device)
         return room.scatter(1, place, codes)[:, : self.reads], count.clamp_max(self.reads)
-
-
-def session_program(model: NextItemNet, *, exclude_seen: bool = False) -> ExportedProgram:
-    """``SessionScores`` as a program for any number of sessions of any length.
-
-    Args:
-        model: the trained net.
-        exclude_seen: a session's own items score -inf.
-    """
-    example = torch.ones((3, 2), dtype=torch.int64)
-    shapes = {0: Dim("sessions"), 1: Dim("length")}
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"The tensor attribute.* assigned during export")  # of torch's own GRU
-        module = SessionScores(model, exclude_seen=exclude_seen).eval()
-        return torch.export.export(module, (example,), dynamic_shapes=(shapes,))

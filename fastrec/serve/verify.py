@@ -1,4 +1,4 @@
-"""``verify_export``: whether an exported graph says what the run says."""
+"""``verify_export``: compare an exported graph's scores with the run's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.errors import DataError, MissingFileError
@@ -20,20 +21,16 @@ from fastrec.serve.session import open_session
 from fastrec.table import Table
 from fastrec.validate import ListEvents, Lists, Rows
 
-LIMIT = 1e-5
-_AT_ONCE = 4_096  # rows
-_TIED = 1e-6  # scores of a list so near one another may change places
-
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found.
+    """The result of a comparison.
 
     Args:
-        rows: how many rows were scored.
-        difference: the largest difference of two scores; of amounts above 1 its share of them.
-        row: where it is.
-        lists: how many lists are in another order, of a ranking.
+        rows: number of scored rows.
+        difference: the largest difference of two scores, relative to amounts above 1.
+        row: its row.
+        lists: number of lists of a ranking in another order.
     """
 
     rows: int
@@ -43,8 +40,8 @@ class Verified:
 
     @property
     def holds(self) -> bool:
-        """Whether the two are the same."""
-        return self.difference <= LIMIT and not self.lists
+        """Whether the scores agree."""
+        return self.difference <= limits.VERIFY_DIFFERENCE and not self.lists
 
 
 def verify_export(
@@ -56,14 +53,14 @@ def verify_export(
     trust: tuple[str, ...] = (),
     stages: Stages | None = None,
 ) -> Verified:
-    """Score rows by an exported graph and by the run that it is of.
+    """Score rows by an exported graph and by its run, and compare.
 
     Args:
         folder: the export.
         run: the run directory.
-        data: the data whose test rows are scored (see ``predict_run``); None: those that the run keeps.
+        data: the data whose test rows are scored (see ``predict_run``); None: the rows that the run keeps.
         fold: the fold whose models were exported; None: all.
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
         stages: progress; None: none is shown.
 
     Raises:
@@ -76,25 +73,34 @@ def verify_export(
     else:
         _, rows = read_rows(saved, data, stages=stages)
     with stages.stage("graph", len(rows)) as advance:
-        said = score_rows(folder, rows.table, advance, events=rows.events)
+        scores = score_rows(folder, rows.table, advance, events=rows.events)
     wanted = saved.predict_rows(rows, stages, fold=fold)
-    wanted = (wanted if saved.target is None else saved.target.restore(wanted)).numpy()
-    distance = np.abs(said - wanted) / np.maximum(np.abs(wanted), 1.0)
+    wanted = wanted if saved.target is None else saved.target.restore(wanted)
+    return compare_scores(scores, wanted.numpy(), rows.groups if saved.target is None else None)
+
+
+def compare_scores(scores: np.ndarray, wanted: np.ndarray, groups: torch.Tensor | None) -> Verified:
+    """Compare a graph's scores with those of the run, and the order of each list if there are lists."""
+    distance = np.abs(scores - wanted) / np.maximum(np.abs(wanted), 1.0)
     each = distance.reshape(len(distance), -1).max(1) if len(distance) else np.zeros(1)
-    lists = 0 if rows.groups is None or saved.target is not None else _other_order(said, wanted, rows.groups)
-    return Verified(len(rows), float(each.max()), int(each.argmax()), lists)
+    lists = 0
+    for a, b in pairwise([] if groups is None else _list_starts(groups)):
+        order = np.argsort(-scores[a:b], kind="stable")
+        # nearly equal scores may change places
+        lists += bool((np.diff(wanted[a:b][order]) > limits.VERIFY_TIE).any())
+    return Verified(len(scores), float(each.max()), int(each.argmax()), lists)
 
 
 def score_rows(
     folder: str | Path, table: Table, advance: Any = None, *, events: ListEvents | None = None
 ) -> np.ndarray:
-    """What an exported graph says of rows that have the columns of all its inputs: float64 ``[n]`` or ``[n, k]``.
+    """Score rows that have the columns of all inputs by an exported graph: float64 ``[n]`` or ``[n, k]``.
 
     Args:
         folder: the export.
-        table: the rows; lists stand whole.
-        advance: told of rows that are done.
-        events: what was before the lists, for graphs that read it.
+        table: the rows, with whole lists.
+        advance: called with the number of rows that are done.
+        events: events before the lists, for graphs that read them.
 
     Raises:
         DataError: the graph reads events, and there are none.
@@ -109,10 +115,8 @@ def score_rows(
         raise DataError(
             "the graph reads the events before lists", file=folder, remedy="Give events=ListEvents.before(…)"
         )
-    if groups is not None:
-        starts = _list_starts(groups)
-    else:
-        starts = np.arange(0, len(table) + 1)
+    # lists must be whole in a batch: features and scores depend on their other rows
+    starts = np.arange(len(table) + 1) if groups is None else _list_starts(groups)
     parts = []
     for a, b in _blocks(starts, len(table)):
         given = {n: v[a:b] for n, v in feeds.items()}
@@ -125,7 +129,7 @@ def score_rows(
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What ``serving.json`` says.
+    """Read ``serving.json``.
 
     Raises:
         MissingFileError: there is none.
@@ -137,19 +141,16 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def _kept_rows(saved: SavedRun) -> Rows:
-    """The rows that a run keeps, with their features as its models saw them."""
+    # features are computed anew if the sample's rows and no others are needed, else taken as the run stored them
     sample = read_sample(saved.folder)
     if saved.target is None:
         groups = sample[saved.config["list_column"]].integer().cpu()
         return Lists(sample, groups, cats=saved.cats, conts=saved.conts, events=sample_events(saved, sample))
     made = set() if saved.features is None else set(saved.features.outputs)
-    if not saved.config["history"] and not _needs_tables(saved):
+    needs_tables = saved.features is not None and any(s.table_inputs for s in saved.features.steps)
+    if not saved.config["history"] and not needs_tables:
         return saved.rows(sample.drop([n for n in sample.names if n in made]))
     return Rows(sample, saved.task, cats=saved.cats, conts=saved.conts, n_outputs=saved.target.n_outputs)
-
-
-def _needs_tables(saved: SavedRun) -> bool:
-    return saved.features is not None and any(s.table_inputs for s in saved.features.steps)
 
 
 def _list_starts(groups: torch.Tensor) -> np.ndarray:
@@ -158,21 +159,11 @@ def _list_starts(groups: torch.Tensor) -> np.ndarray:
 
 
 def _blocks(starts: np.ndarray, size: int) -> list[tuple[int, int]]:
-    """Blocks of about ``_AT_ONCE`` rows that part no list."""
+    """Split into blocks of about 4,096 rows that split no list."""
     blocks, at = [], 0
     while at < size:
-        fits = starts[(starts > at) & (starts <= at + _AT_ONCE)]
+        fits = starts[(starts > at) & (starts <= at + 4_096)]
         end = int(fits[-1]) if len(fits) else int(starts[starts > at][0])
         blocks.append((at, end))
         at = end
     return blocks
-
-
-def _other_order(said: np.ndarray, wanted: np.ndarray, groups: torch.Tensor) -> int:
-    """How many lists are ordered otherwise, scores that are as good as equal aside."""
-    count, starts = 0, _list_starts(groups)
-    for a, b in pairwise(starts):
-        mine, theirs = said[a:b], wanted[a:b]
-        order = np.argsort(-mine, kind="stable")
-        count += bool((np.diff(theirs[order]) > _TIED).any())
-    return count

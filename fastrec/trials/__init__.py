@@ -1,9 +1,8 @@
-"""A run and an idea → what the idea is worth, in seconds; which features a run can do without.
+"""Try new features on a finished run in seconds, and select the features that a run needs.
 
-In: a run directory whose parts lie beside it, and a file of generators or a function. Out: the paired difference that
-the new columns make out of fold, with its interval. ``ideas.py`` reads the file, ``new_columns.py`` makes its columns
-for every fold, ``reference.py`` says which model is trained and trains it, ``trying.py`` compares, ``log.py`` keeps
-what was tried; ``selecting.py`` weighs all columns of a run, by ``null_importance.py`` or ``permutation.py``.
+``ideas.py`` reads a file of generators or a function, ``new_columns.py`` computes its columns for every fold,
+``reference.py`` chooses and trains the model, ``trying.py`` compares, ``log.py`` stores the tries; ``selecting.py``
+selects among a run's columns, by ``null_importance.py`` or ``permuted.py``.
 """
 
 from fastrec.trials.log import list_tries

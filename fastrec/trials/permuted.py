@@ -1,4 +1,4 @@
-"""What a metric loses out of fold where one column's values are shuffled among the rows that a fold scores."""
+"""Permutation importance out of fold, with intervals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fastrec.estimators import Estimator
 from fastrec.metrics import Interval, Metric, bootstrap_metric
 from fastrec.validate import Rows
 
-Side = tuple[torch.Tensor, Rows, Rows]
-_REPEATS = 200
+# for every fold the numbers of the rows that it scores, its training rows, and the rows that it scores
+FoldRows = tuple[torch.Tensor, Rows, Rows]
 
 
 def permuted_losses(
     model: Estimator,
-    folds: Iterable[Side],
+    folds: Iterable[FoldRows],
     metric: Metric,
     restore: Callable[[torch.Tensor], torch.Tensor] | None,
     clusters: torch.Tensor | None,
@@ -24,21 +24,19 @@ def permuted_losses(
     seed: int = 0,
     device: torch.device | None = None,
 ) -> dict[str, Interval]:
-    """By how much a metric is worse without what a column says (Breiman 2001, section 10), out of fold.
-
-    A column that a fold's model says no gain of is not shuffled there: nothing would change.
+    """Measure by how much a metric is worse if one column is shuffled (Breiman 2001, section 10), out of fold.
 
     Args:
         model: untrained.
-        folds: for every fold the numbers of the rows that it scores, the rows that it trains on, those that it scores.
+        folds: see ``FoldRows``.
         metric: the metric.
-        restore: takes labels and predictions to the target's own scale; None: they are on it.
-        clusters: int64 ``[n]`` of all rows: what is resampled whole; None: lists, or rows.
+        restore: takes labels and predictions to the target's scale; None: they are on it.
+        clusters: int64 ``[n]`` of all rows: groups that are resampled whole; None: lists, or rows.
         seed: of models and shuffles; fold k's models get ``seed + k``.
         device: where to train.
 
     Returns:
-        Column → the loss, above 0 where the metric is worse, with its 95 % interval over all scored rows together.
+        Column → the loss, above 0 if the metric is worse, with its 95 % interval over all scored rows together.
     """
     restore = restore or (lambda values: values)
     draw = torch.Generator().manual_seed(seed)
@@ -49,11 +47,12 @@ def permuted_losses(
         gains, base = fitted.trace.importance, fitted.predict(valid)
         for name in valid.names:
             order = torch.randperm(len(valid), generator=draw)
-            made = base
+            predicted = base
+            # a column without gain is not in the model: shuffling it changes nothing
             if not gains or gains.get(name, 0.0) > 0:
                 table = valid.table.with_columns({name: valid.table[name].take(order.to(valid.table.device))})
-                made = fitted.predict(valid.with_table(table))
-            parts.setdefault(name, []).append(restore(made))
+                predicted = fitted.predict(valid.with_table(table))
+            parts.setdefault(name, []).append(restore(predicted))
         parts[None].append(restore(base))
         numbers.append(at)
         labels.append(restore(valid.label))
@@ -68,6 +67,7 @@ def permuted_losses(
             losses[name] = Interval(0.0, 0.0, 0.0)
             continue
         pair = {"a": base, "b": shuffled} if metric.greater_is_better else {"a": shuffled, "b": base}
-        result = bootstrap_metric(metric, y, pair, groups=lists, clusters=units, repeats=_REPEATS)
+        # 200 resamples bound the time, as every column draws its own (not measured)
+        result = bootstrap_metric(metric, y, pair, groups=lists, clusters=units, repeats=200)
         losses[name] = result.difference("a", "b")
     return losses

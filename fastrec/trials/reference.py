@@ -1,4 +1,4 @@
-"""The model that an idea is tried with: which one of a run's, made lighter; its predictions before and after."""
+"""Choose the model that an idea is tried with, make it lighter, and predict before and after the change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fastrec._core import limits
 from fastrec._core.threads import shared_out
 from fastrec.competition.kept_rows import KeptRows, Pair
 from fastrec.competition.scoring import Scorer
@@ -17,10 +18,7 @@ from fastrec.estimators import Estimator, LGBMModel, XGBModel, XGBRanker
 from fastrec.table import Table, load_state
 from fastrec.validate import Rows, Target
 
-LIGHT_RATE = 0.3
-LIGHT_ROWS = 10_000  # that a fold's light model trains on at most, or some more where lists are whole
-REPEATS = 5  # seeds and orders of the shuffled columns
-_RATES = {  # class → the name of its learning rate, and the rate where none is given
+_RATES = {  # class → the name of its learning rate, and the library's default
     XGBRanker: ("eta", 0.1),
     XGBModel: ("eta", XGBModel.defaults["eta"]),
     LGBMModel: ("learning_rate", LGBMModel.defaults["learning_rate"]),
@@ -29,17 +27,16 @@ _RANDOM_SPLITS = {
     *("feature_fraction", "sub_feature", "feature_fraction_bynode", "sub_feature_bynode", "extra_trees", "extra_tree"),
     *("colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 }
-_OTHER_NAMES = ("eta", "learning_rate", "shrinkage_rate")
 
 
 def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = False) -> Estimator:
-    """The model that an idea is tried with, untrained.
+    """Choose the model that an idea is tried with, untrained.
 
     Args:
         kept: the run's rows.
-        name: one of the run's models; None: of its XGBoost and LightGBM models the one with the best out-of-fold score,
-            and where it has none XGBoost as it is.
-        full: with the run's own settings; otherwise trees are grown in fewer and larger steps.
+        name: one of the run's models; None: the XGBoost or LightGBM model with the best out-of-fold score, or XGBoost
+            by default if the run has none.
+        full: with the run's settings; otherwise trees are grown in fewer and larger steps.
 
     Raises:
         DataError: the run has no such model, or one that learns nothing.
@@ -71,7 +68,8 @@ def _class_of(run: Path, name: str) -> str:
 
 
 def without_random_splits(model: Estimator) -> Estimator:
-    """The same trees with all columns and thresholds in every split: a column more would draw all others anew."""
+    """Return the same trees with all columns and thresholds in every split."""
+    # if columns were drawn at random, one column more would change all draws
     kind = next((c for c in _RATES if type(model) is c), None)
     if kind is None:
         return model
@@ -79,24 +77,21 @@ def without_random_splits(model: Estimator) -> Estimator:
     return kind(**settings, **{"feature_fraction" if kind is LGBMModel else "colsample_bytree": 1.0})
 
 
-def lighter(model: Estimator, *, rate: float = LIGHT_RATE, stop: bool = True) -> Estimator:
-    """The same trees in fewer and larger steps: rounds times learning rate stays what it is. Other models stay.
+def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
+    """Return trees with fewer and larger steps: rounds times learning rate stays the same. Other models stay.
 
-    Args:
-        model: a model.
-        rate: the learning rate; a model that has a higher one keeps it.
-        stop: keep early stopping; False: grow all rounds, at most 100.
+    The lowest learning rate is .3. ``stop``: keep early stopping; False: grow all rounds, at most 100.
     """
     kind = next((c for c in _RATES if type(model) is c), None)
     if kind is None:
         return model
     name, usual = _RATES[kind]
     settings = model.settings()
-    given = next((settings.pop(n) for n in _OTHER_NAMES if n in settings), usual)
-    own = float(given)
-    share = min(own / rate, 1.0)
-    settings |= {name: max(own, rate), "rounds": max(round(settings["rounds"] * share), 1)}
+    before = float(next((settings.pop(n) for n in ("eta", "learning_rate", "shrinkage_rate") if n in settings), usual))
+    share = min(before / 0.3, 1.0)
+    settings |= {name: max(before, 0.3), "rounds": max(round(settings["rounds"] * share), 1)}
     early = settings["early_stopping_rounds"]
+    # larger steps need fewer rounds to stop
     settings["early_stopping_rounds"] = max(round(early * share), 5) if early and stop else None
     if not stop:
         settings["rounds"] = min(settings["rounds"], 100)
@@ -104,7 +99,7 @@ def lighter(model: Estimator, *, rate: float = LIGHT_RATE, stop: bool = True) ->
 
 
 def scorer_of(kept: KeptRows) -> Scorer:
-    """The run's metric, on the target's own scale."""
+    """Return the run's metric, on the target's scale."""
     target = None if kept.task == "ranking" else Target.from_state(load_state(kept.run / "target"))
     return Scorer.of(kept.config["metric"], target)
 
@@ -115,10 +110,10 @@ class RunColumns:
     Args:
         kept: the run's rows.
         without: columns that a change leaves out.
-        beside: columns that are not learned from, and are there all the same.
+        beside: further columns, which a model's settings name.
 
     Raises:
-        DataError: a column that is left out is none of them, or nothing is left.
+        DataError: ``without`` has other columns, or all of them.
     """
 
     def __init__(self, kept: KeptRows, without: Sequence[str] = (), beside: Sequence[str] = ()) -> None:
@@ -131,34 +126,33 @@ class RunColumns:
         self.names = list(dict.fromkeys([*names, *beside]))
         if set(names) <= set(without):
             raise DataError("no column is left to learn from", remedy="Drop fewer columns")
-        own = [n for n in self.names if n not in kept.outputs]
-        made = [n for n in self.names if n in kept.outputs]
-        # what no target passes through has the same values in every fold, and is read once
-        self._by_fold = [n for n in made if n in kept.from_targets or not kept.nested]
-        self._table = kept.train(own) if own else Table({})
-        same = kept.made([n for n in made if n not in self._by_fold])
-        self._table = self._table.with_columns({n: same[n] for n in same.names})
+        raw = [n for n in self.names if n not in kept.outputs]
+        features = [n for n in self.names if n in kept.outputs]
+        # features without targets have the same values in every fold, and are read once
+        self._by_fold = [n for n in features if n in kept.from_targets or not kept.nested]
+        same = kept.made([n for n in features if n not in self._by_fold])
+        self._table = (kept.train(raw) if raw else Table({})).with_columns({n: same[n] for n in same.names})
 
     def folds(self, new: Iterator[Pair] | None = None) -> Iterator[tuple[Side, Side]]:
-        """The rows that each fold trains on, and those that it scores.
+        """Yield the rows that each fold trains on, and those that it scores.
 
         Args:
-            new: other columns of the same rows, fold by fold, to lay beside.
+            new: other columns of the same rows, fold by fold, to add.
         """
         for k, both in enumerate(self.kept.folds):
-            own = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else (None, None)
+            of_fold = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else (None, None)
             more = (None, None) if new is None else next(new)
-            train, valid = (Side(self, *side) for side in zip(both, own, more, strict=True))
+            train, valid = (Side(self, *side) for side in zip(both, of_fold, more, strict=True))
             yield train, valid
 
     def table(self, names: Sequence[str], rows: torch.Tensor) -> Table:
-        """Columns of some rows that are the same in every fold."""
-        found = self._table.select([n for n in self._table.names if n in names])
-        return found.take(rows) if found.names else found
+        """Take some rows of the columns that are the same in every fold."""
+        some = self._table.select([n for n in self._table.names if n in names])
+        return some.take(rows) if some.names else some
 
     @cached_property
     def places(self) -> torch.Tensor | None:
-        """A number for each row: rows of one number are in the same folds on the same sides; None: too few are."""
+        """A number for each row: rows of one number are on the same side of every fold. None: folds are repeated."""
         if self.kept.folds.is_repeated:
             return None
         codes = torch.zeros(len(self.kept), dtype=torch.int64)
@@ -171,28 +165,18 @@ class RunColumns:
 
 
 class Side:
-    """The rows that a fold trains on, or those that it scores.
+    """The rows that a fold trains on, or those that it scores (``rows``, ascending numbers).
 
-    Args:
-        columns: the run's.
-        rows: int64 ``[m]``: which rows they are, ascending.
-        own: the run's columns that are made for the fold; None: there are none.
-        new: those of an idea; None: there are none.
+    ``of_fold`` has the run's columns that were computed for the fold, ``new`` those of an idea.
     """
 
-    def __init__(self, columns: RunColumns, rows: torch.Tensor, own: Table | None, new: Table | None) -> None:
+    def __init__(self, columns: RunColumns, rows: torch.Tensor, of_fold: Table | None, new: Table | None) -> None:
         self.columns, self.rows = columns, rows
-        self._made = [t for t in (own, new) if t is not None]
+        self._tables = [t for t in (of_fold, new) if t is not None]
         self.new_names = [] if new is None else new.names
 
     def take(self, at: torch.Tensor | None = None, *, moved: Sequence[str] = (), seed: int = 0) -> Rows:
-        """Some of the rows.
-
-        Args:
-            at: int64: their places on this side; None: all.
-            moved: columns whose values are shuffled, all in the same order.
-            seed: of that order, which is the same in every fold: a shuffled column follows its rows as any other.
-        """
+        """Take rows by their places ``at`` on this side, None: all; columns in ``moved`` are shuffled in one order."""
         at = torch.arange(len(self.rows)) if at is None else at
         table = self._table([*self.columns.names, *self.new_names], at)
         if moved:
@@ -202,35 +186,40 @@ class Side:
 
     def _table(self, names: Sequence[str], at: torch.Tensor) -> Table:
         table = self.columns.table(names, self.rows[at])
-        for made in self._made:
-            some = made.select([n for n in made.names if n in names]).take(at)
+        for more in self._tables:
+            some = more.select([n for n in more.names if n in names]).take(at)
             table = table.with_columns({n: some[n] for n in some.names})
         return table
 
     def _order(self, seed: int) -> torch.Tensor:
-        """For each place on this side the one whose values come there."""
+        """Draw for each place on this side the place whose values it gets."""
         places, draw = self.columns.places, torch.Generator().manual_seed(seed)
         if places is None:
             return torch.randperm(len(self.rows), generator=draw)
+        # one order for all folds: as any other column, a shuffled one has the same value of a row in every fold
         order = torch.randperm(len(places), generator=draw)
         source = torch.empty_like(order)
         source[torch.argsort(places, stable=True)] = order[torch.argsort(places[order], stable=True)]
         return torch.searchsorted(self.rows, source[self.rows])
 
 
-def _thinned(kept: KeptRows, rows: torch.Tensor, most: int, seed: int) -> torch.Tensor | None:
-    """The places of some of the rows, whole lists in a ranking: int64, ascending; None: all."""
-    if len(rows) <= most:
+def thinned(count: int, groups: torch.Tensor | None, most: int, seed: int) -> torch.Tensor | None:
+    """Draw about ``most`` of ``count`` rows, or whole groups of them.
+
+    Returns:
+        Their places, int64, ascending; None: all.
+    """
+    if count <= most:
         return None
     draw = torch.Generator().manual_seed(seed)
-    if kept.task != "ranking":
-        return torch.sort(torch.randperm(len(rows), generator=draw)[:most]).values
-    lists, codes = torch.unique_consecutive(kept.tensors["groups"][rows], return_inverse=True)
-    return (torch.rand(len(lists), generator=draw) < most / len(rows))[codes].nonzero().squeeze(1)
+    if groups is None:
+        return torch.sort(torch.randperm(count, generator=draw)[:most]).values
+    lists, codes = torch.unique_consecutive(groups, return_inverse=True)
+    return (torch.rand(len(lists), generator=draw) < most / count)[codes].nonzero().squeeze(1)
 
 
 def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
-    """Columns that a model's settings name and that it does not learn from: where trees start, an offset."""
+    """List the columns that a model's settings name and that it does not learn from, such as an offset."""
     known = {*kept.columns, *kept.outputs} - {*kept.cats, *kept.conts}
     return [v for v in model.settings().values() if isinstance(v, str) and v in known]
 
@@ -244,7 +233,7 @@ def predict_sides(
     device: torch.device,
     light: bool,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """A model's out-of-fold predictions before and after a change, ``REPEATS`` times each.
+    """Predict out of fold before and after a change, ``limits.TRY_REPEATS`` times each.
 
     Both sides have the same columns: before the change the new ones are shuffled, after it those that are left out. In
     one repeat both have the same rows and the same seed.
@@ -255,18 +244,21 @@ def predict_sides(
         columns: the run's, and which of them are left out.
         new: other columns of the same rows, fold by fold.
         device: where to train.
-        light: train on at most ``LIGHT_ROWS`` rows of a fold, others in each repeat.
+        light: train on at most ``limits.TRY_ROWS`` rows of a fold, others in each repeat.
 
     Returns:
-        Float64 ``[2, REPEATS, n]`` or ``[2, REPEATS, n, k]``, before and after, NaN for rows that no fold scores;
+        Float64 ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, NaN for rows that no fold scores;
         feature → gain after the change, mean over folds and repeats.
 
     Raises:
         DataError: the model predicts NaN.
     """
-    made: torch.Tensor | None = None
-    jobs = [(after, r) for r in range(REPEATS) for after in (False, True)]
+    total: torch.Tensor | None = None
+    repeats = limits.TRY_REPEATS
+    jobs = [(after, r) for r in range(repeats) for after in (False, True)]
     gains: dict[str, float] = {}
+    groups = kept.tensors["groups"] if kept.task == "ranking" else None
+    # trees of one thread each are trained side by side
     at_once = min(torch.get_num_threads(), len(jobs)) if model.beside and device.type == "cpu" else 1
     with shared_out(at_once) as pool:
         for k, (train, valid) in enumerate(columns.folds(new)):
@@ -276,19 +268,20 @@ def predict_sides(
             ) -> tuple[torch.Tensor, dict[str, float]]:
                 after, r = job
                 moved, seed = columns.without if after else train.new_names, kept.seed + k + 1000 * r
-                some = _thinned(kept, train.rows, LIGHT_ROWS, seed) if light else None
+                own = None if groups is None else groups[train.rows]
+                some = thinned(len(train.rows), own, limits.TRY_ROWS, seed) if light else None
                 scored = valid.take(moved=moved, seed=r)
                 fitted = model.fresh().fit(train.take(some, moved=moved, seed=r), scored, seed=seed, device=device)
                 return fitted.predict(scored), dict(fitted.trace.importance) if after else {}
 
-            for (after, r), (scores, found) in zip(jobs, pool.map(predicted, jobs)):
+            for (after, r), (scores, importance) in zip(jobs, pool.map(predicted, jobs)):
                 if bool(scores.isnan().any()):
                     raise DataError(f"{model.name} predicts NaN in fold {k}", remedy="Choose another --model")
-                if made is None:
-                    made = torch.zeros((2, REPEATS, len(kept), *scores.shape[1:]), dtype=torch.float64)
-                made[int(after), r, valid.rows] += scores
-                for name, gain in found.items():
-                    gains[name] = gains.get(name, 0.0) + gain / REPEATS / len(kept.folds)
-    assert made is not None  # folds are two at least
+                if total is None:
+                    total = torch.zeros((2, repeats, len(kept), *scores.shape[1:]), dtype=torch.float64)
+                total[int(after), r, valid.rows] += scores
+                for name, gain in importance.items():
+                    gains[name] = gains.get(name, 0.0) + gain / repeats / len(kept.folds)
+    assert total is not None  # there are at least two folds
     times = sum(torch.zeros(len(kept)).index_fill_(0, inside, 1.0) for _, inside in kept.folds)
-    return made / times.reshape(-1, *[1] * (made.dim() - 3)), gains  # 0 / 0: a row that no fold scores
+    return total / times.reshape(-1, *[1] * (total.dim() - 3)), gains  # 0 / 0 is NaN: a row that no fold scores

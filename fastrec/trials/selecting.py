@@ -1,4 +1,4 @@
-"""``select_features``: which columns a model can do without."""
+"""``select_features``: the columns that a model needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
@@ -16,26 +15,24 @@ from fastrec.errors import DataError
 from fastrec.estimators import Estimator, XGBModel, XGBRanker
 from fastrec.metrics import Metric, default_metric, get_metric
 from fastrec.trials.null_importance import null_importance
-from fastrec.trials.permuted import Side, permuted_losses
-from fastrec.trials.reference import RunColumns, columns_named_by, lighter, reference_model, scorer_of
+from fastrec.trials.permuted import FoldRows, permuted_losses
+from fastrec.trials.reference import RunColumns, columns_named_by, lighter, reference_model, scorer_of, thinned
 from fastrec.validate import Folds, Rows
 
 Method = Literal["null", "permutation"]
-_MOST_ROWS = 50_000
-_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class FeatureWorth:
-    """What one column is worth.
+    """The importance of one column.
 
     Attributes:
         name: the column.
-        importance: by ``'null'``: its gain; by ``'permutation'``: by how much the metric is worse where it is shuffled.
-        low, high: by ``'null'``: what 90 % of its gains with shuffled targets lie between; by ``'permutation'``: the
-            importance's 95 % interval.
-        p: by ``'null'``: how probable a gain as high is by chance (Altmann et al. 2010, the empirical p-value, of which
-            the smallest is 1 / (repeats + 1)); None by ``'permutation'``.
+        importance: by ``'null'``: its gain; by ``'permutation'``: by how much the metric is worse if it is shuffled.
+        low, high: by ``'null'``: the 5 % and 95 % quantiles of its gains with shuffled targets; by ``'permutation'``:
+            the importance's 95 % interval.
+        p: by ``'null'``: the empirical p-value of the gain (Altmann et al. 2010), at least 1 / (repeats + 1); None by
+            ``'permutation'``.
         kept: whether it is kept.
     """
 
@@ -52,8 +49,8 @@ class Selection:
     """The columns of a model, the most important first.
 
     Attributes:
-        method: how they were weighed.
-        measure: what ``importance`` is: ``'gain'``, or the metric's name.
+        method: how they were compared.
+        measure: of ``importance``: ``'gain'``, or the metric's name.
         table: a line for each column.
     """
 
@@ -63,12 +60,12 @@ class Selection:
 
     @property
     def kept(self) -> list[str]:
-        """The names of the columns that are kept."""
+        """The columns that are kept."""
         return [w.name for w in self.table if w.kept]
 
     @property
     def dropped(self) -> list[str]:
-        """The names of the others."""
+        """The other columns."""
         return [w.name for w in self.table if not w.kept]
 
 
@@ -80,33 +77,33 @@ def select_features(
     repeats: int = 20,
     folds: Folds | None = None,
     metric: str | Metric | None = None,
-    max_rows: int = _MOST_ROWS,
+    max_rows: int = 50_000,
     seed: int = 0,
     device: DeviceLike = "auto",
 ) -> Selection:
-    """Weigh every column that a model learns from, and say which to keep.
+    """Test every column that a model learns from, and select those to keep.
 
-    ``'null'`` compares a column's gain with the gains that it has where the target is shuffled, ``repeats`` times; it
-    is kept where a gain as high has a probability of at most .05 by chance. ``'permutation'`` trains the model on each
-    fold and shuffles one column at a time among the rows that the fold scores; it is kept where the metric is worse,
-    and 0 outside the 95 % interval. Of columns that say the same ``'null'`` keeps all, ``'permutation'`` may drop all:
-    ``try_features(drop=…)`` says what is lost without them.
+    ``'null'`` compares a column's gain with its gains on ``repeats`` shuffled targets. The column is kept if the
+    p-value of its gain is at most .05. ``'permutation'`` trains the model on each fold and shuffles one column at a
+    time among the rows that the fold scores. The column is kept if the metric is worse and 0 is outside the 95 %
+    interval. Among redundant columns ``'null'`` keeps all and ``'permutation'`` may drop all: ``try_features(drop=…)``
+    measures the loss without them.
 
     Args:
         of: a run directory, or rows with labels.
         method: see above.
         model: the run's model by its name, or an estimator; None: as ``try_features``.
-        repeats: how many shuffled targets.
-        folds: for ``'permutation'`` of rows: their folds; None: five, of whole groups where the rows have some. A run's
-            are its own.
-        metric: for ``'permutation'`` of rows; None: the task's usual one. A run's is its own.
-        max_rows: for ``'null'``: of more rows so many are taken, whole lists in a ranking.
+        repeats: number of shuffled targets.
+        folds: for ``'permutation'`` of rows; None: five folds, of whole groups if the rows have groups. A run has its
+            own.
+        metric: for ``'permutation'`` of rows; None: the task's default. A run has its own.
+        max_rows: for ``'null'``: draw about so many of more rows, whole lists in a ranking.
         seed: of shuffles and models.
         device: where to train.
 
     Raises:
-        DataError: the method is unknown, or the model says no gains.
-        MissingFileError: the run, or what it has kept, is not there.
+        DataError: the method is unknown, or the model has no gains.
+        MissingFileError: the run or its parts are missing.
     """
     if method not in ("null", "permutation"):
         raise DataError(f"there is no method {method!r}", remedy="Use 'null' or 'permutation'")
@@ -116,10 +113,16 @@ def select_features(
     source = _OfRows(of, folds, metric) if isinstance(of, Rows) else _OfRun(of)
     chosen = source.model(model)
     if method == "null":
-        rows = _some(source.rows(), max_rows, seed)
+        rows = source.rows()
+        some = thinned(len(rows), rows.groups if rows.task == "ranking" else None, max_rows, seed)
+        rows = rows if some is None else rows.take(some)
         gains, nulls = null_importance(lighter(chosen, stop=False), rows, repeats=repeats, seed=seed, device=where)
-        worths = [_by_chance(n, gains[n], np.array(nulls[n])) for n in rows.names]
-        measure = "gain"
+        worths, measure = [], "gain"
+        for name in rows.names:
+            by_chance = np.array(nulls[name])
+            p = (1 + int((by_chance >= gains[name]).sum())) / (1 + len(by_chance))
+            low, high = np.quantile(by_chance, [0.05, 0.95])
+            worths.append(FeatureWorth(name, gains[name], float(low), float(high), p, p <= 0.05))
     else:
         measure = source.metric.name
         losses = permuted_losses(
@@ -130,28 +133,7 @@ def select_features(
     return Selection(method, measure, tuple(worths))
 
 
-def _by_chance(name: str, gain: float, nulls: np.ndarray) -> FeatureWorth:
-    p = (1 + int((nulls >= gain).sum())) / (1 + len(nulls))
-    low, high = np.quantile(nulls, [0.05, 0.95])
-    return FeatureWorth(name, gain, float(low), float(high), p, p <= _LEVEL)
-
-
-def _some(rows: Rows, most: int, seed: int) -> Rows:
-    """About so many rows at random, whole lists in a ranking."""
-    if len(rows) <= most:
-        return rows
-    draw = torch.Generator().manual_seed(seed)
-    if rows.task != "ranking":
-        return rows.take(torch.sort(torch.randperm(len(rows), generator=draw)[:most]).values)
-    assert rows.groups is not None
-    lists, codes = torch.unique_consecutive(rows.groups, return_inverse=True)
-    chosen = torch.rand(len(lists), generator=draw) < most / len(rows)
-    return rows.take(chosen[codes])
-
-
 class _OfRun:
-    """A run's rows, folds, metric and model."""
-
     def __init__(self, run: str | Path) -> None:
         self.kept = KeptRows(run)
         scorer = scorer_of(self.kept)
@@ -159,28 +141,23 @@ class _OfRun:
         self.clusters = self.kept.tensors.get("clusters")
 
     def model(self, given: str | Estimator | None) -> Estimator:
-        """The run's model of that name."""
-        found = given if isinstance(given, Estimator) else reference_model(self.kept, given, full=True)
-        self._columns = RunColumns(self.kept, beside=columns_named_by(found, self.kept))
-        return found
+        chosen = given if isinstance(given, Estimator) else reference_model(self.kept, given, full=True)
+        self._columns = RunColumns(self.kept, beside=columns_named_by(chosen, self.kept))
+        return chosen
 
     def rows(self) -> Rows:
-        """All training rows with their features."""
-        kept = self.kept
-        names = self._columns.names
-        own, made = [n for n in names if n not in kept.outputs], kept.made([n for n in names if n in kept.outputs])
-        return kept.rows(kept.train(own).with_columns({n: made[n] for n in made.names}) if own else made)
+        kept, names = self.kept, self._columns.names
+        raw = [n for n in names if n not in kept.outputs]
+        features = kept.made([n for n in names if n in kept.outputs])
+        return kept.rows(kept.train(raw).with_columns({n: features[n] for n in features.names}) if raw else features)
 
-    def sides(self) -> Iterator[Side]:
-        """For every fold the rows that it scores and counts, what it trains on, and the rows again."""
+    def sides(self) -> Iterator[FoldRows]:
         counted = self.kept.tensors["counted"]
         for (_, inside), (train, valid) in zip(self.kept.folds, self._columns.folds(), strict=True):
             yield inside[counted[inside]], train.take(), valid.take(counted[inside].nonzero().squeeze(1))
 
 
 class _OfRows:
-    """Rows that are given as they are."""
-
     restore = None
 
     def __init__(self, rows: Rows, folds: Folds | None, metric: str | Metric | None) -> None:
@@ -188,18 +165,15 @@ class _OfRows:
         self.metric, self.clusters = get_metric(metric or default_metric(rows.task)), rows.groups
 
     def model(self, given: str | Estimator | None) -> Estimator:
-        """An estimator."""
         if isinstance(given, str):
             raise DataError(f"rows have no model {given!r}", remedy="Give an estimator")
         return given or (XGBRanker("xgb") if self._rows.task == "ranking" else XGBModel("xgb"))
 
     def rows(self) -> Rows:
-        """The rows."""
         return self._rows
 
-    def sides(self) -> Iterator[Side]:
-        """As for a run."""
+    def sides(self) -> Iterator[FoldRows]:
         rows = self._rows
-        cut = self._folds or (Folds.kfold(len(rows)) if rows.groups is None else Folds.group(len(rows), rows.groups))
-        for outside, inside in cut:
+        folds = self._folds or (Folds.kfold(len(rows)) if rows.groups is None else Folds.group(len(rows), rows.groups))
+        for outside, inside in folds:
             yield inside, rows.take(outside), rows.take(inside)

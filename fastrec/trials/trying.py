@@ -1,10 +1,11 @@
-"""``try_features``: what new columns are worth to a run, or what is lost without some of its own."""
+"""``try_features``: measure the gain of new columns for a run, or the loss without some of its own."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
+from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.run_files import now
@@ -22,7 +24,6 @@ from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try
 from fastrec.trials.new_columns import NewColumns
 from fastrec.trials.reference import (
-    REPEATS,
     RunColumns,
     columns_named_by,
     predict_sides,
@@ -36,21 +37,21 @@ Verdict = Literal["better", "no difference seen", "worse", "leak"]
 
 @dataclass(frozen=True)
 class Trial:
-    """What a try has shown.
+    """The result of a try.
 
     Attributes:
         columns: the new columns.
         dropped: the run's columns that were left out.
-        verdict: ``'better'`` or ``'worse'`` where the interval leaves out 0, else ``'no difference seen'``; ``'leak'``
-            where a new column holds what it must not know: then nothing was trained.
-        metric: what was compared.
-        greater_is_better: whether a difference above 0 is for the better.
+        verdict: ``'better'`` or ``'worse'`` if the interval excludes 0, else ``'no difference seen'``; ``'leak'`` if a
+            new column leaks: then nothing was trained.
+        metric: the metric that was compared.
+        greater_is_better: whether a higher metric is better.
         before, after: the metric out of fold before and after the change, means over the seeds; NaN for a leak.
         difference: ``after`` less ``before``, with its 98 % interval (see ``compared``).
-        leaks: column → what was found.
-        gains: new column → its share of the trees' total gain, where the model says gains.
+        leaks: column → kind and detail.
+        gains: new column → its share of the trees' total gain, if the model has gains.
         model: the run's model that was trained.
-        seconds: what it took.
+        seconds: duration.
     """
 
     columns: tuple[str, ...]
@@ -70,13 +71,13 @@ class Trial:
         named = [f"+ {n}" for n in self.columns] + [f"- {n}" for n in self.dropped]
         head = f"{self.verdict}: {', '.join(named)}"
         if self.verdict == "leak":
-            return "\n".join([head, *(f"  {n}: {said}" for n, said in self.leaks.items())])
+            return "\n".join([head, *(f"  {n}: {leak}" for n, leak in self.leaks.items())])
         d, way = self.difference, "" if self.greater_is_better else ", lower is better"
         text = f"  {self.metric} out of fold {self.before:.5f} → {self.after:.5f}{way}"
         text += f": {d.mean:+.5f} (98 % {d.low:+.5f} to {d.high:+.5f})"
         shares = ", ".join(f"{n} {100 * v:.1f} %" for n, v in self.gains.items())
         lines = [head, text, *([f"  share of the gain: {shares}"] if shares else [])]
-        return "\n".join([*lines, f"  model {self.model}, {REPEATS} seeds, {self.seconds:.1f} s"])
+        return "\n".join([*lines, f"  model {self.model}, {limits.TRY_REPEATS} seeds, {self.seconds:.1f} s"])
 
 
 def try_features(
@@ -92,29 +93,28 @@ def try_features(
 ) -> Trial:
     """Train one of a run's models with new columns, on the run's folds, and compare it with itself with them shuffled.
 
-    Both sides have the same settings, columns and seeds on the same folds, several times over. What the run has made is
-    read, not made again. New columns are searched for leaks first; one that leaks is named, and nothing is trained.
+    Both sides have the same settings, columns and seeds on the same folds, with several seeds. The run's features are
+    read from its parts. New columns are checked for leaks first; if one leaks it is named, and nothing is trained.
 
     Args:
         features: a file (see ``fastrec.trials.ideas.read_idea``), generators, or a function that gets a pandas frame
             of the training rows without their targets and returns their new columns (a frame, a dict or a Series).
-            What such a function works out over rows is transductive, and is made of the rows that it gets alone. None:
-            nothing is added.
+            Statistics over rows in such a function are transductive. None: nothing is added.
         on: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.
-        drop: columns of the run's models to do without: they are shuffled.
-        model: the run's model to train; None: of its XGBoost and LightGBM models the best out of fold.
-        full: with the model's own settings on all rows, but for splits drawn at random. Otherwise trees are grown in
+        drop: columns of the run's models to leave out: they are shuffled.
+        model: the run's model to train; None: the best XGBoost or LightGBM model out of fold.
+        full: with the model's settings on all rows, except splits drawn at random. Otherwise trees are grown in
             fewer and larger steps, on at most 10,000 rows of a fold in each repeat.
-        data: the folder of the run's data, to be held against what the run has read; None: it is not looked at.
+        data: the folder of the run's data, to check that they are the files of the run; None: no check.
         device: where to train.
         note: add a line to ``RUN.tries.jsonl``.
 
     Returns:
-        The difference and the verdict. Of a hundred columns worth nothing about one is called better by chance.
+        The difference and the verdict. By chance about one of a hundred useless columns is called better.
 
     Raises:
-        DataError: there is nothing to try, the new columns cannot be made, or ``data`` are other files.
-        MissingFileError: a file, or what the run has kept, is not there.
+        DataError: there is nothing to try, the new columns cannot be computed, or ``data`` are other files.
+        MissingFileError: a file or the run's parts are missing.
     """
     began, started = time.perf_counter(), now()
     kept = KeptRows(on)
@@ -125,23 +125,38 @@ def try_features(
     idea = None if features is None else read_idea(features)
     new = None if idea is None else NewColumns(kept, idea)
     reference = without_random_splits(reference_model(kept, model, full=full))
-    own = RunColumns(kept, drop, columns_named_by(reference, kept))
-    scorer = scorer_of(kept)
-    metric = scorer.for_choosing()
+    columns = RunColumns(kept, drop, columns_named_by(reference, kept))
+    metric = scorer_of(kept).for_choosing()
     leaks = {} if new is None else new.leaks()
-    nothing = Interval(float("nan"), float("nan"), float("nan"))
     about: dict[str, Any] = {"dropped": tuple(drop), "metric": metric.name, "model": reference.name}
     about["greater_is_better"] = metric.greater_is_better
     if leaks:
         nan = float("nan")
-        made = Trial(tuple(leaks), verdict="leak", before=nan, after=nan, difference=nothing, leaks=leaks, **about)
+        nothing = Interval(nan, nan, nan)
+        trial = Trial(tuple(leaks), verdict="leak", before=nan, after=nan, difference=nothing, leaks=leaks, **about)
     else:
-        where = resolve_device(device)
-        made = _compared(kept, reference, own, new, metric, full, where, about)
-    made = Trial(**{**vars(made), "seconds": time.perf_counter() - began})
+        trial = _compared(kept, reference, columns, new, metric, full, resolve_device(device), about)
+    trial = replace(trial, seconds=time.perf_counter() - began)
     if note:
-        note_try(kept.run, _line(made, kept, started, idea.file if idea else None, idea.digest if idea else None))
-    return made
+        numbers = {"before": trial.before, "after": trial.after, **trial.difference._asdict()}
+        # JSON has no NaN
+        numbers = {"difference" if n == "mean" else n: None if math.isnan(v) else v for n, v in numbers.items()}
+        line = {
+            "when": started,
+            "file": idea.file if idea else None,
+            "digest": idea.digest if idea else None,
+            "columns": list(trial.columns),
+            "dropped": list(trial.dropped),
+            "model": trial.model,
+            "metric": trial.metric,
+            **numbers,
+            "verdict": trial.verdict,
+            "leaks": dict(trial.leaks),
+            "seconds": round(trial.seconds, 2),
+            "rows": kept.name,
+        }
+        note_try(kept.run, line)
+    return trial
 
 
 def _compared(
@@ -155,7 +170,7 @@ def _compared(
     about: Mapping[str, Any],
 ) -> Trial:
     columns = () if new is None else tuple(new.names)
-    if getattr(model, "columns", None) is not None:  # it learns from some of the run's columns alone
+    if getattr(model, "columns", None) is not None:  # a model of some columns must learn from the new ones as well
         model.columns = [*model.columns, *columns]
     folds = None if new is None else new.folds()
     sides, importance = predict_sides(kept, model, own, folds, device=device, light=not full)
@@ -167,14 +182,14 @@ def _compared(
 
 
 def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:
-    """A metric of predictions before and after a change, means over the repeats, and the difference.
+    """Compare a metric before and after a change: means over the repeats, and the difference with its interval.
 
-    Variances are added. Over the rows: that of a paired bootstrap. Over the repeats: that of their mean difference, and
-    by how much the sides' own differ: a shuffled column varies by more than the seed, and the new one is one draw. The
-    98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
+    The variance is a sum. Over the rows it is that of a paired bootstrap. Over the repeats it is that of their mean
+    difference, plus the difference of the two sides' variances. The 98 % interval is Student's t, with the degrees of
+    freedom of such a sum (Satterthwaite 1946).
 
     Args:
-        kept: says which rows count, and what is resampled: whole groups of the fold key, else lists, else rows.
+        kept: the run's rows; whole groups of the fold key are resampled, else lists, else rows.
         metric: the metric.
         sides: ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, as models predict them.
     """
@@ -187,6 +202,7 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
     both = {n: torch.stack([restore(p)[rows] for p in side]).mean(0) for n, side in zip("ba", sides)}
     draws = bootstrap_metric(metric, label, both, groups=groups, clusters=clusters).draws
     repeats = len(before)
+    # a shuffled column varies by more than the seed, and the new column is a single draw of it
     spread = float(np.var(after - before, ddof=1)) / repeats
     spread += abs(float(np.var(before, ddof=1) - np.var(after, ddof=1)))
     over_rows = float(np.nanvar(draws["a"] - draws["b"], ddof=1))
@@ -197,26 +213,6 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
 
 
 def verdict_of(difference: Interval, greater_is_better: bool) -> Verdict:
-    """What an interval of new less old says."""
+    """Derive the verdict from the interval of new less old."""
     low, high = (difference.low, difference.high) if greater_is_better else (-difference.high, -difference.low)
     return "better" if low > 0 else "worse" if high < 0 else "no difference seen"
-
-
-def _line(made: Trial, kept: KeptRows, when: str, file: str | None, digest: str | None) -> dict[str, Any]:
-    """A try as the log keeps it."""
-    figures = {"before": made.before, "after": made.after, **made.difference._asdict()}
-    figures = {"difference" if n == "mean" else n: None if v != v else v for n, v in figures.items()}
-    return {
-        "when": when,
-        "file": file,
-        "digest": digest,
-        "columns": list(made.columns),
-        "dropped": list(made.dropped),
-        "model": made.model,
-        "metric": made.metric,
-        **figures,
-        "verdict": made.verdict,
-        "leaks": dict(made.leaks),
-        "seconds": round(made.seconds, 2),
-        "rows": kept.name,
-    }

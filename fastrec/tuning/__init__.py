@@ -1,7 +1,6 @@
-"""A finished run's model and some minutes → settings that score better out of fold, on the run's own folds.
+"""Search with Optuna for settings of a finished run's model that score better out of fold, on the run's folds.
 
-In: a run directory whose parts lie beside it. Out: the best trials, and a line for the recipe. ``spaces.py`` says what
-is searched for each class of models, ``fold_rows.py`` reads a run's folds, ``search.py`` searches with Optuna.
+``spaces.py`` names the settings of each class of models and their bounds, ``search.py`` runs the trials.
 """
 
 from fastrec.tuning.search import Tuned, TuneResult, tune_run

@@ -1,4 +1,4 @@
-"""Which settings of a model are searched, and between what."""
+"""The settings of each class of models that are searched, and their bounds."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ from fastrec.estimators._architecture import Architecture, name_of
 from fastrec.estimators._recipes import default_model, recipe_of
 from fastrec.validate import Rows
 
-_DIGITS = 3  # of a setting: what is printed is what was scored
-
 
 @dataclass(frozen=True)
 class Dim:
     """One setting.
 
     Args:
-        name: as the estimator, or the option of its net, is given it.
-        low, high: between what.
-        log: even steps of it are factors.
-        whole: a whole number.
-        option: an option of the net.
+        name: of the estimator's argument, or of its net's option.
+        low, high: bounds.
+        log: draw on a logarithmic scale.
+        whole: draw whole numbers.
+        option: whether it is an option of the net.
     """
 
     name: str
@@ -48,10 +46,11 @@ class Dim:
     option: bool = False
 
     def suggest(self, trial: Any) -> float:
-        """The value that an Optuna trial gives it."""
+        """Draw a value by an Optuna trial."""
         if self.whole:
             return int(trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log))
-        return float(f"{trial.suggest_float(self.name, self.low, self.high, log=self.log):.{_DIGITS}g}")
+        # three digits: the printed line has exactly the settings that were scored
+        return float(f"{trial.suggest_float(self.name, self.low, self.high, log=self.log):.3g}")
 
 
 _XGB = (
@@ -82,7 +81,7 @@ _TREES: Mapping[type[Estimator], tuple[Dim, ...]] = {
     LGBMModel: _LGBM,
     CatBoostModel: _CATBOOST,
 }
-# What else the libraries call these settings: a recipe's own value under another name gives way.
+# the libraries' aliases: a recipe's value under another name must go, or the library would refuse both
 _OTHER_NAMES = {
     "eta": ("learning_rate",),
     "reg_lambda": ("lambda",),
@@ -98,57 +97,37 @@ _OTHER_NAMES = {
 
 
 def is_tree(model: Estimator) -> bool:
-    """Whether a model is one of trees that can be tuned."""
+    """Check if a model is one of trees that can be tuned."""
     return type(_inner(model)) in _TREES
 
 
 def has_space(model: Estimator) -> bool:
-    """Whether a model's settings can be searched."""
+    """Check if a model's settings can be searched."""
     return is_tree(model) or isinstance(_inner(model), NetModel | NetRanker)
 
 
 def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
-    """What is searched for a model.
-
-    Args:
-        model: the model, with the run's settings.
-        rows: what it is trained on.
-
-    Raises:
-        DataError: nothing is known of its class.
-    """
-    inner = _inner(model)
+    """List the settings to search; an ``"auto"`` net chooses its architecture by the training rows."""
+    inner: Any = _inner(model)
     if is_tree(inner):
         dims = _TREES[type(inner)]
-        if inner.early_stopping_rounds is None:  # type: ignore[attr-defined]
-            rounds = inner.rounds  # type: ignore[attr-defined]
-            dims = (Dim("rounds", max(rounds // 4, 1), 4 * rounds, log=True, whole=True), *dims)
+        # with early stopping the number of rounds is learned, not searched
+        if inner.early_stopping_rounds is None:
+            dims = (Dim("rounds", max(inner.rounds // 4, 1), 4 * inner.rounds, log=True, whole=True), *dims)
         return dims
-    if isinstance(inner, NetModel | NetRanker):
-        return _net_space(inner, rows)
-    known = ", ".join(sorted(c.__name__ for c in (*_TREES, NetModel, NetRanker)))
-    raise DataError(
-        f"{model.name} is a {type(inner).__name__}, of whose settings nothing is known",
-        remedy=f"Choose a model of {known}",
-    )
-
-
-def _net_space(net: NetModel | NetRanker, rows: Rows) -> tuple[Dim, ...]:
-    if isinstance(net, NetModel):
-        model = Architecture(default_model(rows) if net.model == "auto" else net.model).model
-        usual = recipe_of(model, rows.task)  # type: ignore[arg-type]
-        lr, epochs = net.lr or usual.lr, net.epochs or usual.epochs
+    if isinstance(inner, NetModel):
+        net = Architecture(default_model(rows) if inner.model == "auto" else inner.model).model
+        usual = recipe_of(net, rows.task)  # type: ignore[arg-type]
+        lr, epochs = inner.lr or usual.lr, inner.epochs or usual.epochs
     else:
-        model, lr, epochs = net.architecture.model, net.lr, net.epochs
-    dims = [
+        net, lr, epochs = inner.architecture.model, inner.lr, inner.epochs
+    dims = (
         Dim("lr", lr / 5, lr * 5, log=True),
         Dim("wd", 0.001, 0.3, log=True),
         Dim("epochs", max(epochs // 2, 1), 2 * epochs, log=True, whole=True),
-    ]
-    return (
-        *dims,
-        *(d for d in (Dim("ps", 0, 0.5, option=True), Dim("embed_p", 0, 0.4, option=True)) if _takes(model, d)),
     )
+    options = (Dim("ps", 0, 0.5, option=True), Dim("embed_p", 0, 0.4, option=True))
+    return (*dims, *(d for d in options if _takes(net, d)))
 
 
 def _takes(model: Any, dim: Dim) -> bool:
@@ -160,77 +139,70 @@ def _takes(model: Any, dim: Dim) -> bool:
 
 
 def with_settings(model: Estimator, dims: tuple[Dim, ...], values: Mapping[str, float]) -> Estimator:
-    """An untrained copy of a model with other settings.
-
-    Args:
-        model: the model.
-        dims: what is searched.
-        values: setting → value.
-    """
+    """Copy a model, untrained, with other values of the settings ``dims``."""
     if isinstance(model, OffsetModel):
         assert model.model is not None
         return OffsetModel(with_settings(model.model, dims, values), model.column)
     if isinstance(model, CentredModel):
         assert model.model is not None
         return CentredModel(with_settings(model.model, dims, values), model.column, share=model.share)
-    made = arguments(model)
+    given = _arguments(model)
     for dim in dims:
         if dim.option:
-            made["options"] = {**made.get("options", {}), dim.name: values[dim.name]}
+            given["options"] = {**given.get("options", {}), dim.name: values[dim.name]}
             continue
         for other in _OTHER_NAMES.get(dim.name, ()) if is_tree(model) else ():
-            made.pop(other, None)
-        made[dim.name] = values[dim.name]
-    return type(model)(**made)
+            given.pop(other, None)
+        given[dim.name] = values[dim.name]
+    return type(model)(**given)
 
 
-def arguments(model: Estimator) -> dict[str, Any]:
-    """What a model's class is to be called with to make it again."""
-    made = model.settings()
+def _arguments(model: Estimator) -> dict[str, Any]:
+    """Return the arguments that make the model again."""
+    given = model.settings()
     if isinstance(model, NetModel):
-        made |= {"model": model.model, "options": dict(model.options), "stop_by": model.stop_by}
+        given |= {"model": model.model, "options": dict(model.options), "stop_by": model.stop_by}
     elif isinstance(model, NetRanker):
-        own = model.architecture
-        plain = {n: v for n, v in own.options.items() if not _holds_tensors(v)}  # tensors are learnt from rows
-        made |= {"model": own.model, "options": plain}
-    return made
+        # tensors, alone or in lists, are learned from rows: they are no settings
+        options = {
+            n: v
+            for n, v in model.architecture.options.items()
+            if not any(isinstance(x, torch.Tensor) for x in (v if isinstance(v, list | tuple) else [v]))
+        }
+        given |= {"model": model.architecture.model, "options": options}
+    return given
 
 
 def as_line(model: Estimator) -> str:
-    """A model as a line of a recipe: what it is called with, without what is so anyway."""
+    """Format a model as a line of a recipe, without arguments that have their default."""
     if isinstance(model, OffsetModel):
         assert model.model is not None
         return f"OffsetModel({as_line(model.model)}, {model.column!r})"
     if isinstance(model, CentredModel):
         assert model.model is not None
         return f"CentredModel({as_line(model.model)}, {model.column!r}, share={model.share})"
-    made = arguments(model)
+    given = _arguments(model)
     usual = {n: p.default for n, p in inspect.signature(type(model).__init__).parameters.items()}
     if isinstance(model, NetModel | NetRanker):
-        if not isinstance(made["model"], str):
-            made["model"] = name_of(made["model"])
-        made = {**made, "stop_by": made["stop_by"].name} if made.get("stop_by") is not None else made
-        made = {n: v for n, v in made.items() if not (n == "options" and not v)}
-    given = [f"{n}={_shown(v)}" for n, v in made.items() if n != "name" and not (n in usual and _same(usual[n], v))]
-    return f"{type(model).__name__}({', '.join([repr(model.name), *given])})"
-
-
-def _same(usual: Any, value: Any) -> bool:
-    return type(usual) is type(value) and bool(usual == value)
+        if not isinstance(given["model"], str):
+            given["model"] = name_of(given["model"])
+        if given.get("stop_by") is not None:
+            given["stop_by"] = given["stop_by"].name
+        if not given.get("options"):
+            given.pop("options", None)
+    # types are compared too: True == 1
+    other = {n: v for n, v in given.items() if n not in usual or type(usual[n]) is not type(v) or usual[n] != v}
+    texts = [f"{n}={_shown(v)}" for n, v in other.items() if n != "name"]
+    return f"{type(model).__name__}({', '.join([repr(model.name), *texts])})"
 
 
 def _shown(value: Any) -> str:
-    """A value as Python reads it; a class by its name, as ``nn.SiLU``."""
+    """Format a value as Python source; a class by its name, such as ``nn.SiLU``."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{n!r}: {_shown(v)}" for n, v in value.items()) + "}"
     if isinstance(value, type):
         return f"nn.{value.__name__}" if value.__module__.startswith("torch.nn") else value.__name__
     return repr(value)
-
-
-def _holds_tensors(value: Any) -> bool:
-    several = isinstance(value, list | tuple)
-    return isinstance(value, torch.Tensor) or (several and any(isinstance(v, torch.Tensor) for v in value))
 
 
 def _inner(model: Estimator) -> Estimator:

@@ -233,12 +233,9 @@ def test_ranks_are_given_the_item_that_is_no_feature(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_export_is_refused_by_name(kind, tmp_path):
+def test_an_export_is_refused_by_name(kind):
     """It is a NetRanker, whose form in a graph lacks the events: never scored without them."""
-    from fastrec.serve import export_pt2
     from fastrec.serve.graph.estimators import prediction
 
     with pytest.raises(DataError, match=rf"{kind} \(SessionRanker, {kind}\) reads the events before a list"):
         prediction(fitted(kind), None)
-    with pytest.raises(DataError, match=rf"{kind} \(SessionRanker\) reads the events before a list"):
-        export_pt2(fitted(kind), tmp_path / "nets")

@@ -283,7 +283,7 @@ def test_a_run_without_events_is_served_without_data(tmp_path):
 def test_what_needs_events_is_said_at_the_export(sales, tmp_path):
     done = CliRunner().invoke(app, ["export", str(sales / "run"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert "fastrec serve cannot make these: its columns are made from events (history)" in done.output
+    assert "fastrec serve cannot make these: its columns are computed from events (history)" in done.output
 
 
 def test_an_old_run_and_a_file_of_another_run(sales, clicks, tmp_path):

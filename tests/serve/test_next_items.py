@@ -22,8 +22,9 @@ from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFrame
 from fastrec.sequences.next_item_net import NETS
-from fastrec.serve import NextItemGraph, export_next_items, export_pt2, verify_next_items
+from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve.next_items import export as library
+from fastrec.serve.session_scores import SessionScores
 
 IDS = [2**60 + 7 * i for i in range(30)]
 SIZES = {"width": 8, "epochs": 1, "max_len": 6, "options": {"dropout": 0.0}}
@@ -151,12 +152,9 @@ class _Written:
 
 
 @pytest.mark.parametrize("name", sorted(NETS))
-def test_every_net_as_a_program_and_as_a_file(name, tmp_path):
+def test_every_net_as_a_file(name):
     log = as_frame(lists(60, 0, IDS), SessionFrame(pd.DataFrame({"items": lists(60, 0, IDS)}), item="items").items)
     net = NextItemNet(name, **{**SIZES, "options": {}}).fit(log)
-    program = None
-    if name in ("SASRec", "GRU4Rec"):
-        program = torch.export.load(export_pt2(net, tmp_path / "pt2")[0]).module()
     graph = library._graph(net, net.items, exclude_seen=False)
     from onnxruntime import InferenceSession
 
@@ -167,13 +165,9 @@ def test_every_net_as_a_program_and_as_a_file(name, tmp_path):
         for rows, scores in net.score(frame):
             wanted[rows] = scores
         width = max(map(len, sessions))
-        codes = torch.zeros(len(frame), width, dtype=torch.int64)
         raw = np.full((len(frame), width), -1)
         for i, own in enumerate(frame.values.split(frame.lengths.tolist())):
-            codes[i, width - len(own) :] = own  # filled from the left: where the filling stands does not matter
-            raw[i, : len(own)] = sessions[i]
-        if program is not None:
-            torch.testing.assert_close(program(codes), wanted, rtol=1e-5, atol=1e-5)
+            raw[i, width - len(own) :] = sessions[i]  # padded on the left: where the padding is does not matter
         ids, numbers = session.run(None, {"items": raw, "k": np.array([5])})
         best, right = net.recommend(frame, 5)
         np.testing.assert_allclose(numbers, right.numpy(), rtol=1e-5, atol=1e-5)
@@ -191,13 +185,13 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
     with pytest.raises(DataError, match="none is 'near'"):
         export_next_items(run, tmp_path / "export", model="near")
     with pytest.raises(NotFittedError):
-        export_pt2(NextItemNet(), tmp_path / "export")
+        SessionScores(NextItemNet())
     with pytest.raises(WriteError, match="other things"):
         export_next_items(run, run.parent)
     log = pd.DataFrame({"s": [0, 0, 1, 1], "item": [1, 2, 1, 2], "price": [1.0, 2.0, 3.0, 4.0]})
     net = NextItemNet(**SIZES).fit(SessionFrame(log, item="item", session="s", features=["price"]))
     with pytest.raises(DataError, match="side features"):
-        export_pt2(net, tmp_path / "export")
+        SessionScores(net)
     net = NextItemNet(**SIZES).fit(SessionFrame(log.assign(item=log.item / 4), item="item", session="s"))
     with pytest.raises(DataError, match="neither integers nor text"):
         library.type_of(net.items)

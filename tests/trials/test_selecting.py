@@ -152,7 +152,7 @@ def test_wrong_input_is_named(tmp_path, shop):
         select_features(shop, repeats=0)
     with pytest.raises(MissingFileError):
         select_features(tmp_path)
-    with pytest.raises(DataError, match="says no gains"):
+    with pytest.raises(DataError, match="has no gains"):
         null_importance(ColumnRanker("rule", ["x"]), some_rows(50))
     unlabelled = Rows(some_rows(50).table, "binary", conts=NAMES)
     with pytest.raises(DataError, match="no target to shuffle"):

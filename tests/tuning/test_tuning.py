@@ -19,7 +19,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from fastrec.competition import Competition, run_competition
+from fastrec.competition import Competition, NextItemCompetition, run_competition
+from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import (
     CatBoostModel,
@@ -33,9 +34,10 @@ from fastrec.estimators import (
     XGBRanker,
 )  # fmt: skip
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.sequences import CoVisitation
 from fastrec.stacking import Stack
+from fastrec.trials.reference import RunColumns
 from fastrec.tuning import search, tune_run
-from fastrec.tuning.fold_rows import FoldRows
 from fastrec.tuning.spaces import as_line, is_tree, space_of, with_settings
 
 pytest.importorskip("optuna")
@@ -116,9 +118,9 @@ def test_a_trials_score_is_that_of_a_plain_loop(run):
     assert {n: model.settings()[n] for n in trial.settings} == trial.settings
     rows = pq.read_table(run / "rows.parquet").to_pandas().query("split == 'oof'")
     oof = np.full(len(rows), np.nan)
-    for k, (train, scored, inside) in enumerate(FoldRows(run)):
-        assert list(np.flatnonzero(rows.fold == k)) == inside.tolist()
-        oof[inside] = model.fresh().fit(train, None, seed=k).predict(scored)
+    for k, (train, valid) in enumerate(RunColumns(KeptRows(run)).folds()):
+        assert list(np.flatnonzero(rows.fold == k)) == valid.rows.tolist()
+        oof[valid.rows] = model.fresh().fit(train.take(), None, seed=k).predict(valid.take())
     assert trial.score == pytest.approx(roc_auc_score(rows.label_y, oof), abs=1e-12)
     assert trial.folds == 5
 
@@ -162,8 +164,7 @@ def test_nets_are_tuned_where_there_are_no_trees(tmp_path):
 
 
 def test_the_test_rows_are_not_needed(run):
-    place = FoldRows(run).kept
-    place._file("test").unlink()
+    KeptRows(run)._file("test").unlink()
     shutil.rmtree(run / "test")
     (run / "submission.csv").unlink()
     assert tune_run(run, minutes=0.3).own.score == pytest.approx(scores_of(run)["xgb"], abs=1e-12)
@@ -184,7 +185,7 @@ def test_what_cannot_be_tuned_is_refused(run, tmp_path):
         tune_run(run, minutes=0)
     with pytest.raises(DataError, match=r"no model 'xgbb'.*It has constant, net, xgb, weak"):
         tune_run(run, minutes=1, model="xgbb")
-    with pytest.raises(DataError, match=r"constant is a ConstantModel.*Choose a model of CatBoostModel, LGBMModel"):
+    with pytest.raises(DataError, match=r"'constant' \(ConstantModel\) cannot be tuned.*--model with one of net, xgb"):
         tune_run(run, minutes=1, model="constant")
     with pytest.raises(DataError, match="no time to train the model once"):
         tune_run(run, minutes=1e-9)
@@ -241,7 +242,7 @@ def inmost(model):
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
 def test_settings_are_taken_and_the_line_makes_the_same_model(run, model):
-    rows = next(iter(FoldRows(run)))[0]
+    rows = next(RunColumns(KeptRows(run)).folds())[0].take()
     dims = space_of(model, rows)
     assert ("rounds" in {d.name for d in dims}) == (is_tree(model) and inmost(model).early_stopping_rounds is None)
     values = {d.name: d.suggest(Middle()) for d in dims}
@@ -267,6 +268,25 @@ def test_settings_are_taken_and_the_line_makes_the_same_model(run, model):
             assert other not in getattr(last, "params", {})
 
 
-def test_nothing_is_known_of_other_models(run):
-    with pytest.raises(DataError, match="of whose settings nothing is known"):
-        space_of(ConstantModel("constant"), next(iter(FoldRows(run)))[0])
+def test_runs_without_a_model_to_tune_are_refused_by_name(tmp_path):
+    class Rules(Recipe):
+        def models(self, *, bs):
+            return [ConstantModel("rule")]
+
+    class Next(NextItemCompetition):
+        name, k, minutes = "Next", 3, 1.0
+
+        def models(self, *, bs):
+            return {"near": CoVisitation()}
+
+    rules = run_competition(Rules(), write_data(tmp_path / "data"), tmp_path / "rules", resume=True)
+    with pytest.raises(DataError, match=r"no model that can be tuned: it has constant, rule.*Add XGBoost"):
+        tune_run(rules, minutes=1)
+    (tmp_path / "lists").mkdir()
+    for part in ("train", "test"):
+        pd.DataFrame({"items": [[1, 2, 3], [2, 3, 1]] * 20}).to_parquet(tmp_path / "lists" / f"{part}.parquet")
+    run = run_competition(Next(), tmp_path / "lists", tmp_path / "next")
+    done = CliRunner().invoke(app, ["tune", str(run), "--minutes", "1"])
+    assert done.exit_code == 1
+    assert "a run of next items, whose models cannot be tuned. Give a run of rows" in done.output
+    assert len(done.output.splitlines()) == 1

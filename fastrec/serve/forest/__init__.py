@@ -1,7 +1,7 @@
-"""Trees of XGBoost, LightGBM, CatBoost and scikit-learn as a node of an ONNX graph.
+"""Convert trees of XGBoost, LightGBM, CatBoost and scikit-learn to ONNX nodes.
 
-In: what a library has trained. Out: a ``Forest``, flat arrays that are the attributes of one ``TreeEnsemble`` node
-(``ai.onnx.ml`` 5), with all that a margin needs beside it. ``of_estimator.py`` takes fastrec's own estimators.
+A ``Forest`` has flat arrays, the attributes of a ``TreeEnsemble`` node (``ai.onnx.ml`` 5). ``of_estimator.py``
+converts fastrec's own estimators.
 """
 
 from fastrec.serve.forest.forest import Forest

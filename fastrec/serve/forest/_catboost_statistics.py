@@ -1,7 +1,7 @@
-"""What CatBoost knows of categories and their combinations, as tables that a graph can look up.
+"""Convert CatBoost's statistics of categories and their combinations to tables that a graph can look up.
 
 CatBoost calls them CTRs (Prokhorenkova et al., "CatBoost: unbiased boosting with categorical features", NeurIPS 2018);
-the file that it saves has their counts, by a hash of the combination.
+its file has their counts, by a hash of the combination.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ import numpy as np
 from fastrec.errors import DataError
 from fastrec.serve.forest._statistics import Statistic, Statistics, begun
 
-_NONE = (1 << 64) - 1  # the key of an empty place
-_UNKNOWN = 0x7FFFFFFF  # for codes above: what the models that CatBoost writes in Python take for unknown categories
-
 
 def statistics_of(
-    said: Mapping[str, Any], numbers: Mapping[int, Any], cats: Mapping[int, int], hashes: np.ndarray
+    saved: Mapping[str, Any], numbers: Mapping[int, Any], cats: Mapping[int, int], hashes: np.ndarray
 ) -> list[Statistic]:
-    """The statistics of a model in the order in which it numbers them.
+    """Convert the statistics of a model, in the order of their numbers.
 
     Args:
-        said: the model as JSON.
-        numbers: number of a numeric feature → what is said of it.
+        saved: the model as JSON.
+        numbers: number of a numeric feature → its description.
         cats: number of a categorical feature → its column.
         hashes: int32 ``[codes]``, of the codes of categories.
 
     Raises:
-        DataError: a kind of statistics is not known here, or two combinations cannot be told apart.
+        DataError: a kind of statistics is unknown, or two combinations have one hash.
     """
-    found = said["features_info"].get("ctrs", [])
+    found = saved["features_info"].get("ctrs", [])
     if not found:
         return []
     by_elements: dict[str, list[int]] = {}
@@ -46,20 +43,22 @@ def statistics_of(
     of, index = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
     size = 0
     for i, ones in enumerate(by_elements.values()):
-        own, table = _table([found[j] for j in ones], said["ctr_data"])
+        own, table = _table([found[j] for j in ones], saved["ctr_data"])
         keys.append(own + np.uint64(begun(i, longest)))
         starts.append(size + np.arange(len(own)) * len(ones))
         unknown.append(size + len(own) * len(ones))
         values.append(table.ravel())
         size += table.size
         of[ones], index[ones] = i, np.arange(len(ones))
+    # one table for all combinations, told apart by the hashes' starts
     hashed = np.concatenate(keys).astype(np.int64)
     if len(np.unique(hashed)) < len(hashed):
         remedy = "Train again with another max_ctr_complexity="
         raise DataError("two combinations of categories of CatBoost's trees have the same hash", remedy=remedy)
     every = np.array([[0] * (longest - len(c)) + c for c in elements.numbered(combinations)], np.int64)
     statistics = Statistics(
-        np.append(hashes, _UNKNOWN).astype(np.int64), tuple(elements.above), tuple(elements.cats),
+        # codes above the known ones get the hash of unknown categories in the models that CatBoost writes in Python
+        np.append(hashes, 0x7FFFFFFF).astype(np.int64), tuple(elements.above), tuple(elements.cats),
         tuple(elements.exact), every, hashed, np.concatenate(starts), np.array(unknown), np.concatenate(values),
         of, index,
     )  # fmt: skip
@@ -76,11 +75,11 @@ class _Elements:
         self.exact: list[tuple[int, int]] = []
 
     def places(self, elements: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-        """Which list each element is in, and where."""
+        """Return the list of each element, and its place there."""
         return [self._place(element) for element in elements]
 
     def numbered(self, combinations: Sequence[Sequence[tuple[int, int]]]) -> list[list[int]]:
-        """Places as numbers, once all are known."""
+        """Convert places to numbers, after all combinations are known."""
         before = (0, len(self.above), len(self.above) + len(self.cats))
         return [[before[kind] + place for kind, place in places] for places in combinations]
 
@@ -97,14 +96,14 @@ class _Elements:
 
 
 def _index(known: list[Any], value: Any) -> int:
-    """The place of a value in a list, where it is put if need be."""
+    """Return the place of a value in a list, appending it if necessary."""
     if value not in known:
         known.append(value)
     return known.index(value)
 
 
 def _table(ones: Sequence[Mapping[str, Any]], tables: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Statistics of one combination: the hashes of its rows, uint64, and float32 ``[rows + 1, statistics]``."""
+    """Compute statistics of one combination: hashes of its rows, uint64, and float32 ``[rows + 1, statistics]``."""
     read = {one["identifier"]: _counts(tables[one["identifier"]]) for one in ones}
     keys = np.unique(np.concatenate([own for own, _ in read.values()]))
     columns = []
@@ -117,14 +116,15 @@ def _table(ones: Sequence[Mapping[str, Any]], tables: Mapping[str, Any]) -> tupl
 
 
 def _counts(table: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes, and what is known of each: float64."""
+    """Read hashes and their counts, float64."""
     rows = np.array(table["hash_map"], dtype=object).reshape(-1, table["hash_stride"])
     keys = rows[:, 0].astype(np.uint64)
-    return keys[keys != _NONE], rows[keys != _NONE, 1:].astype(np.float64)
+    there = keys != (1 << 64) - 1  # the key of an empty place
+    return keys[there], rows[there, 1:].astype(np.float64)
 
 
 def _values(one: Mapping[str, Any], counts: np.ndarray, denominator: int) -> np.ndarray:
-    """A statistic of every row: float32 as CatBoost has it."""
+    """Compute a statistic of every row, float32 as in CatBoost."""
     kind, border = one["ctr_type"], one["target_border_idx"]
     if kind == "Borders":
         good, total = counts[:, border + 1 :].sum(1), counts.sum(1)

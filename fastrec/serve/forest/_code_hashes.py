@@ -1,4 +1,4 @@
-"""The hashes under which CatBoost knows categories that are codes: the lowest half of CityHash64 of a code's digits."""
+"""CatBoost's hashes of categories that are codes: the lower half of CityHash64 of a code's digits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ _K2, _K3, _MIX = (np.uint64(k) for k in (0x9AE16A3B2F90404F, 0xC949D7C7509E6557,
 
 
 def code_hashes(n: int) -> np.ndarray:
-    """Hashes of the codes 0 to n - 1: int32 ``[n]``.
+    """Compute hashes of the codes 0 to n - 1, at most 10^8: int32 ``[n]``.
 
     Version 1.0 of CityHash (Pike and Alakuijala, https://github.com/google/cityhash), of texts of up to 8 bytes.
-
-    Args:
-        n: at most 10^8.
     """
     lengths = [(0, 10), *((10**i, 10 ** (i + 1)) for i in range(1, 8))]
     hashes = [_of_length(np.arange(first, min(end, n))) for first, end in lengths if first < n]
@@ -21,7 +18,7 @@ def code_hashes(n: int) -> np.ndarray:
 
 
 def _of_length(codes: np.ndarray) -> np.ndarray:
-    """CityHash64 of codes that have the same number of digits: uint64."""
+    """Compute CityHash64 of codes with the same number of digits: uint64."""
     length = len(str(codes[0]))
     digits = [np.uint64(ord("0")) + (codes // 10**i % 10).astype(np.uint64) for i in reversed(range(length))]
     if length < 4:

@@ -1,8 +1,8 @@
-"""Columns that trees look at and rows do not have: sets of categories, zeros as missing, statistics of categories.
+"""Derived columns of trees: sets of categories, zeros as missing, statistics of categories.
 
 A split by a set of categories could be a ``BRANCH_MEMBER`` node. onnxruntime takes 1.3 to 10 times as long for these as
-for a column of 0 and 1 that a table of the categories gives (1,024 rows, 20 columns of 12 to 2,000 categories), and
-versions up to 1.22 crash on large sets (onnxruntime's issue 25400).
+for a column of 0 and 1 from a table of the categories (1,024 rows, 20 columns of 12 to 2,000 categories), and versions
+up to 1.22 crash on large sets (onnxruntime's issue 25400).
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._statistics import Statistic, statistics_nodes
-
-_ZERO = 1e-35  # LightGBM's kZeroThreshold
 
 
 @dataclass(frozen=True)
@@ -37,31 +35,22 @@ Derived = ZerosMissing | CategorySet | Statistic
 
 
 def in_order(derived: set[Derived]) -> list[Derived]:
-    """Derived columns as ``derived_nodes`` takes them: zeros, sets by column, all statistics of the model."""
+    """Sort derived columns as ``derived_nodes`` needs them: zeros, sets by column, all statistics of the model."""
     zeros = sorted((d for d in derived if isinstance(d, ZerosMissing)), key=lambda d: d.column)
     sets = sorted((d for d in derived if isinstance(d, CategorySet)), key=lambda d: (d.column, d.members))
     used = next((d.statistics for d in derived if isinstance(d, Statistic)), None)
     return [*zeros, *sets, *(Statistic(used, i) for i in range(0 if used is None else len(used.of)))]
 
 
-def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
-    """Add the nodes that put derived columns behind the columns of rows.
-
-    Args:
-        derived: the columns, as ``in_order`` gives them.
-        x: name of the rows.
-        graph: where nodes go; its ``dtype`` is that of the rows.
-
-    Returns:
-        The name of all columns.
-    """
+def derived_nodes(derived: Sequence[Derived], x: str, graph: NodeList) -> str:
+    """Append derived columns (in the order of ``in_order``) to the rows ``x``; return the name of all columns."""
     zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
     sets = [d for d in derived if isinstance(d, CategorySet)]
     statistics = next((d.statistics for d in derived if isinstance(d, Statistic)), None)
     blocks = [x]
     if zeros:
         own = graph.node("Gather", x, graph.constant(np.array(zeros)), axis=1)
-        near = graph.node("LessOrEqual", graph.node("Abs", own), graph.number(_ZERO))
+        near = graph.node("LessOrEqual", graph.node("Abs", own), graph.number(1e-35))  # LightGBM's kZeroThreshold
         blocks.append(graph.node("Where", near, graph.number(np.nan), own))
     if sets:
         blocks += _memberships(sets, x, graph)
@@ -70,8 +59,8 @@ def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
     return graph.node("Concat", *blocks, axis=1)
 
 
-def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]:
-    """One block of columns for each column that has sets.
+def _memberships(sets: Sequence[CategorySet], x: str, graph: NodeList) -> list[str]:
+    """Add one block of columns for each column that has sets.
 
     Row 0 of a column's table is for numbers below 0, row ``1 + c`` for category ``c``, the last but one for categories
     above all members, the last for missing ones.
@@ -86,19 +75,17 @@ def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]
     if graph.dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
         safe = graph.node("Floor", safe)
     codes = graph.node("Add", graph.integer(safe), graph.constant(np.array([1])))
-    return [_looked_up(_membership_table(of[column], above[i]), codes, i, graph) for i, column in enumerate(columns)]
+    blocks = []
+    for i, column in enumerate(columns):
+        table = np.zeros((above[i] + 2, len(of[column])), bool)
+        for j, members in enumerate(of[column]):
+            table[np.array(members, dtype=np.int64) + 1, j] = True
+        blocks.append(_looked_up(table, codes, i, graph))
+    return blocks
 
 
-def _membership_table(sets: Sequence[tuple[int, ...]], above: int) -> np.ndarray:
-    """Which sets a category is in: bool ``[above + 2, sets]``, its rows as ``_memberships`` says but for missing."""
-    table = np.zeros((above + 2, len(sets)), bool)
-    for j, members in enumerate(sets):
-        table[np.array(members, dtype=np.int64) + 1, j] = True
-    return table
-
-
-def _looked_up(table: np.ndarray, codes: str, place: int, graph: Graph) -> str:
-    """The rows of a table for column ``place`` of ``codes``; categories that are in the same sets share a row."""
+def _looked_up(table: np.ndarray, codes: str, place: int, graph: NodeList) -> str:
+    """Look up the rows of a table by column ``place`` of ``codes``; categories in the same sets share a row."""
     row = graph.node("Gather", codes, graph.constant(np.array(place)), axis=1)
     _, first, number = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_inverse=True)
     if 2 * len(first) < len(table):

@@ -1,4 +1,4 @@
-"""``Graph``: ONNX nodes and initializers with names of their own."""
+"""``NodeList``: ONNX nodes and initializers with their own names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import numpy as np
 from fastrec.serve.forest._onnx import onnx
 
 
-class Graph:
-    """Nodes in order, and initializers.
-
-    Args:
-        prefix: what all names begin with but those that are given.
-        dtype: of ``number``.
-    """
+class NodeList:
+    """Nodes in order, and initializers; ``prefix`` begins all names, ``dtype`` is that of ``number``."""
 
     def __init__(self, prefix: str, dtype: str = "float64") -> None:
         self.prefix, self.dtype = prefix, dtype
@@ -24,7 +19,7 @@ class Graph:
         self.initializers: list[Any] = []
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; the name of its output."""
+        """Add a node; return the name of its output."""
         return self.named(kind, inputs, f"{self.prefix}_{len(self.nodes)}", **attributes)
 
     def named(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -33,30 +28,30 @@ class Graph:
         return output
 
     def constant(self, value: np.ndarray) -> str:
-        """Add an initializer; its name."""
+        """Add an initializer; return its name."""
         name = f"{self.prefix}_c{len(self.initializers)}"
         self.initializers.append(onnx().numpy_helper.from_array(value, name))
         return name
 
     def number(self, value: float) -> str:
-        """Add a number of ``dtype``; its name."""
+        """Add a number of ``dtype``; return its name."""
         return self.constant(np.array(value, self.dtype))
 
     def integer(self, name: str) -> str:
-        """Whole numbers as int64."""
+        """Convert to int64."""
         return self.node("Cast", name, to=onnx().TensorProto.INT64)
 
     def double(self, name: str) -> str:
-        """Numbers as float64."""
+        """Convert to float64."""
         return self.node("Cast", name, to=onnx().TensorProto.DOUBLE)
 
     def lookup(self, name: str, keys: np.ndarray, values: np.ndarray, *, default: int) -> str:
-        """The int64 values of int64 keys, ``default`` for others."""
+        """Look up int64 values of int64 keys, ``default`` for others."""
         tensors = {"keys": keys, "values": values, "default": np.array([default])}
         attributes = {f"{n}_tensor": onnx().numpy_helper.from_array(v) for n, v in tensors.items()}
         return self.node("LabelEncoder", name, domain="ai.onnx.ml", **attributes)
 
     def add(self, more: tuple[list[Any], list[Any]]) -> None:
-        """Add others' nodes and initializers."""
+        """Add nodes and initializers of others."""
         self.nodes += more[0]
         self.initializers += more[1]

@@ -1,4 +1,4 @@
-"""``Grower``: trees as libraries keep them, one by one, into a ``Forest``."""
+"""``grow``: collect trees of a library into a ``Forest``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Tree:
         threshold: float ``[rows]``.
         missing_left: bool ``[rows]``.
         value: float ``[rows]``, of leaves.
-        target: which target the leaves count for.
-        derived: row → the column that it looks at, where it is a derived one.
+        target: of the leaves.
+        derived: row → its column, if that is a derived one.
     """
 
     left: np.ndarray
@@ -37,14 +37,11 @@ class Tree:
 
 
 def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
-    """Trees as a forest.
+    """Build a forest of trees, in the order in which their values are summed.
 
-    Args:
-        trees: the trees in the order in which their values are added up.
-        columns: how many columns rows have.
-        base: what each target's sum starts from.
-        **about: ``link``, ``rule``, ``dtype`` and, where they differ from the usual, ``scale`` and ``wide``.
+    ``about`` has ``link``, ``rule``, ``dtype`` and, if they differ from the default, ``scale`` and ``wide``.
     """
+    # equal sets and statistics of several trees are one column
     derived = in_order({d for tree in trees for d in tree.derived.values()})
     place = {d: columns + i for i, d in enumerate(derived)}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*_OF_NODES, "value", "target", "roots")}
@@ -68,7 +65,7 @@ _OF_NODES = ("feature", "threshold", "left", "right", *_FLAGS)
 
 
 def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str, np.ndarray]:
-    """A tree's arrays, nodes and leaves apart; ``nodes``, ``leaves``: how many there are before it."""
+    """Convert a tree's arrays, nodes and leaves apart; ``nodes`` and ``leaves`` count those of earlier trees."""
     left, right = np.asarray(tree.left, np.int64), np.asarray(tree.right, np.int64)
     inner = left >= 0
     if not inner[0]:  # of one leaf

@@ -1,4 +1,4 @@
-"""ONNX, where it is installed."""
+"""ONNX, if it is installed."""
 
 from types import ModuleType
 
@@ -6,7 +6,7 @@ from fastrec._core.optional import require
 
 
 def onnx() -> ModuleType:
-    """ONNX with its helpers.
+    """Import ONNX with its helpers.
 
     Raises:
         MissingPackageError: it is not installed.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 
 MULTIPLIER = 0x4906BA494954CB65  # of CatBoost's hashes
 _APART = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio: multiples of it are far from one another
@@ -19,7 +19,7 @@ _APART = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio: multiples of it are far
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """All that a model knows of combinations of categories.
+    """A model's statistics of combinations of categories.
 
     Args:
         hashes: int64 ``[codes + 1]``, of the codes of every category, the last for those above; NaN is code 0.
@@ -56,26 +56,18 @@ class Statistic:
 
 
 def begin(combinations: int) -> np.ndarray:
-    """The number that the hash of each combination begins with: uint64."""
+    """Compute the initial hash of each combination: uint64."""
     return np.arange(combinations, dtype=np.uint64) * np.uint64(_APART)
 
 
 def begun(combination: int, length: int) -> int:
-    """What the number that a hash begins with adds to it after so many elements."""
+    """Compute the initial hash's contribution after ``length`` elements."""
     return combination * _APART * pow(MULTIPLIER, length, 1 << 64) % (1 << 64)
 
 
-def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
-    """Add the nodes that make statistics of rows.
-
-    Args:
-        statistics: what is known.
-        x: name of the rows: float64 ``[n, columns]``.
-        graph: where nodes go.
-
-    Returns:
-        The name of the statistics: float64 ``[n, statistics]``.
-    """
+def statistics_nodes(statistics: Statistics, x: str, graph: NodeList) -> str:
+    """Add the nodes that compute statistics of the rows ``x``, float64 ``[n, columns]``; return their name."""
+    # int64 wraps modulo 2^64 as CatBoost's uint64 does
     multiplier = graph.constant(np.array(MULTIPLIER))
     times = graph.node("Mul", _elements(statistics, x, graph), multiplier)
     total = graph.constant(begin(len(statistics.elements)).astype(np.int64)[:, None])
@@ -93,8 +85,8 @@ def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
     return graph.double(graph.node("Transpose", values, perm=[1, 0]))
 
 
-def _elements(statistics: Statistics, x: str, graph: Graph) -> str:
-    """The elements of rows: int64 ``[elements, n]``."""
+def _elements(statistics: Statistics, x: str, graph: NodeList) -> str:
+    """Add the nodes that compute the elements of rows: int64 ``[elements, n]``."""
     columns, borders, missing = (np.array(part) for part in zip(*statistics.above, strict=True))
     own = graph.node("Gather", x, graph.constant(columns), axis=1)
     above = graph.node("Greater", own, graph.constant(borders))

@@ -8,17 +8,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._onnx import onnx
 
-if TYPE_CHECKING:
-    from fastrec.serve.forest.forest import Forest
 
-_GROWTH = 4  # how much larger tables may be than the leaves are, where shallow trees are filled up
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """Flat arrays of binary trees.
+
+    A node's children are numbers of nodes, or of leaves if ``left_leaf`` or ``right_leaf`` is set. A tree that is a
+    single leaf has one node with that leaf on both sides.
+
+    Args:
+        roots: int64 ``[trees]``, numbers of nodes.
+        feature: int64 ``[nodes]``.
+        threshold: float64 ``[nodes]``.
+        missing_left: bool ``[nodes]``, where NaN goes.
+        left, right: int64 ``[nodes]``.
+        left_leaf, right_leaf: bool ``[nodes]``.
+        value: float64 ``[leaves]``.
+        target: int64 ``[leaves]``, which target a leaf counts for.
+    """
+
+    roots: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    left_leaf: np.ndarray
+    right_leaf: np.ndarray
+    value: np.ndarray
+    target: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -40,31 +64,32 @@ class SymmetricTrees:
     target: np.ndarray
 
 
-def symmetric_trees(forest: Forest) -> SymmetricTrees | None:
-    """A forest's trees as tables; None: one of them is not symmetric, or depths differ too much."""
+def symmetric_trees(forest: Trees, targets: int) -> SymmetricTrees | None:
+    """Convert trees to tables; None: one of them is not symmetric, depths differ too much, or a target has no tree."""
     sizes = np.diff(np.append(forest.roots, len(forest.feature)))
     depths = np.log2(sizes + 1).astype(int)
     if not len(sizes) or (sizes + 1 != 1 << depths).any() or not np.isfinite(forest.threshold).all():
         return None
     deepest, trees = int(depths.max()), len(sizes)
-    if trees << deepest > _GROWTH * len(forest.value):
+    # filling up shallow trees may cost memory, but not much (the factor is not measured)
+    if trees << deepest > 4 * len(forest.value):
         return None
     nodes = np.empty((deepest, trees), np.int64)
     leaves = np.empty((trees, 1 << deepest), np.int64)
     for depth in np.unique(depths):
         own = np.flatnonzero(depths == depth)
-        found = _levels(forest, forest.roots[own], int(depth))
-        if found is None:
+        levels = _levels(forest, forest.roots[own], int(depth))
+        if levels is None:
             return None
-        nodes[:depth, own], leaves[own] = found[0], np.repeat(found[1], 1 << (deepest - depth), axis=1)
-        nodes[depth:, own] = found[0][:1]  # any split does: both its sides are the same leaf
+        nodes[:depth, own], leaves[own] = levels[0], np.repeat(levels[1], 1 << (deepest - depth), axis=1)
+        nodes[depth:, own] = levels[0][:1]  # any split does: both its sides are the same leaf
     target = forest.target[leaves[:, 0]]
-    if (forest.target[leaves] != target[:, None]).any() or len(np.unique(target)) < forest.targets:
+    if (forest.target[leaves] != target[:, None]).any() or len(np.unique(target)) < targets:
         return None
     order = np.argsort(target, kind="stable")
     nodes, leaves = nodes[:, order], leaves[order]
-    said = np.stack([forest.feature[nodes], forest.threshold[nodes], forest.missing_left[nodes]], 2)
-    distinct, splits = np.unique(said.reshape(-1, 3), axis=0, return_inverse=True)
+    splits_of_nodes = np.stack([forest.feature[nodes], forest.threshold[nodes], forest.missing_left[nodes]], 2)
+    distinct, splits = np.unique(splits_of_nodes.reshape(-1, 3), axis=0, return_inverse=True)
     feature, threshold, missing_left = distinct.T
     return SymmetricTrees(
         feature.astype(np.int64), threshold, missing_left.astype(bool), splits.reshape(nodes.shape),
@@ -72,8 +97,8 @@ def symmetric_trees(forest: Forest) -> SymmetricTrees | None:
     )  # fmt: skip
 
 
-def _levels(forest: Forest, roots: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """The first node of each level ``[depth, trees]`` and the leaves ``[trees, 2 ** depth]``; None: not symmetric."""
+def _levels(forest: Trees, roots: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Find the first node of each level ``[depth, trees]`` and the leaves ``[trees, 2 ** depth]``, if symmetric."""
     at, firsts = roots[:, None], []
     for level in range(depth):
         firsts.append(at[:, 0])
@@ -86,19 +111,12 @@ def _levels(forest: Forest, roots: np.ndarray, depth: int) -> tuple[np.ndarray, 
     return np.stack(firsts), at
 
 
-def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: Graph) -> str:
-    """Add the nodes that add up leaves.
+def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: NodeList) -> str:
+    """Add the nodes that sum the leaves; return the name of the sums, float64 ``[n, targets]``.
 
-    Args:
-        trees: the trees.
-        x: name of the rows: float64 ``[n, columns]``.
-        columns: how many.
-        strict: whether only rows below a threshold go left; False: those at it too.
-        graph: where nodes go.
-
-    Returns:
-        The name of the sums: float64 ``[n, targets]``.
+    ``x`` names the rows, float64 ``[n, columns]``; ``strict``: rows at a threshold go right.
     """
+    # columns first: gathers of whole columns are contiguous
     rows, feature = graph.node("Transpose", x, perm=[1, 0]), trees.feature
     if not trees.missing_left.all():  # a missing value is above none, one at infinity above all
         above = graph.node("Where", graph.node("IsNaN", rows), graph.number(np.inf), rows)
@@ -115,17 +133,14 @@ def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, g
     places = graph.node("Reshape", graph.node("Add", leaf, starts), graph.constant(np.array([-1])))
     values = graph.node("GatherElements", graph.constant(trees.leaves.ravel()), places, axis=0)
     values = graph.node("Reshape", values, graph.constant(np.array([count, -1])))
-    return graph.node("Transpose", _by_target(values, trees.target, graph), perm=[1, 0])
-
-
-def _by_target(values: str, target: np.ndarray, graph: Graph) -> str:
-    """Sums of ``[trees, n]`` by target: ``[targets, n]``."""
     zero = graph.constant(np.array([0]))
-    bounds = [0, *np.flatnonzero(np.diff(target)) + 1, len(target)]
+    bounds = [0, *np.flatnonzero(np.diff(trees.target)) + 1, count]
     if len(bounds) == 2:
-        return graph.node("ReduceSum", values, zero, keepdims=1)
-    sums = []
-    for bound in pairwise(bounds):
-        own = graph.node("Slice", values, *(graph.constant(np.array([b])) for b in bound), zero)
-        sums.append(graph.node("ReduceSum", own, zero, keepdims=1))
-    return graph.node("Concat", *sums, axis=0)
+        total = graph.node("ReduceSum", values, zero, keepdims=1)
+    else:
+        sums = []
+        for bound in pairwise(bounds):
+            some = graph.node("Slice", values, *(graph.constant(np.array([b])) for b in bound), zero)
+            sums.append(graph.node("ReduceSum", some, zero, keepdims=1))
+        total = graph.node("Concat", *sums, axis=0)
+    return graph.node("Transpose", total, perm=[1, 0])

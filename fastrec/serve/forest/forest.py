@@ -1,4 +1,4 @@
-"""``Forest``: trees of any library as flat arrays, and the ONNX nodes that they become."""
+"""``Forest``: trees of any library as flat arrays, and their ONNX nodes."""
 
 from __future__ import annotations
 
@@ -7,43 +7,34 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._onnx import onnx
-from fastrec.serve.forest._symmetric import symmetric_nodes, symmetric_trees
+from fastrec.serve.forest._symmetric import Trees, symmetric_nodes, symmetric_trees
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
 Rule = Literal["lt", "le"]
-_SETS = 1024  # at most in a node: rows with thousands of columns would take much memory
 _MODES: dict[Rule, int] = {"le": 0, "lt": 1}  # BRANCH_LEQ, BRANCH_LT
 
 
-@dataclass(frozen=True)
-class Forest:
+@dataclass(frozen=True, kw_only=True)
+class Forest(Trees):
     """Binary trees that go left where ``x[feature] < threshold`` (``rule='lt'``) or ``<=`` (``'le'``).
 
-    A node's children are numbers of nodes, or of leaves where ``left_leaf`` or ``right_leaf`` says so. A tree that is a
-    single leaf has one node with that leaf on both sides. A margin is ``base`` plus the values of the leaves.
+    A margin is ``base`` plus the values of the leaves. A ``feature`` from ``columns`` on is a number in ``derived``.
 
     Args:
-        columns: how many columns rows have.
-        base: float64 ``[targets]``, what the sums start from.
-        link: what the objective makes of ``m = scale · margin``: ``'logistic'`` is ``1 / (1 + exp(-m))``,
+        columns: number of columns of rows.
+        base: float64 ``[targets]``, start of the sums.
+        link: the prediction from ``m = scale · margin``: ``'logistic'`` is ``1 / (1 + exp(-m))``,
             ``'log1p_exp'`` is ``log(1 + exp(m))``, ``'signed_square'`` is ``|m| · m``.
-        scale: what margins are multiplied by before that.
-        rule: which rows a node sends left.
+        scale: factor of margins before the link.
+        rule: condition to go left.
         dtype: what the library adds up in, and what thresholds are: rows are float32 in either case, unless
             ``wide`` is set.
         wide: rows must be float64: the library compares float64 and was trained on such rows.
-        roots: int64 ``[trees]``, numbers of nodes.
-        feature: int64 ``[nodes]``; from ``columns`` on a number in ``derived``.
-        threshold: float64 ``[nodes]``.
-        missing_left: bool ``[nodes]``, where NaN goes.
-        left, right: int64 ``[nodes]``.
-        left_leaf, right_leaf: bool ``[nodes]``.
-        value: float64 ``[leaves]``.
-        target: int64 ``[leaves]``, which target a leaf counts for.
-        derived: columns that are made of others: sets of categories, zeros as missing, CatBoost's statistics.
+        derived: columns computed from others: sets of categories, zeros as missing, CatBoost's statistics.
     """
 
     columns: int
@@ -53,25 +44,15 @@ class Forest:
     rule: Rule
     dtype: Literal["float32", "float64"]
     wide: bool
-    roots: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    missing_left: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    left_leaf: np.ndarray
-    right_leaf: np.ndarray
-    value: np.ndarray
-    target: np.ndarray
     derived: tuple[Derived, ...] = ()
 
     @property
     def targets(self) -> int:
-        """How many margins a row gets."""
+        """Number of margins of a row."""
         return len(self.base)
 
     def attributes(self) -> dict[str, Any]:
-        """Attributes of a ``TreeEnsemble`` node of ``ai.onnx.ml`` 5 that adds up leaves and leaves out ``base``."""
+        """Return the attributes of a ``TreeEnsemble`` node of ``ai.onnx.ml`` 5 that sums leaves without ``base``."""
         tensor = onnx().numpy_helper.from_array
         attributes = {
             "n_targets": self.targets,
@@ -93,18 +74,15 @@ class Forest:
         return {n: v.astype(np.int64).tolist() if isinstance(v, np.ndarray) else v for n, v in attributes.items()}
 
     def nodes(self, x: str, y: str, *, prefix: str, base: bool = True) -> tuple[list[Any], list[Any]]:
-        """The ONNX nodes that make margins of rows.
+        """Build the ONNX nodes that compute margins of rows: nodes in order, and initializers.
 
         Args:
-            x: name of the rows: float32 ``[n, columns]`` (float64 where ``wide``), NaN where missing.
+            x: name of the rows: float32 ``[n, columns]`` (float64 if ``wide``), NaN if missing.
             y: name of the margins: float64 ``[n, targets]``.
-            prefix: what names of everything between begin with.
-            base: whether ``base`` is added, as the libraries do first of all; False where a margin is given per row.
-
-        Returns:
-            Nodes in order, and initializers.
+            prefix: of all other names.
+            base: add ``base`` first, as the libraries do; False if rows have their own.
         """
-        graph = Graph(prefix, self.dtype)
+        graph = NodeList(prefix, self.dtype)
         if self.dtype == "float64" and not self.wide:
             x = graph.double(x)
         parts = self._in_parts()
@@ -115,11 +93,12 @@ class Forest:
         graph.named("Identity" if len(wide) == 1 else "Sum", wide, y)
         return graph.nodes, graph.initializers
 
-    def _sums(self, x: str, graph: Graph, base: np.ndarray | None) -> str:
-        """The name of sums of leaves, in ``dtype``; ``base``: what they start from."""
+    def _sums(self, x: str, graph: NodeList, base: np.ndarray | None) -> str:
+        """Add nodes that sum leaves in ``dtype``, starting from ``base``; return the sums' name."""
         if self.derived:
             x = derived_nodes(self.derived, x, graph)
-        trees = symmetric_trees(self) if self.dtype == "float64" else None  # float32 is to be added up in their order
+        # float32 must be added up in the order of the trees, as the libraries do
+        trees = symmetric_trees(self, self.targets) if self.dtype == "float64" else None
         if trees is not None:
             sums = symmetric_nodes(trees, x, self.columns + len(self.derived), self.rule == "lt", graph)
             return sums if base is None else graph.node("Add", sums, graph.constant(base))
@@ -127,20 +106,21 @@ class Forest:
         return graph.node("TreeEnsemble", x, domain="ai.onnx.ml", **forest.attributes())
 
     def _in_parts(self) -> list[Forest]:
-        """Forests of the trees in order that have at most so many sets of categories each, or one tree."""
+        """Split into forests with a bounded number of sets of categories each, or one tree."""
         ends = np.append(self.roots, len(self.feature))[1:]
         parts, start, seen = [], 0, set[int]()
+        # each part computes the columns of its own sets only
         for tree, (first, end) in enumerate(zip(self.roots, ends, strict=True)):
             own = {int(f) for f in self.feature[first:end] if f >= self.columns}
             own = {f for f in own if isinstance(self.derived[f - self.columns], CategorySet)}
-            if tree > start and len(seen | own) > _SETS:
+            if tree > start and len(seen | own) > limits.FOREST_SETS:
                 parts.append(self._trees(start, tree))
                 start, seen = tree, set()
             seen |= own
         return [*parts, self._trees(start, len(self.roots))] if parts else [self]
 
     def _trees(self, start: int, end: int) -> Forest:
-        """The trees from ``start`` to before ``end``."""
+        """Take the trees from ``start`` to before ``end``."""
         bounds = np.append(self.roots, len(self.feature))
         nodes = slice(bounds[start], bounds[end])
         own = {n: getattr(self, n)[nodes] for n in ("feature", "threshold", "missing_left", "left_leaf", "right_leaf")}
@@ -161,7 +141,7 @@ class Forest:
         return replace(self, **own)
 
     def _with_base(self, base: np.ndarray) -> Forest:
-        """With trees of one leaf before the others: sums are then in the order of the libraries' own."""
+        # trees of one leaf before the others: sums are then in the order of the libraries' own
         k, nodes, leaves = len(base), len(self.feature), len(self.value)
         mine = {"feature": np.zeros(k, np.int64), "threshold": np.zeros(k), "missing_left": np.zeros(k, bool)}
         mine |= {side: leaves + np.arange(k) for side in ("left", "right")}
@@ -171,7 +151,7 @@ class Forest:
         return replace(self, **joined, roots=np.concatenate([nodes + np.arange(k), self.roots]))
 
     def model(self) -> Any:
-        """A model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""
+        """Build a model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""
         helper, kind = onnx().helper, onnx().TensorProto
         nodes, initializers = self.nodes("x", "margin", prefix="forest")
         rows = helper.make_tensor_value_info("x", kind.DOUBLE if self.wide else kind.FLOAT, ["n", self.columns])

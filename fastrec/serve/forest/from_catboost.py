@@ -1,4 +1,4 @@
-"""CatBoost's trees, by the JSON form that it saves."""
+"""Convert CatBoost's trees, from its JSON format."""
 
 from __future__ import annotations
 
@@ -29,36 +29,15 @@ _LINKS: dict[str, Link] = {
 
 
 def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> Forest:
-    """The trees of a model, of any shape.
+    """Convert the trees of a model, of any shape.
 
     Args:
         model: ``catboost.CatBoost`` or one of its kind.
-        n_codes: column → how many codes a category has, which the model was trained on as integers from 0; NaN counts
-            as code 0.
+        n_codes: column → number of codes of a category, integers from 0 in training; NaN counts as code 0.
 
     Raises:
-        DataError: the trees look at text or embeddings, at categories without ``n_codes``, or at a kind of statistics
-            that is not known here.
+        DataError: the trees read text, embeddings, categories without ``n_codes``, or an unknown kind of statistics.
     """
-    said = _as_json(model)
-    features = said["features_info"]
-    if features.get("categorical_features") and not n_codes:
-        raise DataError("CatBoost's trees look at categories, of which no codes are given", remedy="Give n_codes=")
-    kinds = ("float_features", "categorical_features")
-    columns = 1 + max(f["flat_feature_index"] for kind in kinds for f in features.get(kind, ()))
-    scale, base = said["scale_and_bias"]
-    base = np.atleast_1d(np.asarray(base, float))
-    splits = _Splits(said, code_hashes(max((n_codes or {}).values(), default=0)))
-    if "oblivious_trees" in said:
-        trees = [t for tree in said["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]
-    else:
-        trees = [t for tree in said["trees"] for t in _of_any_shape(tree, splits, len(base), scale)]
-    loss = said["model_info"].get("params", {}).get("loss_function", {}).get("type", "")
-    return grow(trees, columns, base, link=_LINKS.get(loss, "identity"), rule="le", dtype="float64")
-
-
-def _as_json(model: Any) -> dict[str, Any]:
-    """The model as it is saved."""
     import catboost
 
     with TemporaryDirectory() as folder:
@@ -68,19 +47,34 @@ def _as_json(model: Any) -> dict[str, Any]:
         except catboost.CatBoostError as error:
             remedy = "Train on numbers and categories, not on text or embeddings"
             raise DataError(f"CatBoost's trees cannot be exported: {error}", remedy=remedy) from error
-        return json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    features = saved["features_info"]
+    if features.get("categorical_features") and not n_codes:
+        raise DataError("CatBoost's trees read categories whose codes are not given", remedy="Give n_codes=")
+    kinds = ("float_features", "categorical_features")
+    columns = 1 + max(f["flat_feature_index"] for kind in kinds for f in features.get(kind, ()))
+    scale, base = saved["scale_and_bias"]
+    base = np.atleast_1d(np.asarray(base, float))
+    splits = _Splits(saved, code_hashes(max((n_codes or {}).values(), default=0)))
+    if "oblivious_trees" in saved:
+        trees = [t for tree in saved["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]
+    else:
+        trees = [t for tree in saved["trees"] for t in _of_any_shape(tree, splits, len(base), scale)]
+    loss = saved["model_info"].get("params", {}).get("loss_function", {}).get("type", "")
+    return grow(trees, columns, base, link=_LINKS.get(loss, "identity"), rule="le", dtype="float64")
 
 
 class _Splits:
-    """CatBoost's splits as a column, a threshold, where NaN goes, and the derived column where it is one."""
+    """CatBoost's splits: a column, a threshold, the side of NaN, and the derived column if it is one."""
 
-    def __init__(self, said: Mapping[str, Any], hashes: np.ndarray) -> None:
-        features = said["features_info"]
+    def __init__(self, saved: Mapping[str, Any], hashes: np.ndarray) -> None:
+        features = saved["features_info"]
         self.numbers = {f["feature_index"]: f for f in features.get("float_features", ())}
         self.cats = {f["feature_index"]: f["flat_feature_index"] for f in features.get("categorical_features", ())}
         self.hashes = hashes
-        self.statistics = statistics_of(said, self.numbers, self.cats, self.hashes)
+        self.statistics = statistics_of(saved, self.numbers, self.cats, self.hashes)
         # splits are numbered: those by numbers, by single categories, by statistics
+        # "split_index" counts them in this order
         before = sum(len(f["borders"]) for f in features.get("float_features", ()))
         self.before = before + sum(len(f.get("values", ())) for f in features.get("categorical_features", ()))
         self.ends = np.cumsum([len(c["borders"]) for c in features.get("ctrs", ())])
@@ -104,7 +98,7 @@ class _Splits:
 
 
 def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
-    """A tree whose levels have one split each; the first split is the lowest bit of the number of a leaf."""
+    """Convert a tree with one split per level; the first split is the lowest bit of a leaf's number."""
     levels = [splits.of(s) for s in reversed(tree.get("splits") or ())]
     depth = len(levels)
     level = np.repeat(np.arange(depth), 1 << np.arange(depth))  # node i has the children 2i + 1 and 2i + 2
@@ -128,7 +122,7 @@ def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: fl
 
 
 def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
-    """A tree of nested nodes."""
+    """Convert a tree of nested nodes."""
     rows: list[tuple[int, int, Any, Sequence[float]]] = []
 
     def put(node: Mapping[str, Any]) -> int:
@@ -142,13 +136,13 @@ def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int, scale:
         return place
 
     put(tree)
-    left, right, said, values = zip(*rows, strict=True)
+    left, right, found, values = zip(*rows, strict=True)
     shape = {
         "left": np.array(left),
         "right": np.array(right),
-        "feature": np.array([s[0] for s in said]),
-        "threshold": np.array([s[1] for s in said], float),
-        "missing_left": np.array([s[2] for s in said], bool),
-        "derived": {i: s[3] for i, s in enumerate(said) if s[3] is not None},
+        "feature": np.array([s[0] for s in found]),
+        "threshold": np.array([s[1] for s in found], float),
+        "missing_left": np.array([s[2] for s in found], bool),
+        "derived": {i: s[3] for i, s in enumerate(found) if s[3] is not None},
     }
     return [Tree(**shape, value=np.array([v[k] for v in values]), target=k) for k in range(targets)]

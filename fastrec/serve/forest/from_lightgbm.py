@@ -1,4 +1,4 @@
-"""LightGBM's trees, by the text that it saves: which way a row goes is that of its ``Tree::Decision``."""
+"""Convert LightGBM's trees, from its text format; rows take the side of its ``Tree::Decision``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IDENTITY = ("regression", "regression_l1", "huber", "fair", "quantile", "mape",
 
 
 def forest_of_lightgbm(booster: Any) -> Forest:
-    """The trees of a booster, up to its best iteration where it has one.
+    """Convert the trees of a booster, up to its best iteration if it has one.
 
     Args:
         booster: ``lightgbm.Booster``.
@@ -60,7 +60,7 @@ def _tree(text: str, target: int) -> Tree:
     rows = [np.where(side >= 0, side, n + ~side) for side in (left, right)]  # leaf i is kept as ~i: here row n + i
     threshold = numbers("threshold", float)
     by_set, default_left, missing = how & 1 > 0, how & 2 > 0, how >> 2 & 3  # missing: 0 nothing, 1 zeros, 2 NaN
-    # what is in a set goes left, what is missing right: here the other way round
+    # in LightGBM members of a set go left and missing values right; a ``CategorySet`` is 1, above .5, for members
     rows = [np.where(by_set, rows[1], rows[0]), np.where(by_set, rows[0], rows[1])]
     goes_left = np.where(missing == 0, threshold >= 0, default_left) | by_set  # where nothing is missing NaN is 0
     bounds, words = numbers("cat_boundaries", int), numbers("cat_threshold", int)
@@ -68,7 +68,9 @@ def _tree(text: str, target: int) -> Tree:
     derived: dict[int, Derived] = {int(i): ZerosMissing(int(feature[i])) for i in np.flatnonzero(missing == 1)}
     for i in np.flatnonzero(by_set):
         first, last = bounds[int(threshold[i]) :][:2]
-        derived[int(i)] = CategorySet(int(feature[i]), _members(words[first:last]))
+        # members are the bits that are set in words of 32 bits
+        bits = np.unpackbits(words[first:last].astype("<u4").view(np.uint8), bitorder="little")
+        derived[int(i)] = CategorySet(int(feature[i]), tuple(np.flatnonzero(bits).tolist()))
     pad = np.zeros(leaves)
     return Tree(
         left=np.concatenate([rows[0], pad - 1]).astype(int),
@@ -80,8 +82,3 @@ def _tree(text: str, target: int) -> Tree:
         target=target,
         derived=derived,
     )
-
-
-def _members(words: np.ndarray) -> tuple[int, ...]:
-    """Numbers of the bits that are set in words of 32 bits."""
-    return tuple(np.flatnonzero(np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")).tolist())

@@ -1,4 +1,4 @@
-"""scikit-learn's trees: single ones, forests, gradient boosting and its kind by histograms."""
+"""Convert scikit-learn's trees: single ones, forests, and both kinds of gradient boosting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = (
 
 
 def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
-    """The trees of a trained classifier or regressor with one target.
+    """Convert the trees of a trained classifier or regressor with one target.
 
     Targets are the values of a regressor, the probability of the second of two classes or of each of several; of
     boosted classifiers what probabilities are made of by ``link``.
@@ -54,7 +54,6 @@ def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
 
 
 def _averaged(model: Any, members: list[Any], every_class: bool) -> Forest:
-    """The mean of values, or of shares of classes."""
     if model.n_outputs_ > 1:
         raise DataError(f"{type(model).__name__} has several targets", remedy="Train one for each of them")
     k = len(model.classes_) if hasattr(model, "classes_") else 1
@@ -69,7 +68,7 @@ def _averaged(model: Any, members: list[Any], every_class: bool) -> Forest:
 
 
 def _of_two(forest: Forest) -> Forest:
-    """The log-odds of the second of two classes as margins of both; what has more classes as it is."""
+    """Convert the log-odds of the second of two classes to margins of both; other forests stay."""
     if forest.link != "logistic":
         return forest
     base = np.array([0.0, forest.base[0]])
@@ -78,9 +77,10 @@ def _of_two(forest: Forest) -> Forest:
 
 def _boosted(model: Any) -> Forest:
     start = model.init_
+    # a model as start would need nodes of its own
     if start != "zero" and type(start).__name__ not in ("DummyClassifier", "DummyRegressor"):
         raise DataError(f"{type(model).__name__} starts from {type(start).__name__}", remedy="Train it with init=None")
-    # what it starts from is the same for every row
+    # the start is the same for every row
     base = np.asarray(model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32)), float)[0]
     trees = [
         _tree(member.tree_, member.tree_.value[:, 0, 0] * model.learning_rate, i)
@@ -113,23 +113,22 @@ def _by_histograms(model: Any) -> Forest:
             remedy="Train it with categorical_features=None",
         )
     base = np.asarray(model._baseline_prediction, float).reshape(-1)
-    trees = [_histogram_tree(member.nodes, i) for stage in model._predictors for i, member in enumerate(stage)]
+    trees = []
+    for target, nodes in ((i, member.nodes) for stage in model._predictors for i, member in enumerate(stage)):
+        leaf = nodes["is_leaf"].astype(bool)
+        tree = Tree(
+            left=np.where(leaf, -1, nodes["left"].astype(int)),
+            right=np.where(leaf, -1, nodes["right"].astype(int)),
+            feature=nodes["feature_idx"].astype(int),
+            threshold=nodes["num_threshold"],
+            missing_left=nodes["missing_go_to_left"].astype(bool),
+            value=nodes["value"],
+            target=target,
+        )
+        trees.append(tree)
     link: Link = "identity"
     if hasattr(model, "classes_"):
         link = "logistic" if len(base) == 1 else "softmax"
     elif model.loss in ("poisson", "gamma"):
         link = "exp"
     return grow(trees, model.n_features_in_, base, link=link, rule="le", dtype="float64", wide=True)
-
-
-def _histogram_tree(nodes: np.ndarray, target: int) -> Tree:
-    leaf = nodes["is_leaf"].astype(bool)
-    return Tree(
-        left=np.where(leaf, -1, nodes["left"].astype(int)),
-        right=np.where(leaf, -1, nodes["right"].astype(int)),
-        feature=nodes["feature_idx"].astype(int),
-        threshold=nodes["num_threshold"],
-        missing_left=nodes["missing_go_to_left"].astype(bool),
-        value=nodes["value"],
-        target=target,
-    )

@@ -1,4 +1,4 @@
-"""XGBoost's trees, by the JSON form that it saves (https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html)."""
+"""Convert XGBoost's trees, from its JSON format (https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _KNOWN = (
 
 
 def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> Forest:
-    """The trees of a booster; a booster that was stopped early must have been cut to its best tree.
+    """Convert the trees of a booster; one that stopped early must have been cut to its best tree.
 
     Args:
         booster: trees (``gbtree`` or ``dart``).
-        n_columns: how many columns rows have; None: as the booster says.
+        n_columns: number of columns of rows; None: the booster's.
 
     Raises:
         DataError: the booster is linear, its objective is not known here, or its leaves are vectors.
@@ -47,26 +47,23 @@ def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> For
     targets = max(int(params["num_class"]), int(params.get("num_target", 1)), 1)
     base = _base(params["base_score"], objective, targets)
     about = {"link": _LINKS.get(objective, "identity"), "rule": "lt", "dtype": "float32"}
-    return grow(_trees_of(learner["gradient_booster"]), columns, base, **about)
-
-
-def _trees_of(booster: Mapping[str, Any]) -> list[Tree]:
-    """The trees, each times its weight."""
-    if booster["name"] not in ("gbtree", "dart"):
-        raise DataError(f"XGBoost's {booster['name']} has no trees to export", remedy="Train with booster='gbtree'")
-    model = booster.get("gbtree", booster)["model"]
-    weights = booster.get("weight_drop", [1.0] * len(model["trees"]))
-    return [_tree(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
+    saved = learner["gradient_booster"]
+    if saved["name"] not in ("gbtree", "dart"):
+        raise DataError(f"XGBoost's {saved['name']} has no trees to export", remedy="Train with booster='gbtree'")
+    model = saved.get("gbtree", saved)["model"]
+    weights = saved.get("weight_drop", [1.0] * len(model["trees"]))  # of dart
+    trees = [_tree(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
+    return grow(trees, columns, base, **about)
 
 
 def _base(text: str, objective: str, targets: int) -> np.ndarray:
-    """The base score as a margin: one number, since version 3 in brackets, or several; float32 as XGBoost has them."""
-    said = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)
+    """Convert the base score to a margin, in float32 as XGBoost does."""
+    score = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)  # in brackets since version 3
     if objective in _LOGITS:
-        said = -np.log((1 / said - 1).astype(np.float64))
+        score = -np.log((1 / score - 1).astype(np.float64))
     elif _LINKS.get(objective) == "exp":
-        said = np.log(said.astype(np.float64))
-    return np.broadcast_to(said.astype(np.float32), (targets,)).astype(np.float64)
+        score = np.log(score.astype(np.float64))
+    return np.broadcast_to(score.astype(np.float32), (targets,)).astype(np.float64)
 
 
 def _tree(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
@@ -96,7 +93,7 @@ def _tree(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
 
 
 def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
-    """The same trees under an objective that leaves margins as they are, for servers that give no margins.
+    """Return the same trees under an objective that leaves margins as they are, for servers without margins.
 
     Args:
         booster: trees of one target.
@@ -109,10 +106,10 @@ def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
         raise DataError(
             f"a booster of {forest.targets} targets has no objective of margins", remedy="Give one of one target"
         )
-    said = json.loads(booster.save_raw("json"))
-    learner = said["learner"]
+    saved = json.loads(booster.save_raw("json"))
+    learner = saved["learner"]
     params = learner["learner_model_param"]
     several = params["base_score"].startswith("[")  # as version 3 writes it
     params["base_score"] = f"[{float(forest.base[0])!r}]" if several else repr(float(forest.base[0]))
     learner["objective"] = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}
-    return xgb.Booster(model_file=bytearray(json.dumps(said).encode()))
+    return xgb.Booster(model_file=bytearray(json.dumps(saved).encode()))

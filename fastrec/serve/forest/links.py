@@ -1,10 +1,10 @@
-"""What objectives make of margins, as ONNX nodes."""
+"""Links of objectives, from margins to predictions, as ONNX nodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest.forest import Link
 
 _NODES: dict[Link, str] = {
@@ -17,17 +17,8 @@ _NODES: dict[Link, str] = {
 
 
 def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) -> tuple[list[Any], list[Any]]:
-    """The ONNX nodes of a link.
-
-    Args:
-        link, scale: of a ``Forest``.
-        margin, y: names of the margins and of what is made of them, both float64 ``[n, targets]``.
-        prefix: what other names begin with.
-
-    Returns:
-        Nodes in order, and initializers.
-    """
-    graph = Graph(prefix)
+    """Build the ONNX nodes of a link, from ``margin`` to ``y``: float64 ``[n, targets]``."""
+    graph = NodeList(prefix)
     if scale != 1.0:
         margin = graph.node("Mul", margin, graph.number(scale))
     if link == "signed_square":

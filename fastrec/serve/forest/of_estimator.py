@@ -1,4 +1,4 @@
-"""The trees of fastrec's own estimators, with what their ``predict`` makes of them."""
+"""Convert the trees of fastrec's own estimators, with the steps of their ``predict``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGB
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.catboost_model import _EXPONENTS
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest.forest import Forest
 from fastrec.serve.forest.from_catboost import forest_of_catboost
 from fastrec.serve.forest.from_lightgbm import forest_of_lightgbm
@@ -21,18 +21,16 @@ from fastrec.serve.forest.from_xgboost import forest_of_xgboost
 from fastrec.serve.forest.links import link_nodes
 from fastrec.validate.tasks import Task
 
-_ABSENT = -1e300  # the margin of a class that no tree knows: a softmax makes it 0
-
 
 @dataclass(frozen=True)
 class EstimatorForests:
     """One forest, or the constant that is predicted, for each output of an estimator.
 
     Args:
-        parts: the outputs; their links are those that ``predict`` applies (none in ranking).
-        inputs: what makes the matrix that the trees look at of a table.
-        task: what was learned.
-        start: a column of margins to start from, in place of ``base``; None: none.
+        parts: the outputs, with the links of ``predict`` (none in ranking).
+        inputs: converts a table to the trees' matrix.
+        task: the estimator's.
+        start: a column of margins instead of ``base``, if any.
     """
 
     parts: tuple[Forest | float, ...]
@@ -42,35 +40,32 @@ class EstimatorForests:
 
     @property
     def dtype(self) -> Literal["float32", "float64"]:
-        """What the rows that ``nodes`` takes must be."""
+        """The dtype of the rows that ``nodes`` takes."""
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
     def nodes(self, x: str, y: str, *, prefix: str, start: str | None = None) -> tuple[list[Any], list[Any]]:
-        """The ONNX nodes that make of rows what ``predict`` makes of them.
+        """Build the ONNX nodes of ``predict``: nodes in order, and initializers.
 
         Args:
-            x: name of the matrix that ``inputs.matrix`` makes: ``dtype``, ``[n, columns]``, NaN where missing.
+            x: name of the matrix of ``inputs.matrix``: ``dtype``, ``[n, columns]``, NaN if missing.
             y: name of the predictions: float64 ``[n]`` or ``[n, k]``.
-            prefix: what names of everything between begin with.
-            start: where ``start`` is a column, the name of its values: float32 ``[n]``.
-
-        Returns:
-            Nodes in order, and initializers.
+            prefix: of all other names.
+            start: name of the values of the column ``start``, if there is one: float32 ``[n]``.
         """
-        graph = Graph(prefix)
-        said = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
-        whole = said[0] if len(said) == 1 else graph.node("Concat", *said, axis=1)
+        graph = NodeList(prefix)
+        outputs = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
+        whole = outputs[0] if len(outputs) == 1 else graph.node("Concat", *outputs, axis=1)
         one = graph.constant(np.array([1]))
         if self.task == "multiclass":
             graph.named("Div", [whole, graph.node("ReduceSum", whole, one, keepdims=1)], y)
-        elif len(said) == 1:
+        elif len(outputs) == 1:
             graph.named("Squeeze", [whole, one], y)
         else:
             graph.named("Identity", [whole], y)
         return graph.nodes, graph.initializers
 
-    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: Graph) -> str:
-        """The name of what one output says: ``[n, 1]``, of a multiclass task ``[n, k]``."""
+    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: NodeList) -> str:
+        """Add one output: ``[n, 1]``, or ``[n, k]`` for a multiclass task; return its name."""
         one = graph.constant(np.array([1]))
         if isinstance(part, float):
             shape = graph.node("Concat", graph.node("Shape", x, start=0, end=1), one, axis=0)
@@ -85,7 +80,7 @@ class EstimatorForests:
 
 
 def forests_of(estimator: Estimator) -> EstimatorForests:
-    """The trees of a trained estimator.
+    """Convert the trees of a trained estimator.
 
     Args:
         estimator: ``XGBRanker``, ``XGBModel``, ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees.
@@ -129,8 +124,7 @@ def _of_trees(estimator: XGBModel | LGBMModel | CatBoostModel, trees: Any) -> Fo
 
 
 def _raw(forest: Forest) -> Forest:
-    """Margins as they are."""
-    return replace(forest, link="identity", scale=1.0)
+    return replace(forest, link="identity", scale=1.0)  # the estimator predicts margins
 
 
 def _of_sklearn(model: Any, task: Task, k: int) -> Forest:
@@ -138,6 +132,6 @@ def _of_sklearn(model: Any, task: Task, k: int) -> Forest:
     if task != "multiclass":
         return forest
     classes = np.asarray(model.classes_).astype(np.int64)  # a class may have had no row
-    base = np.full(k, _ABSENT if forest.link == "softmax" else 0.0)
+    base = np.full(k, -1e300 if forest.link == "softmax" else 0.0)  # a softmax makes the absent classes 0
     base[classes] = forest.base
     return replace(forest, base=base, target=classes[forest.target])

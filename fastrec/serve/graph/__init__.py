@@ -1,5 +1,5 @@
-"""How columns, features, nets and stacks become nodes of one ONNX graph.
+"""Build one ONNX graph of columns, features, nets and a stack.
 
-``builder.py`` collects nodes; ``tensor.py`` is a tensor that writes nodes instead of computing, so that the code that
-made the training's features makes the graph too; ``columns.py`` gives generators such tensors as a table's columns.
+``builder.py`` collects nodes. ``tensor.py`` has a tensor that writes nodes instead of computing, so that the code of
+training features writes the graph too; ``columns.py`` gives such tensors to generators as a table's columns.
 """

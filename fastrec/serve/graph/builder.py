@@ -1,4 +1,4 @@
-"""``Graph``: nodes, constants and inputs of an ONNX model that is being made."""
+"""Build ONNX models: nodes, constants and inputs of a ``Graph``."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Any
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.serve.forest._onnx import onnx
 
 OPSET, ML_OPSET, IR = 20, 5, 10
 CONTRIBUTED = "com.microsoft"  # domain of operators that onnxruntime alone has
-ROWS = "rows"  # what the first dimension of inputs and outputs is called
-_LARGE = 1 << 10  # bytes: smaller constants stay in the file beside external data
-_LIMIT = 2_000_000_000  # protobuf's largest message is 2 GiB
+ROWS = "rows"  # name of the first dimension of inputs and outputs
 
 
 @dataclass
-class Cut:
-    """A value of a graph at which it may be cut.
+class GraphCut:
+    """A value of a graph at which it may be cut into parts.
 
     Args:
-        name: what it is called in the parts.
-        value: its name in the graph.
-        dtype: numpy's name of the type that passes between the parts.
+        name: in the parts.
+        value: in the graph.
+        dtype: numpy's name of its type between the parts.
         width: of ``[rows, width]``; None: ``[rows]``.
-        inner: the type that the graph has there; None: the same.
+        inner: its type in the graph; None: the same.
     """
 
     name: str
@@ -40,25 +39,18 @@ class Cut:
 
 
 @dataclass
-class Part:
-    """A part of a graph.
-
-    Args:
-        name: its name.
-        kind: ``'onnx'`` or ``'xgboost'``.
-        inputs, outputs: the values that it reads and makes.
-        booster: of XGBoost's part its trees.
-    """
+class GraphPart:
+    """A part of a graph: ``kind`` is ``'onnx'`` or ``'xgboost'`` (with its ``booster``)."""
 
     name: str
     kind: str
-    inputs: list[Cut]
-    outputs: list[Cut]
+    inputs: list[GraphCut]
+    outputs: list[GraphCut]
     booster: Any = None
 
 
 class Graph:
-    """Nodes in the order in which they are computed, each made once: equal nodes on equal inputs share a result."""
+    """Nodes in the order in which they are computed; equal nodes on equal inputs share a result."""
 
     def __init__(self) -> None:
         self._onnx = onnx()
@@ -69,13 +61,13 @@ class Graph:
         self._named: dict[Any, Any] = {}
         self._count = 0
         self.known: dict[str, list[tuple[str, np.ndarray]]] = {}  # value → its places among known keys, and the keys
-        self.scope = "graph"  # what nets and forests that are written now belong to
-        self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
-        self.hashed: set[str] = set()  # inputs of text that are taken apart letter by letter
-        self.marks: list[Part] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
+        self.scope = "graph"  # name of the model whose nets and forests are being written
+        self.compress: Callable[[Any], Any] | None = None  # applied to nets' models
+        self.hashed: set[str] = set()  # inputs of text that are hashed letter by letter
+        self.marks: list[GraphPart] = []  # possible parts (see ``fastrec.serve.parts``)
 
     def input(self, name: str, dtype: Any, shape: tuple[int | str, ...] = (ROWS,)) -> str:
-        """An input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
+        """Add an input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
 
         Raises:
             DataError: there is an input of that name already.
@@ -87,67 +79,67 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs, in the order in which they were asked for."""
+        """Names of the inputs, in the order of their first use."""
         return tuple(self._inputs)
 
     def drop_unread_inputs(self) -> set[str]:
-        """Forget the inputs that no output depends on; the names of the others."""
+        """Remove inputs that no output depends on; return the names of the others."""
         read = {n for node in self.model().graph.node for n in node.input} & set(self._inputs)
         self._inputs = {n: t for n, t in self._inputs.items() if n in read}
         return read
 
     def output(self, name: str, value: str, dtype: Any, width: int | str | None = None) -> None:
-        """Give a result out under a name: ``[rows]``, or ``[rows, width]``."""
+        """Name a result as an output: ``[rows]``, or ``[rows, width]``."""
         self._outputs[name] = value, self.type_of(dtype), width
 
     def constant(self, value: Any, dtype: Any = None) -> str:
-        """A constant; equal ones share their place."""
+        """Add a constant; equal ones are stored once."""
+        # ascontiguousarray would turn a scalar into a vector
         array = np.ascontiguousarray(np.asarray(value, dtype)) if np.ndim(value) else np.asarray(value, dtype)
         key = "constant", array.dtype.str, array.shape, _digest(array)
         if key not in self._named:
-            self._named[key] = self._fresh("c")
+            self._named[key] = self.fresh("c")
             self._constants[self._named[key]] = array
         return self._named[key]
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", shared: bool = True, **attributes: Any):
-        """A node; its result's name, or the names of all of several.
+        """Add a node, unless an equal one exists and ``shared``; return its result's name, or a tuple of names.
 
-        Args:
-            kind: the operator.
-            *inputs: names of values; ``''``: left out.
-            outputs: how many results.
-            domain: the operator's domain.
-            shared: an equal node that is there already is taken instead.
-            **attributes: numbers, text, lists of these, numpy arrays (tensors).
+        An input ``''`` is left out. Attributes are numbers, text, lists of these, or numpy arrays (tensors).
         """
-        key = kind, inputs, outputs, domain, _hashable(attributes)
+        marks = []
+        for name, value in sorted(attributes.items()):
+            if isinstance(value, np.ndarray):
+                value = value.dtype.str, value.shape, _digest(value)
+            marks.append((name, tuple(value) if isinstance(value, list) else value))
+        key = kind, inputs, outputs, domain, tuple(marks)
         if shared and key in self._named:
             return self._named[key]
-        made = [self._fresh(kind) for _ in range(outputs)]
-        given = {n: self._attribute(v) for n, v in attributes.items()}
-        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), made, domain=domain, **given))
-        result: Any = made[0] if outputs == 1 else tuple(made)
+        names = [self.fresh(kind) for _ in range(outputs)]
+        tensor = self._onnx.numpy_helper.from_array
+        given = {n: tensor(v) if isinstance(v, np.ndarray) else v for n, v in attributes.items()}
+        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), names, domain=domain, **given))
+        result: Any = names[0] if outputs == 1 else tuple(names)
         if shared:
             self._named[key] = result
         return result
 
     def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
-        """The nodes of another model (an ``onnx.ModelProto``), its inputs fed by values of this graph.
+        """Add the nodes of another model (an ``onnx.ModelProto``); return the names of its outputs here.
 
         Args:
             model: a model of the same opset.
             feeds: one value for each of its inputs.
-            prefix: what its names begin with here, a number after it.
-
-        Returns:
-            The names of its outputs here.
+            prefix: of its names here; a number follows.
         """
+        # the copied nodes would call functions that this model lacks
         if model.functions:
             raise DataError("a net's graph has functions of its own", remedy="Inline them first")
         self._count += 1
         start, graph = f"{prefix}{self._count}_", model.graph
         names = dict(zip([i.name for i in graph.input], feeds, strict=True)) | {"": ""}
         for tensor in graph.initializer:
+            # equal weights of several folds or nets are stored once
             names[tensor.name] = self.constant(self._onnx.numpy_helper.to_array(tensor))
         for node in _in_order(graph):
             if any(a.HasField("g") for a in node.attribute):
@@ -163,50 +155,51 @@ class Graph:
         return [names[o.name] for o in graph.output]
 
     def add(self, nodes: Sequence[Any], constants: Sequence[Any]) -> None:
-        """Nodes that name values of this graph, and constants (``onnx.TensorProto``); their names must be their own."""
+        """Add nodes that name values of this graph, and constants (``onnx.TensorProto``) with new names."""
         self._nodes += nodes
         self._constants |= {t.name: self._onnx.numpy_helper.to_array(t) for t in constants}
 
     def fresh(self, word: str) -> str:
-        """A name that nothing has yet."""
-        return self._fresh(word)
+        """Return a new name."""
+        self._count += 1
+        return f"{word.lower()}_{self._count}"
 
-    def mark(self, kind: str, inputs: Sequence[Cut], output: Cut, *, booster: Any = None) -> None:
-        """Note that a net or a forest may be a part of its own: its inputs, and what it makes."""
+    def mark(self, kind: str, inputs: Sequence[GraphCut], output: GraphCut, *, booster: Any = None) -> None:
+        """Mark a net or a forest as a possible part, by its inputs and its output."""
         place = sum(m.name.startswith(f"{self.scope}_") for m in self.marks)
-        self.marks.append(Part(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
+        self.marks.append(GraphPart(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
 
     def output_value(self, name: str) -> str:
-        """The value that is given out under a name."""
+        """Return the value of an output."""
         return self._outputs[name][0]
 
-    def part(self, inputs: Sequence[Cut], outputs: Sequence[Cut]) -> tuple[Any, set[str]]:
-        """The nodes from some values to others as a model of their own, and which of its inputs it reads."""
+    def part(self, inputs: Sequence[GraphCut], outputs: Sequence[GraphCut]) -> tuple[Any, set[str]]:
+        """Build the model of the nodes from some values to others, and the set of values that it reads."""
         helper = self._onnx.helper
-        begins = []
-        for cut in inputs:
-            if cut.value != cut.name or cut.name not in self._inputs:
-                begins.append(
-                    helper.make_node("Cast", [cut.name], [cut.value], to=self.type_of(cut.inner or cut.dtype))
-                )
+        begins = [
+            helper.make_node("Cast", [cut.name], [cut.value], to=self.type_of(cut.inner or cut.dtype))
+            for cut in inputs
+            if cut.value != cut.name or cut.name not in self._inputs
+        ]
         known = {c.value for c in inputs}
         body = [n for n in self._nodes if not set(n.output) & known]
         ends = [helper.make_node("Cast", [c.value], [c.name], to=self.type_of(c.dtype)) for c in outputs]
         nodes = _needed([*begins, *body, *ends], {c.name for c in outputs})
         read = {v for n in nodes for v in n.input}
         ins = [self._info(c) for c in inputs if c.name in read]
-        tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in read]
-        return self._made(nodes, "part", ins, [self._info(c) for c in outputs], tensors), read
+        return self._model(nodes, "part", ins, [self._info(c) for c in outputs]), read
 
-    def _info(self, cut: Cut) -> Any:
+    def _info(self, cut: GraphCut) -> Any:
         if cut.name in self._inputs:
             kind, shape = self._inputs[cut.name]
         else:
             kind, shape = self.type_of(cut.dtype), (ROWS,) if cut.width is None else (ROWS, cut.width)
         return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
 
-    def _made(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any], tensors: list[Any]) -> Any:
+    def _model(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any]) -> Any:
         helper = self._onnx.helper
+        read = {n for node in nodes for n in node.input}
+        tensors = [self._onnx.numpy_helper.from_array(v, n) for n, v in self._constants.items() if n in read]
         graph = helper.make_graph(nodes, name, ins, outs, tensors)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         if any(n.domain == CONTRIBUTED for n in nodes):
@@ -214,58 +207,51 @@ class Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="fastrec")
 
     def model(self, *, name: str = "fastrec") -> Any:
-        """The model; nodes and constants that no output needs are left out."""
+        """Build the model, without nodes and constants that no output needs."""
         helper = self._onnx.helper
         ends = [helper.make_node("Identity", [value], [out]) for out, (value, _, _) in self._outputs.items()]
         nodes = _needed([*self._nodes, *ends], set(self._outputs))
-        used = {n for node in nodes for n in node.input}
         ins = [helper.make_tensor_value_info(n, t, list(s)) for n, (t, s) in self._inputs.items()]
         outs = [
             helper.make_tensor_value_info(n, t, [ROWS] if w is None else [ROWS, w])
             for n, (_, t, w) in self._outputs.items()
         ]
-        tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in used]
-        return self._made(nodes, name, ins, outs, tensors)
+        return self._model(nodes, name, ins, outs)
 
-    def save(self, path: Path, *, name: str = "fastrec") -> list[Path]:
-        """Write the model; see ``write``."""
-        return self.write(self.model(name=name), path)
-
-    def write(self, model: Any, path: Path) -> list[Path]:
-        """Write a model; constants go into a file beside it where together they pass protobuf's limit.
+    def save(self, path: Path, *, name: str = "fastrec", model: Any = None) -> list[Path]:
+        """Write a model, by default the whole; large constants go into a second file.
 
         Returns:
             The files.
         """
-        path = Path(path)
-        if sum(len(t.raw_data) for t in model.graph.initializer) <= _LIMIT:
+        model = self.model(name=name) if model is None else model
+        # protobuf's largest message is 2 GiB
+        if sum(len(t.raw_data) for t in model.graph.initializer) <= limits.ONNX_FILE_BYTES:
             path.write_bytes(model.SerializeToString())
             return [path]
-        beside = f"{path.name}.data"
-        options = {"location": beside, "size_threshold": _LARGE, "convert_attribute": False}
+        data = f"{path.name}.data"
+        # small constants stay in the first file
+        options = {"location": data, "size_threshold": 1024, "convert_attribute": False}
         self._onnx.save_model(model, str(path), save_as_external_data=True, **options)
-        return [path, path.with_name(beside)]
+        return [path, path.with_name(data)]
 
-    def _fresh(self, word: str) -> str:
-        self._count += 1
-        return f"{word.lower()}_{self._count}"
+    def export(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write ``model.onnx``, and add its files and digest to ``about``, the content of ``serving.json``."""
+        path = folder / "model.onnx"
+        files = [f.name for f in self.save(path, name=str(about["name"]))]
+        sha = hashlib.sha256(path.read_bytes()).hexdigest()
+        about["model"] = {"file": path.name, "files": files, "sha256": sha}
 
     def type_of(self, dtype: Any) -> int:
-        """ONNX's number of a numpy dtype."""
+        """Return ONNX's number of a numpy dtype."""
         kind = np.dtype(dtype)
         if kind.kind in "OU":
             return self._onnx.TensorProto.STRING
         return self._onnx.helper.np_dtype_to_tensor_dtype(kind)
 
-    def _tensor(self, array: np.ndarray, name: str = "") -> Any:
-        return self._onnx.numpy_helper.from_array(array, name)
-
-    def _attribute(self, value: Any) -> Any:
-        return self._tensor(value) if isinstance(value, np.ndarray) else value
-
 
 def _in_order(graph: Any) -> list[Any]:
-    """A graph's nodes, each after those that make what it reads."""
+    """Sort a graph's nodes topologically."""
     known = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
     left, ordered = list(graph.node), []
     while left:
@@ -280,25 +266,16 @@ def _in_order(graph: Any) -> list[Any]:
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that the wanted results are made by, in their order."""
-    kept = []
+    needed = []
     for node in reversed(nodes):
         if wanted & set(node.output):
-            kept.append(node)
+            needed.append(node)
             wanted |= set(node.input)
-    return kept[::-1]
+    return needed[::-1]
 
 
 def _digest(array: np.ndarray) -> Any:
+    # objects have no bytes to hash
     if array.dtype == object:
         return tuple(array.ravel().tolist())
     return array.tobytes() if array.nbytes < 64 else hashlib.sha256(array.tobytes()).digest()
-
-
-def _hashable(attributes: dict[str, Any]) -> Any:
-    made = []
-    for name, value in sorted(attributes.items()):
-        if isinstance(value, np.ndarray):
-            value = value.dtype.str, value.shape, _digest(value)
-        made.append((name, tuple(value) if isinstance(value, list) else value))
-    return tuple(made)

@@ -1,4 +1,4 @@
-"""Columns of a graph: what generators, procs and models read instead of a table's columns."""
+"""Symbolic columns and tables, which generators, procs and models read instead of a table's columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_TEXT, OTHER_NO_TEXT = "", "\0"  # missing text; the second where "" is a valu
 
 @dataclass(frozen=True, eq=False)
 class GraphColumn(Column):
-    """A column whose values are a graph's.
+    """A column with symbolic values.
 
     ``text``: the value's name of one of text, whose ``values`` are none. ``marked``: a missing value is one that no
     other value can be (NaN, an input's mark), so that looking it up finds nothing.
@@ -46,11 +46,7 @@ class GraphColumn(Column):
             return GraphTensor(graph, made, torch.empty(N, dtype=torch.bool, device="meta"))
         if self.missing is not None:
             return self.missing
-        if isinstance(self.values, torch.Tensor):
-            return self.values.isnan() if self.values.is_floating_point() else torch.zeros(N, dtype=torch.bool)
-        if self.values.is_floating_point():
-            return self.values.isnan()
-        return torch.zeros(N, dtype=torch.bool)
+        return self.values.isnan() if self.values.is_floating_point() else torch.zeros(N, dtype=torch.bool)
 
     def number(self, dtype: torch.dtype = torch.float64) -> Any:
         """See ``Column.number``."""
@@ -67,20 +63,20 @@ class GraphColumn(Column):
         return GraphCoded([self])
 
     def take(self, rows: Any) -> Column:
-        """Refused: see ``Column.take``."""
+        """Refuse: a graph has all rows."""
         raise NotInGraphError("rows of a column are chosen", column=self.name, remedy="Compute it outside")
 
     def slice(self, start: int, stop: int) -> Column:
-        """The column itself: its rows are not there yet."""
+        """Return the column itself."""
         return self
 
     def to(self, device: Any) -> Column:
-        """The column itself."""
+        """Return the column itself."""
         return self
 
 
 class GraphCoded(Coded):
-    """Columns as a key, looked up in known keys alone."""
+    """Columns as a key, which can be looked up in known keys."""
 
     def __init__(self, columns: Sequence[Any]) -> None:
         for name, value in (("columns", list(columns)), ("_cache", {}), ("is_sorted", False)):
@@ -88,13 +84,13 @@ class GraphCoded(Coded):
 
     @property
     def codes(self) -> Any:  # type: ignore[override]
-        """Refused: rows are not there to be coded."""
+        """Refused: rows are unknown until the graph runs."""
         raise NotInGraphError("rows are coded among themselves", remedy="Compute this column outside of the graph")
 
     keys = codes  # type: ignore[assignment]
 
     def in_order(self) -> Coded:
-        """Refused: see ``codes``."""
+        """Refuse, see ``codes``."""
         return self.codes
 
     def recode(self, known: Keys) -> Any:
@@ -104,12 +100,7 @@ class GraphCoded(Coded):
 
 
 class GraphTable(Table):
-    """A table of a graph's columns.
-
-    Args:
-        columns: name → column, or tensor.
-        later: name → what makes a column when it is first read.
-    """
+    """A table of symbolic columns; ``later``: name → function that creates the column when it is first read."""
 
     def __init__(self, columns: Mapping[str, Any], *, later: Mapping[str, Callable[[], Column]] | None = None) -> None:
         super().__init__({})
@@ -117,13 +108,14 @@ class GraphTable(Table):
         self.later = dict(later or {})
 
     def __getitem__(self, name: str) -> Column:
+        # inputs are created on first use: the graph takes only columns that are read
         if name not in self._columns and name in self.later:
             self._columns[name] = self.later[name]()
         return super().__getitem__(name)
 
     @property
     def names(self) -> list[str]:
-        """The columns' names, those that are made later among them."""
+        """The columns' names, including columns that are created later."""
         return list(dict.fromkeys([*self._columns, *self.later]))
 
     def __contains__(self, name: object) -> bool:
@@ -142,7 +134,7 @@ class GraphTable(Table):
         return GraphTable({**self._columns, **columns}, later=self.later)
 
     def slice(self, start: int, stop: int) -> Table:
-        """The table itself: its rows are not there yet."""
+        """Return the table itself."""
         return self
 
     def coded(self, names: str | Sequence[str]) -> Any:
@@ -159,13 +151,13 @@ def _as_column(name: str, values: Any) -> Column:
 
 
 def as_graph_column(column: Column) -> GraphColumn:
-    """A column that a generator made, as one of the graph."""
+    """Convert a generator's column to a ``GraphColumn``."""
     if isinstance(column, GraphColumn):
         return column
     if column.kind not in ("number", "datetime", "vector"):
         raise NotInGraphError(f"is a {column.kind}", column=column.name, remedy="Compute it outside of the graph")
-    made = {"name": column.name, "missing": column.missing, "unit": column.unit, "zone": column.zone}
-    return GraphColumn(column.kind, column.values, **made)
+    about = {"name": column.name, "missing": column.missing, "unit": column.unit, "zone": column.zone}
+    return GraphColumn(column.kind, column.values, **about)
 
 
 def _graph_of(columns: Sequence[GraphColumn]) -> Graph:
@@ -176,22 +168,16 @@ def _graph_of(columns: Sequence[GraphColumn]) -> Graph:
 
 
 def input_column(graph: Graph, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
-    """An input of the graph for a column like this one.
-
-    Args:
-        graph: the graph.
-        name: the column's name.
-        column: some of its values, for kind and dtype.
-        no_text: what stands for missing text.
+    """Add an input of the graph for a column of this kind and dtype; ``no_text`` marks missing text.
 
     Raises:
-        NotInGraphError: lists and opaque columns are no inputs.
+        NotInGraphError: lists and opaque columns cannot be inputs.
     """
     return column_of(graph, graph.input(name, input_type(column)), name, column, no_text=no_text)
 
 
 def column_of(graph: Graph, value: str, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
-    """A value of the graph as a column like this one; see ``input_column``."""
+    """Wrap a value of the graph as a column of this kind and dtype; see ``input_column``."""
     if column.kind == "category" and is_text(column.distinct.type):
         placeholder = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
         empty = pa.array([], column.distinct.type)
@@ -208,7 +194,7 @@ def column_of(graph: Graph, value: str, name: str, column: Column, *, no_text: s
 
 
 def input_type(column: Column) -> Any:
-    """The numpy type of an input for a column like this one; ``object``: text.
+    """Return the numpy type of an input for such a column; ``object`` for text.
 
     Raises:
         NotInGraphError: lists and opaque columns are no inputs.
@@ -218,48 +204,42 @@ def input_type(column: Column) -> Any:
     column = column.plain()
     if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
         return np.int64
-    if column.kind == "number":  # a bool, too: so that there is a way to say that it is missing
+    if column.kind == "number":  # a bool, too: NaN marks a missing one
         narrow = column.values.dtype in (torch.float32, torch.float16, torch.bfloat16)
         return np.float32 if narrow else np.float64
     raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=column.name, remedy="Compute it outside")
 
 
 def type_of_input(column: Column) -> str:
-    """The type that ``input_column`` gives a column: ``'string'``, ``'int64'``, ``'float32'`` or ``'float64'``."""
-    if column.kind == "category" and is_text(column.distinct.type):
-        return "string"
-    column = column.plain()
-    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
-        return "int64"
-    return "float32" if column.kind == "number" and column.values.dtype == torch.float32 else "float64"
+    """Name the type that ``input_column`` gives a column: ``'string'``, ``'int64'``, ``'float32'`` or ``'float64'``."""
+    kind = input_type(column)
+    return "string" if kind is object else np.dtype(kind).name
 
 
 def no_text_of(column: Column) -> str:
-    """What stands for missing text in a column like this one, where ``""`` may be a value of its own."""
+    """Return the mark of missing text: ``""``, or another if ``""`` is a value of the column."""
     if column.kind != "category" or not is_text(column.distinct.type):
         return NO_TEXT
     return OTHER_NO_TEXT if pc.any(pc.equal(column.distinct, "")).as_py() else NO_TEXT
 
 
 def described(name: str, column: Column, *, made: bool = False, text: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A column as ``serving.json`` describes inputs.
+    """Describe a column as an input, for ``serving.json``.
 
-    Args:
-        name, column: the column.
-        made: the server makes it from events.
-        text: how the run reads its text (``Reading.written``); None: as values of other columns.
+    ``made``: a server computes it from events. ``text``: how the run reads its text (``Reading.written``).
     """
     kind = type_of_input(column)
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)
     time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
-    said = {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
-    return said if text is None else {**said, "text": text}
+    about = {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
+    return about if text is None else {**about, "text": text}
 
 
 def encode(vocab: Vocab, column: Column) -> Any:
-    """``Vocab.encode`` of a column of the graph: int64 ``[rows]``."""
+    """Encode a column by a vocabulary, as ``Vocab.encode`` does: int64 ``[rows]``."""
     column = as_graph_column(column)
     values, codes = vocab.values, np.arange(len(vocab.reserved), len(vocab))
+    # rare values share a code, unlike unknown ones
     if vocab.rare is not None and len(vocab.rare):
         values = pa.concat_arrays([values, vocab.rare])
         codes = np.append(codes, np.full(len(vocab.rare), vocab.reserved.index(RARE)))

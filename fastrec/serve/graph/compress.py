@@ -1,4 +1,4 @@
-"""A net's model in fewer bits."""
+"""Compress a net's model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ Compress = Literal["float16", "int8"]
 
 
 def compressed(model: Any, how: Compress) -> Any:
-    """A net's model (``onnx.ModelProto``) with its weights in 16 bits, or its matrix products in 8.
+    """Convert a net's model (``onnx.ModelProto``) to weights of 16 bits, or matrix products of 8.
 
-    Args:
-        model: inputs and outputs stay as they are.
-        how: ``'float16'``, or ``'int8'``: weights by a scale each, activations by one for every batch (dynamic).
+    Inputs and outputs stay as they are. ``'int8'`` has a scale for each weight, and one for the activations of a batch.
 
     Raises:
         DataError: there is no such way.

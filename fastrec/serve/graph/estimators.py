@@ -1,4 +1,4 @@
-"""Trained estimators in a graph: what each predicts of a graph's rows."""
+"""Write trained estimators into a graph."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from fastrec.estimators import Estimator, XGBModel, XGBRanker
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forests_of
-from fastrec.serve.graph.builder import Cut
+from fastrec.serve.graph.builder import GraphCut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.linear import linear_prediction
 from fastrec.serve.graph.list_events import GraphEvents, session_outputs
 from fastrec.serve.graph.nets import _matrix, net_outputs
-from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, registrar, value_of
 from fastrec.table import Vocab
 
-_WRITERS: dict[str, Callable[[Any, Any], Any]] = {}
+_WRITERS: dict[str, Callable[[Any, Any], Any]] = {}  # class of estimators → function that writes it
+writer = registrar(_WRITERS)
 
 
 @dataclass
 class GraphRows:
-    """Rows of a graph, with what estimators ask of ``Rows``.
+    """Symbolic rows, with the attributes of ``Rows`` that estimators read.
 
     Args:
         table: the columns.
         task: the task.
-        cats, conts: which of them are categories, and numbers.
-        n_outputs: how many classes or targets.
+        cats, conts: names of categories, and of numbers.
+        n_outputs: number of classes or targets.
         lists: of a ranking: the lists.
-        events: what was before the lists; None: the graph has no such inputs.
+        events: events before the lists, if the graph has such inputs.
     """
 
     table: GraphTable
@@ -50,20 +51,21 @@ class GraphRows:
 
     @property
     def n_scores(self) -> int:
-        """How many numbers are predicted for a row."""
+        """Number of predictions for a row."""
         return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
 
     def with_table(self, table: GraphTable, conts: Sequence[str]) -> GraphRows:
-        """The same rows with other columns, numbers all of them."""
+        """Return the same rows with other columns, all numbers."""
         return GraphRows(table, self.task, [], list(conts), self.n_outputs, self.lists)
 
 
 def prediction(model: Estimator, rows: GraphRows) -> Any:
-    """What an estimator predicts: float64 ``[rows]`` or ``[rows, k]``.
+    """Write an estimator's prediction: float64 ``[rows]`` or ``[rows, k]``.
 
     Raises:
         NotInGraphError: there is no such way for its kind.
     """
+    # a subclass is written as its parent, unless it has its own writer
     for kind in type(model).__mro__:
         if kind.__name__ in _WRITERS:
             return _WRITERS[kind.__name__](model, rows)
@@ -75,20 +77,6 @@ def prediction(model: Estimator, rows: GraphRows) -> Any:
     )
 
 
-def writer(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
-    """Take a function as what writes estimators of these classes."""
-
-    def take(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        for name in names:
-            _WRITERS[name] = function
-        return function
-
-    return take
-
-
-# Nets ----------------------------------------------------------------------------------------------------------------
-
-
 @writer("NetRanker")
 def _net_ranker(model: Any, rows: GraphRows) -> Any:
     return net_outputs(model._trained, rows.table)[:, 0]
@@ -96,7 +84,7 @@ def _net_ranker(model: Any, rows: GraphRows) -> Any:
 
 @writer("SessionRanker")
 def _session_ranker(model: Any, rows: GraphRows) -> Any:
-    if rows is None or rows.events is None:  # never scored without them
+    if rows is None or rows.events is None:  # without events it would score like another model
         raise NotInGraphError(
             f"{model.name} ({type(model).__name__}, {model.architecture.model.__name__}) reads the events before a "
             "list, which the graph of a run has not",
@@ -111,19 +99,17 @@ def _net_model(model: Any, rows: GraphRows) -> Any:
 
 
 def mean(parts: list[Any]) -> Any:
-    """The mean of predictions, added in their order."""
+    """Write the mean of predictions, added in their order."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part
     return total / len(parts) if len(parts) > 1 else total
 
 
-# Trees ---------------------------------------------------------------------------------------------------------------
-
-
 @writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
 def _trees(model: Any, rows: GraphRows) -> Any:
     parts = [model._booster] if isinstance(model, XGBRanker) else model._parts
+    # XGBoost's own file can be a part only if its trees read the matrix as it is
     plain = isinstance(model, XGBRanker) or (isinstance(model, XGBModel) and not model.native_cats)
     return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, parts if plain else None)
 
@@ -131,24 +117,29 @@ def _trees(model: Any, rows: GraphRows) -> Any:
 def _grown(
     forests: EstimatorForests, matrix: GraphTensor, rows: GraphRows, boosters: Sequence[Any] | None = None
 ) -> GraphTensor:
-    """What an estimator's trees predict of a matrix as in training; ``boosters``: XGBoost's own, where they are."""
+    """Write the prediction of an estimator's trees; ``boosters``: XGBoost's own, if there are any."""
     graph = matrix.graph
+    # trees compare in the dtype of their training
     matrix = matrix.to(torch.float64 if forests.dtype == "float64" else torch.float32)
-    start = None if forests.start is None else as_value(rows.table[forests.start].number(torch.float32), torch.float32)
+    start = None
+    if forests.start is not None:
+        start = value_of(graph, rows.table[forests.start].number(torch.float32), torch.float32)
     prefix = graph.fresh("forest")
-    graph.add(*forests.nodes(matrix.value, f"{prefix}_said", prefix=prefix, start=start))
+    graph.add(*forests.nodes(matrix.value, f"{prefix}_predicted", prefix=prefix, start=start))
     for i, part in enumerate(forests.parts):
         if isinstance(part, Forest):
             own = None if boosters is None or part.targets > 1 or forests.start is not None else boosters[i]
-            given = Cut("", matrix.value, forests.dtype, matrix.shape[1])
-            sums = Cut("", f"{prefix}_p{i}_margin", "float64" if own is None else "float32", part.targets, "float64")
+            given = GraphCut("", matrix.value, forests.dtype, matrix.shape[1])
+            sums = GraphCut(
+                "", f"{prefix}_p{i}_margin", "float64" if own is None else "float32", part.targets, "float64"
+            )
             graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
     shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
-    return GraphTensor(graph, f"{prefix}_said", torch.empty(shape, dtype=torch.float64, device="meta"))
+    return GraphTensor(graph, f"{prefix}_predicted", torch.empty(shape, dtype=torch.float64, device="meta"))
 
 
 def margins(forest: Forest, matrix: GraphTensor) -> GraphTensor:
-    """What trees add up to, without what they start from: float64 ``[rows, targets]``."""
+    """Write the sums of leaves without the base: float64 ``[rows, targets]``."""
     graph = matrix.graph
     prefix = graph.fresh("forest")
     graph.add(*forest.nodes(matrix.value, f"{prefix}_sums", prefix=prefix, base=False))
@@ -156,7 +147,7 @@ def margins(forest: Forest, matrix: GraphTensor) -> GraphTensor:
 
 
 def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
-    """``TreeInputs.matrix`` of a graph's rows: float32 ``[rows, columns]``."""
+    """Write ``TreeInputs.matrix``: float32 ``[rows, columns]``."""
     columns = []
     for name in inputs.names:
         if name in inputs.vocabs:
@@ -168,19 +159,16 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
     return _matrix(some, columns, torch.float32).clamp(-_LARGEST, _LARGEST)
 
 
-# scikit-learn --------------------------------------------------------------------------------------------------------
-
-
 @writer("SKModel")
 def _sk_model(model: Any, rows: GraphRows) -> Any:
     dense = isinstance(model._inputs, DenseInputs)
     matrix = (dense_matrix if dense else tree_matrix)(model._inputs, rows.table)
-    said = linear_prediction(model._parts, matrix, model._task, model._n_outputs)
-    return _grown(forests_of(model), matrix, rows) if said is None else said
+    predicted = linear_prediction(model._parts, matrix, model._task, model._n_outputs)
+    return _grown(forests_of(model), matrix, rows) if predicted is None else predicted
 
 
 def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
-    """``DenseInputs.matrix`` of a graph's rows: float64 ``[rows, columns]``."""
+    """Write ``DenseInputs.matrix``: float64 ``[rows, columns]``."""
     columns: list[Any] = []
     for name in inputs.inputs.names:
         if name in inputs.numbers:
@@ -193,9 +181,6 @@ def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
         else:
             columns += [(codes == i).double() for i in range(1, len(vocab))]
     return _matrix(next(c.graph for c in columns if isinstance(c, GraphTensor)), columns, torch.float64)
-
-
-# Rules and what wraps others -----------------------------------------------------------------------------------------
 
 
 @writer("ConstantModel")
@@ -228,8 +213,3 @@ def _column_ranker(model: Any, rows: GraphRows) -> Any:
         values = rows.table[name].number()
         keys.append((torch.where(values.isnan(), torch.inf, values), False))
     return -rows.lists.place(keys).double()
-
-
-def as_value(values: GraphTensor, dtype: torch.dtype) -> str:
-    """The name of a tensor's value as a dtype."""
-    return value_of(values.graph, values, dtype)

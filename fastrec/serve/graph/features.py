@@ -1,4 +1,4 @@
-"""A FeatureSet's steps in a graph: which can be, and the columns that they make."""
+"""Write a FeatureSet's steps into a graph, and name those that cannot be written."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from fastrec.features.base import Feature, Fitted, Grouped, RowWise
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.hashing import hashed, hashed_together
-from fastrec.serve.graph.tensor import NotInGraphError
+from fastrec.serve.graph.tensor import NotInGraphError, registrar
 from fastrec.table import Column
 
-_WRITERS: dict[str, Callable[[Any, GraphTable, Places], dict[str, Column]]] = {}
+_WRITERS: dict[str, Callable[..., dict[str, Column]]] = {}  # class of generators → function that writes it
+writer = registrar(_WRITERS)
 
 
 @dataclass
-class Places:
-    """What steps may use beside the columns.
-
-    Args:
-        lists: of a ranking: its lists, and the column that names them.
-        list_column: that column's name.
-    """
+class ListScope:
+    """The lists of a ranking, and the column that names them."""
 
     lists: GraphGroups | None = None
     list_column: str | None = None
@@ -35,19 +31,14 @@ class Places:
 
 @dataclass
 class Served:
-    """Which steps of a FeatureSet are in a graph.
-
-    Args:
-        inside: the steps that are.
-        outside: output of a step that is not → why.
-    """
+    """The steps of a FeatureSet that are in a graph, and for each output of the others why they are not."""
 
     inside: list[Feature] = field(default_factory=list)
     outside: dict[str, str] = field(default_factory=dict)
 
 
-def write_step(step: Feature, table: GraphTable, places: Places) -> dict[str, Column]:
-    """The columns that a step makes of a graph's rows.
+def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str, Column]:
+    """Write a step's columns.
 
     Raises:
         NotInGraphError: it has no form in a graph.
@@ -56,46 +47,36 @@ def write_step(step: Feature, table: GraphTable, places: Places) -> dict[str, Co
     name = type(step).__name__
     try:
         if name in _WRITERS:
-            made = _WRITERS[name](step, table, places)
+            columns = _WRITERS[name](step, table, places)
         elif isinstance(step, Grouped):
             raise NotInGraphError(f"{name} looks at other rows", remedy="Serve it from state")
         elif isinstance(step, RowWise):
-            made = step.compute(table)
+            columns = step.compute(table)
         else:
             assert isinstance(step, Fitted)
             state, fit = step._learned()
-            made = step.wrap(step.apply(fit, step.prepare(state, table)))
-        return {n: as_graph_column(c) for n, c in made.items()}
+            columns = step.wrap(step.apply(fit, step.prepare(state, table)))
+        return {n: as_graph_column(c) for n, c in columns.items()}
     except (FastrecError, NotImplementedError):
         raise
+    # a generator's code may fail in any way on symbolic tensors: then its columns become inputs
     except (AttributeError, TypeError, KeyError, ValueError, RuntimeError, StopIteration) as error:
         raise NotInGraphError(f"{name} has no form in a graph ({error})", remedy="Compute it outside") from error
 
 
-def writer(*names: str) -> Callable[[Any], Any]:
-    """Take a function as what writes generators of these classes."""
-
-    def take(function: Any) -> Any:
-        for name in names:
-            _WRITERS[name] = function
-        return function
-
-    return take
-
-
 @writer("Log1p")
-def _log1p(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
-    # A value that has no logarithm is an error in training, and missing in a graph
+def _log1p(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+    # a value without a logarithm is an error in training; in a graph it becomes missing
     return as_columns(step.apply({c: table[c].number() for c in step.columns}))
 
 
 @writer("RowFunction")
-def _function(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _function(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     return as_columns(step.apply(step.prepare(table)))
 
 
 @writer("NaNPattern")
-def _pattern(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _pattern(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     code: Any = 0
     for i, name in enumerate(step.columns):
         code = as_graph_column(table[name]).is_missing().to(torch.int64) * (1 << i) + code
@@ -103,7 +84,7 @@ def _pattern(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 @writer("DatePart")
-def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _date_part(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     made = dict(step.apply(step.prepare(table)))
     missing = made.pop("missing")
     columns: dict[str, Column] = {}
@@ -114,7 +95,7 @@ def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column
 
 
 @writer("Categorify")
-def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _categorify(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     vocabs, made = step.vocabs, {}
     for n in step.columns:
         codes = encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n])
@@ -125,14 +106,14 @@ def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Colum
 
 
 @writer("HashEncode")
-def _hash(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _hash(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     columns = [as_graph_column(table[name_of(c)]) for c in as_list(step.cols)]
     codes = [hashed(c, step.buckets, seed=step.seed) for c in columns]
     return as_columns(dict(zip(step.outputs, codes, strict=True)))
 
 
 @writer("Cross")
-def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _cross(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     if step.buckets is not None:
         columns = [as_graph_column(table[n]) for n in step.columns]
         return step.wrap({step.outputs[0]: hashed_together(columns, step.buckets, seed=step.seed)})
@@ -141,23 +122,24 @@ def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 @writer("VectorColumns")
-def _vectors(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     _, fit = step._learned()
     names = step.columns
+    # requests have no columns of lists or vectors
     if not all(table[n].kind == "number" for n in names):
         raise NotInGraphError("lists and vectors are no inputs of a graph", remedy="Serve the run itself")
     vector = torch.stack([table[n].number() for n in names], 1)
     return step.wrap(step.apply(fit, {"vector": vector}))
 
 
-def in_lists(step: Feature, places: Places) -> bool:
-    """Whether a step looks at the rows of a request's list alone."""
+def in_lists(step: Feature, places: ListScope) -> bool:
+    """Check if a step reads only rows of the request's list."""
     within = step.within
     return places.lists is not None and within is not None and list(within) == [places.list_column]
 
 
-def lists_of(step: Feature, places: Places) -> GraphGroups:
-    """The lists that a step looks at.
+def lists_of(step: Feature, places: ListScope) -> GraphGroups:
+    """Return the lists that a step reads.
 
     Raises:
         NotInGraphError: it looks at other groups.
@@ -169,21 +151,18 @@ def lists_of(step: Feature, places: Places) -> GraphGroups:
 
 
 def written(
-    steps: Sequence[Feature], table: GraphTable, places: Places, wanted: Sequence[str]
+    steps: Sequence[Feature], table: GraphTable, places: ListScope, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
-    """All steps that can be written, in order; what the others make, the table has when it is read.
+    """Write all steps that can be written, in order; the other steps' columns become inputs.
 
     Args:
-        steps: the steps, those that others read before them.
-        table: the columns that there are.
-        places: see ``Places``.
+        steps: steps after those that they read.
+        table: the existing columns.
+        places: see ``ListScope``.
         wanted: the columns that models read.
-
-    Returns:
-        The columns, and which steps are in the graph.
     """
     served = Served()
-    needed = set(wanted)
+    needed = set(wanted)  # steps that no model reads are not written
     for step in reversed(steps):
         if needed & set(step.outputs):
             needed |= set(step.inputs)

@@ -1,52 +1,37 @@
-"""A net whose tables have been multiplied by its first layer: a lookup and a sum in place of a wide product."""
+"""A net whose embedding tables were multiplied by its first layer: a lookup and a sum replace a wide product."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.models import TabularNet
 from fastrec.models.embedding import side_by_side
 
-NARROWEST = 8  # numbers in a row: narrower tables are multiplied sooner than a hidden layer's width is read
-SPARE = 32 << 20  # bytes by which the tables of one net may grow
-
 
 def folded(net: nn.Module) -> nn.Module:
-    """A net for scoring that gives the same outputs in fewer operations, or the net itself.
+    """Return a net, on the CPU, for scoring that gives the same outputs in fewer operations, or the net itself.
 
-    The first layer of a ``TabularNet`` is linear in each column's vector, so ``table @ weights`` is made once and a
-    batch adds up rows of it: 1,024 rows of 20 columns with 1,900 numbers took 7 ms in place of 17.
-
-    Args:
-        net: in evaluation, on the CPU.
+    The first layer of a ``TabularNet`` is linear in each column's vector, so ``table @ weights`` is computed once and a
+    batch sums its rows: 1,024 rows of 20 columns with 1,900 numbers took 7 ms instead of 17.
     """
     first = net.layers[0][0] if isinstance(net, TabularNet) else None
     if not isinstance(first, nn.Linear) or net.embeds is None or not net.embeds.n_columns:
         return net
-    columns = _columns_that_fit(net, first.out_features)
-    return _Folded(net, columns).eval() if columns else net
-
-
-def _columns_that_fit(net: TabularNet, width: int) -> list[int]:
-    """Columns whose tables are wide enough, the widest first while there is room."""
     slices = net.embeds.slices[: net.embeds.n_columns]
-    room, chosen = SPARE, []
-    for i in sorted(range(len(slices)), key=lambda i: -slices[i].width):
-        growth = 4 * (slices[i].stop - slices[i].start) * (width - slices[i].width)
-        if slices[i].width >= NARROWEST and growth <= room:
+    room, columns = limits.FOLD_TABLE_BYTES, []
+    for i in sorted(range(len(slices)), key=lambda i: -slices[i].width):  # the widest first while there is room
+        growth = 4 * (slices[i].stop - slices[i].start) * (first.out_features - slices[i].width)
+        # a table narrower than 8 is multiplied faster than a row as wide as the hidden layer is read
+        if slices[i].width >= 8 and growth <= room:
             room -= max(growth, 0)
-            chosen.append(i)
-    return sorted(chosen)
+            columns.append(i)
+    return _Folded(net, sorted(columns)).eval() if columns else net
 
 
 class _Folded(nn.Module):
-    """A ``TabularNet`` that reads some columns from tables as wide as its first layer.
-
-    Args:
-        net: in evaluation.
-        columns: which of its columns.
-    """
+    """A ``TabularNet`` with tables as wide as its first layer for some columns."""
 
     def __init__(self, net: TabularNet, columns: list[int]) -> None:
         super().__init__()
@@ -66,12 +51,11 @@ class _Folded(nn.Module):
         self.register_buffer("bias", torch.zeros(first.out_features) if first.bias is None else first.bias.detach())
         self.after = nn.Sequential(*list(net.layers[0])[1:], *list(net.layers)[1:])
 
-    def forward(self, x_cat: Tensor, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """As the net's own ``forward``."""
+    def forward(self, x_cat: Tensor, x_cont: Tensor | None = None) -> Tensor:
         net = self.net
         net.embeds.check(x_cat)
         pieces = [net.embeds.look_up(i, x_cat[:, i]) for i in self.others]
-        pieces += [*net.embeds.bags(extras[: net.n_lists]), *net.dense_pieces(x_cont, extras)]
+        pieces += net.dense_pieces(x_cont, ())
         hidden = self.bias
         if pieces:
             hidden = nn.functional.linear(side_by_side(pieces), self.weight, self.bias)

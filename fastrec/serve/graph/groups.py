@@ -1,4 +1,4 @@
-"""What is made of the rows of one list together, as nodes: sums, extremes and ranks by list."""
+"""Sums, extremes and ranks within the lists of a graph's rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GraphGroups:
         self._meta = codes.meta
 
     def reduce(self, values: GraphTensor, how: str) -> GraphTensor:
-        """The sum (``'add'``), largest (``'max'``) or smallest (``'min'``) value of each row's list: float64."""
+        """Compute the sum (``'add'``), maximum (``'max'``) or minimum (``'min'``) of each row's list: float64."""
         graph = self.graph
         value = value_of(graph, values, torch.float64)
         start = graph.op("ConstantOfShape", self._count, value=_START[how])
@@ -36,13 +36,13 @@ class GraphGroups:
         return self._spread(each, torch.float64)
 
     def size(self) -> GraphTensor:
-        """How many rows each row's list has: float64."""
+        """Count the rows of each row's list: float64."""
         graph = self.graph
         ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph.type_of(np.float64))
         return self.reduce(GraphTensor(graph, ones, torch.empty(N, dtype=torch.float64, device="meta")), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
-        """The rows list by list, in each by the keys, then as they came: int64 ``[rows]``.
+        """Sort rows by list, then by the keys, then by position: int64 ``[rows]``.
 
         Args:
             keys: values without NaN and whether the largest comes first, the most important key first.
@@ -59,19 +59,19 @@ class GraphGroups:
         return order
 
     def place(self, keys: list[tuple[GraphTensor, bool]]) -> GraphTensor:
-        """Each row's place in its list by the keys, from 0: int64."""
+        """Compute each row's place in its list by the keys, from 0: int64."""
         graph = self.graph
         order = self.order(keys)
         zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
         rows = graph.op("Squeeze", graph.op("Shape", self._of_row))
         at = graph.op("Range", zero, rows, one)
-        # where each row stands in the order, less where its list begins
-        stands = graph.op("ScatterElements", at, order, at)
-        first = self.reduce(GraphTensor(graph, stands, self._meta), "min")
-        return GraphTensor(graph, stands, self._meta) - first.long()
+        # each row's place in the order, less the first place of its list
+        position = graph.op("ScatterElements", at, order, at)
+        first = self.reduce(GraphTensor(graph, position, self._meta), "min")
+        return GraphTensor(graph, position, self._meta) - first.long()
 
     def parted(self, values: GraphTensor) -> GraphGroups:
-        """The rows of one list that have one value (none of them NaN), as groups of their own."""
+        """Group the rows of one list that have one value; no value is NaN."""
         graph = self.graph
         distinct, _, inverse, _ = graph.op("Unique", value_of(graph, values, torch.float64), outputs=4, sorted=1)
         width = graph.op("Shape", distinct)
@@ -79,21 +79,21 @@ class GraphGroups:
         return GraphGroups(GraphTensor(graph, pair, self._meta))
 
     def dense(self, values: GraphTensor) -> GraphTensor:
-        """The rank of each row's value among the distinct values of its list, from 1: float64."""
+        """Rank each row's value among the distinct values of its list, from 1: float64."""
         pairs = self.parted(values)  # numbered list by list, in each by value
         number = GraphTensor(self.graph, pairs._of_row, self._meta)
         return (number - self.reduce(number, "min").long() + 1).double()
 
     def shifted(self, values: GraphTensor, by: int) -> GraphTensor:
-        """The value of the row so many places before in its list, NaN where there is none: float64."""
+        """Take the value of the row ``by`` places before in its list, NaN if there is none: float64."""
         graph = self.graph
         order = self.order([])
         place = self.place([])
         zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
         at = graph.op("Range", zero, graph.op("Squeeze", graph.op("Shape", self._of_row)), one)
-        stands = GraphTensor(graph, graph.op("ScatterElements", at, order, at), self._meta)
+        position = GraphTensor(graph, graph.op("ScatterElements", at, order, at), self._meta)
         found = (place - by >= 0) & ((place - by).double() < self.size())
-        there = torch.where(found, stands - by, 0)
+        there = torch.where(found, position - by, 0)
         rows = graph.op("Gather", order, there.value, axis=0)
         value = graph.op("Gather", value_of(graph, values, torch.float64), rows, axis=0)
         made = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))

@@ -1,4 +1,4 @@
-"""Hashes of raw values in a graph: the letters of a value one after the other, as ``hash_codes`` reads its bytes."""
+"""Hash raw values in a graph, letter by letter, as ``hash_codes`` hashes their bytes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,25 @@ from fastrec.serve.graph.columns import GraphColumn
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError
 
 _START, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a of 64 bits
-_BYTES = 4  # of a letter in UTF-8, at most
 _DIGITS = "-0123456789"
-LONGEST = 1_024  # bytes of a text: the letters of all rows stand side by side, as many as the longest has
 _NO_LETTER = "\uffff"
+_SIZE = 1 << 8 * 4  # a letter's bytes (at most 4 in UTF-8) are packed below, their number above
 
 
 def hashed(column: GraphColumn, buckets: int, *, seed: int = 0) -> GraphTensor:
-    """``1 + hash_codes`` of each value, 0 where missing: int64 ``[rows]``.
+    """Write ``1 + hash_codes`` of each value, 0 if missing: int64 ``[rows]``.
 
-    Text is taken apart by onnxruntime's own operator ``Tokenizer``. Letters that Unicode does not have yet are passed
-    over.
-
-    Args:
-        column: text or whole numbers.
-        buckets: how many codes there are beside 0.
-        seed: see ``hash_codes``.
+    onnxruntime's operator ``Tokenizer`` splits text. Letters that Unicode does not have yet are ignored.
 
     Raises:
-        NotInGraphError: fractions and times have texts that no graph writes.
+        NotInGraphError: a graph cannot write fractions and times as text.
     """
-    text = _Text.of(column)
-    return _bucket(text, buckets, seed, column.is_missing())
+    return _bucket(_Letters.of(column), buckets, seed, column.is_missing())
 
 
 def hashed_together(columns: Sequence[GraphColumn], buckets: int, *, seed: int = 0) -> GraphTensor:
-    """The same of several columns' values at once, as ``Cross`` joins them: 0 where one is missing."""
-    texts = [_Text.of(c) for c in columns]
+    """Write the hash of several columns' values together, as ``Cross`` joins them; 0 if one is missing."""
+    texts = [_Letters.of(c) for c in columns]
     graph = texts[0].graph
     colon, joined = graph.constant(np.array(":", dtype=object)), ""
     for text in texts:
@@ -52,37 +44,27 @@ def hashed_together(columns: Sequence[GraphColumn], buckets: int, *, seed: int =
     missing = columns[0].is_missing()
     for column in columns[1:]:
         missing = missing | column.is_missing()
-    return _bucket(_Text(graph, joined, letters), buckets, seed, missing)
+    return _bucket(_Letters(graph, joined, letters), buckets, seed, missing)
 
 
-class _Text:
-    """Values as text, and the letters that they may have.
-
-    Args:
-        graph: the graph.
-        value: the texts' name.
-        letters: every letter that may come.
-    """
+class _Letters:
+    """Values as text, and every letter that they may have."""
 
     def __init__(self, graph: Graph, value: str, letters: list[str]) -> None:
         self.graph, self.value, self.letters = graph, value, letters
         self.wide = max(len(c.encode()) for c in letters)
-        # onnxruntime ends the process where all texts are empty: each gets a sign that is no letter.
+        # onnxruntime crashes if all texts are empty: each gets a sign that is no letter
         some = graph.op("StringConcat", value, graph.constant(np.array(_NO_LETTER, dtype=object)))
         apart = graph.op("Tokenizer", some, domain=CONTRIBUTED, mark=0, pad_value="", separators=[""], mincharnum=1)
         encoded = [letter.encode() for letter in letters]
-        packed = [sum(b << 8 * i for i, b in enumerate(e)) + (len(e) << 8 * _BYTES) for e in encoded]
+        packed = [sum(b << 8 * i for i, b in enumerate(e)) + len(e) * _SIZE for e in encoded]
         keys = {"keys_tensor": np.array(letters, dtype=object), "values_tensor": np.array(packed, dtype=np.int64)}
         none = {"default_tensor": np.array([0], dtype=np.int64)}
         self.codes = graph.op("LabelEncoder", apart, domain="ai.onnx.ml", **keys, **none)
 
     @classmethod
-    def of(cls, column: GraphColumn) -> _Text:
-        """A column's values.
-
-        Raises:
-            NotInGraphError: see ``hashed``.
-        """
+    def of(cls, column: GraphColumn) -> _Letters:
+        """Create from a column's values, see ``hashed``."""
         if column.text is not None:
             column.values.graph.hashed.add(column.text)
             return cls(column.values.graph, column.text, _letters())
@@ -96,17 +78,17 @@ class _Text:
         return cls(graph, graph.op("Cast", values.to(torch.int64).value, to=graph.type_of(object)), list(_DIGITS))
 
     def length(self) -> str:
-        """How many bytes each has, as text."""
-        count = self.graph.op("Div", self.codes, self.graph.constant(1 << 8 * _BYTES, np.int64))
+        """Count the bytes of each value, as text."""
+        count = self.graph.op("Div", self.codes, self.graph.constant(_SIZE, np.int64))
         total = self.graph.op("ReduceSum", count, self.graph.constant([1], np.int64), keepdims=0)
         return self.graph.op("Cast", total, to=self.graph.type_of(object))
 
 
 def _one_letter(wide: int, prefix: str) -> Any:
-    """Scan's body: the hash so far and a letter's bytes → the hash with the letter."""
+    """Build Scan's body: the hash so far and a letter's bytes → the hash with the letter."""
     inner = Graph()
     state, packed = inner.input("state", np.int64), inner.input("letter", np.int64)
-    count = inner.op("Div", packed, inner.constant(1 << 8 * _BYTES, np.int64))
+    count = inner.op("Div", packed, inner.constant(_SIZE, np.int64))
     for i in range(wide):
         byte = inner.op("Div", packed, inner.constant(1 << 8 * i, np.int64)) if i else packed
         byte = inner.op("Mod", byte, inner.constant(256, np.int64))
@@ -114,7 +96,7 @@ def _one_letter(wide: int, prefix: str) -> Any:
         state = inner.op("Where", inner.op("Greater", count, inner.constant(i, np.int64)), mixed, state)
     inner.output("mixed", state, np.int64)
     body = inner.model(name="letter").graph
-    for part in (*body.input, *body.output, *body.initializer):  # names of a graph's own, inside of Scan too
+    for part in (*body.input, *body.output, *body.initializer):  # names must be unique inside of Scan, too
         part.name = prefix + part.name
     for node in body.node:
         node.input[:] = [prefix + n for n in node.input]
@@ -122,7 +104,7 @@ def _one_letter(wide: int, prefix: str) -> Any:
     return body
 
 
-def _bucket(text: _Text, buckets: int, seed: int, missing: Any) -> GraphTensor:
+def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTensor:
     graph = text.graph
     start = graph.constant(np.array([(_START ^ (seed % (1 << 64)))], dtype=np.uint64).astype(np.int64))
     state = graph.op("Expand", start, graph.op("Shape", text.value))
@@ -131,6 +113,7 @@ def _bucket(text: _Text, buckets: int, seed: int, missing: Any) -> GraphTensor:
         "num_scan_inputs": 1,
         "scan_input_axes": [1],
     }
+    # FNV-1a depends on the bytes' order: letters are mixed in one after the other
     state = graph.op("Scan", state, text.codes, shared=False, **scanned)
 
     def cast(value: str, dtype: Any) -> str:
@@ -144,12 +127,12 @@ def _bucket(text: _Text, buckets: int, seed: int, missing: Any) -> GraphTensor:
     mixed = graph.op("Mul", mixed, graph.constant(_PRIME, np.int64))
     place = graph.op("Mod", cast(shifted(cast(mixed, np.uint64), 1), np.int64), graph.constant(buckets, np.int64))
     code = graph.op("Add", place, graph.constant(1, np.int64))
-    made = GraphTensor(graph, code, torch.empty(N, dtype=torch.int64, device="meta"))
-    return torch.where(missing, 0, made)
+    return torch.where(missing, 0, GraphTensor(graph, code, torch.empty(N, dtype=torch.int64, device="meta")))
 
 
 @cache
 def _letters() -> list[str]:
-    """All letters of Unicode, but for halves of pairs, what is not taken yet, and the last planes for private use."""
+    """List the letters of Unicode, without surrogates, unassigned code points, and the last private planes."""
+    # computed once in a process: 1.1 million code points take a while
     every = (chr(i) for i in range(sys.maxunicode + 1))
     return [c for c in every if unicodedata.category(c) not in ("Cn", "Cs") and not ord(c) >= 0xF0000]

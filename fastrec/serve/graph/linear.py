@@ -1,4 +1,4 @@
-"""Linear estimators of scikit-learn in a graph: sums of weighted columns, and what makes probabilities of them."""
+"""Write linear estimators of scikit-learn into a graph: weighted sums, and probabilities from them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,9 @@ _REGRESSORS = (LinearModel, linear_model.SGDRegressor, *_POWERS)
 
 
 def linear_prediction(parts: list[Any], matrix: GraphTensor, task: Task, k: int) -> GraphTensor | None:
-    """What linear estimators predict, or None where others are among them.
+    """Write the prediction of linear estimators, or None if others are among them: float64 ``[rows]`` or ``[rows, k]``.
 
-    Args:
-        parts: for each output a trained estimator, or the constant that it is.
-        matrix: float32 or float64 ``[rows, columns]``.
-        task, k: what was learned, and how many outputs or classes there are.
-
-    Returns:
-        float64 ``[rows]`` or ``[rows, k]``.
+    ``parts`` has a trained estimator, or a constant, for each output.
     """
     kinds = _REGRESSORS if task == "regression" else _CLASSIFIERS
     trained = [p for p in parts if not isinstance(p, float)]
@@ -37,50 +31,38 @@ def linear_prediction(parts: list[Any], matrix: GraphTensor, task: Task, k: int)
 
 
 def _said(part: Any, matrix: GraphTensor, task: Task, k: int) -> Any:
-    """What one output predicts: ``[rows]``, of a multiclass task ``[rows, k]``."""
+    """Write the prediction of one output: ``[rows]``, or ``[rows, k]`` for a multiclass task."""
     if isinstance(part, float):
         return (matrix[:, 0] != matrix[:, 0]).double() * 0 + part
-    sums = _sums(part, matrix)
-    if task == "regression":
-        return (sums.exp() if _of_logarithms(part) else sums)[:, 0]
-    if task != "multiclass":
-        return _of_two(part, sums)[:, 0]
-    if len(part.classes_) == 2:
-        second = _of_two(part, sums)
-        said = torch.cat([1 - second, second], 1)
-    elif isinstance(part, linear_model.LogisticRegression) and not _one_against_rest(part):
-        said = sums.softmax(1)
-    else:
-        said = _of_two(part, sums)
-        said = torch.where(said.sum(1, keepdim=True) == 0, 1.0, said)  # no class at all: all of them alike
-        said = said / said.sum(1, keepdim=True)
-    places = torch.zeros((len(part.classes_), k), dtype=torch.float64)  # a class may have had no row
-    places[torch.arange(len(places)), torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = 1
-    return said @ places
-
-
-def _sums(part: Any, matrix: GraphTensor) -> Any:
-    """Weighted columns with what is added: float64 ``[rows, sums]``."""
     weights = torch.from_numpy(np.asarray(part.coef_, dtype=np.float64).reshape(-1, matrix.shape[1]).T.copy())
     start = torch.from_numpy(np.array(part.intercept_, dtype=np.float64).reshape(-1))
-    return matrix.double() @ weights + start
+    sums = matrix.double() @ weights + start
+    if task == "regression":
+        if isinstance(part, linear_model.TweedieRegressor):
+            log = part.link == "log" or (part.link == "auto" and part.power > 0)
+        else:
+            log = isinstance(part, _POWERS)
+        return (sums.exp() if log else sums)[:, 0]
+    if task != "multiclass":
+        return _of_two(part, sums)[:, 0]
+    # scikit-learn before 1.8 learned classes one against the rest on request
+    one_by_one = getattr(part, "solver", None) == "liblinear" or getattr(part, "multi_class", None) == "ovr"
+    if len(part.classes_) == 2:
+        second = _of_two(part, sums)
+        shares = torch.cat([1 - second, second], 1)
+    elif isinstance(part, linear_model.LogisticRegression) and not one_by_one:
+        shares = sums.softmax(1)
+    else:
+        shares = _of_two(part, sums)
+        shares = torch.where(shares.sum(1, keepdim=True) == 0, 1.0, shares)  # no class at all: all of them alike
+        shares = shares / shares.sum(1, keepdim=True)
+    places = torch.zeros((len(part.classes_), k), dtype=torch.float64)  # a class may have had no row
+    places[torch.arange(len(places)), torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = 1
+    return shares @ places
 
 
 def _of_two(part: Any, sums: Any) -> Any:
-    """The probability of a class against all others."""
     if getattr(part, "loss", None) == "modified_huber":
         return (sums.clamp(-1, 1) + 1) / 2
     # onnxruntime's Sigmoid is 0 below -37, and of several classes the least unlikely one counts
     return 1 / (1 + (-sums).exp())
-
-
-def _one_against_rest(part: Any) -> bool:
-    """Whether classes were learned one by one, as scikit-learn did before 1.8 where it was told to."""
-    return part.solver == "liblinear" or getattr(part, "multi_class", None) == "ovr"
-
-
-def _of_logarithms(part: Any) -> bool:
-    """Whether sums are logarithms of amounts."""
-    if isinstance(part, linear_model.TweedieRegressor):
-        return part.link == "log" or (part.link == "auto" and part.power > 0)
-    return isinstance(part, _POWERS)

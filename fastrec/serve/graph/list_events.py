@@ -1,4 +1,4 @@
-"""Nets that read the events before a list, in a graph: events as inputs beside the candidates, coded as in training."""
+"""Nets that read the events before a list, in a graph: events are inputs besides the candidates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from fastrec._core.optional import require
 from fastrec.estimators._list_events import ITEM
-from fastrec.serve.graph.builder import OPSET, ROWS, Graph
+from fastrec.serve.graph.builder import ROWS, Graph
 from fastrec.serve.graph.columns import (
     GraphColumn,
     GraphTable,
@@ -24,23 +23,19 @@ from fastrec.serve.graph.columns import (
     input_type,
     no_text_of,
 )
-from fastrec.serve.graph.nets import _prepared, quiet
+from fastrec.serve.graph.nets import _prepared, exported
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Column, Table
 
 COUNT, PREFIX = "events.count", "events."
-_EVENTS = "events"  # what the second dimension of the inputs is called
+_EVENTS = "events"  # name of the second dimension of the inputs
 
 
 @dataclass
 class GraphEvents:
-    """The events before lists as inputs of a graph: each row brings those of its list, of which the first row's count.
+    """The events before lists as inputs of a graph. Each row has those of its list; the first row's are read.
 
-    Args:
-        graph: the graph.
-        log: a column of the log for each that is read, for kinds and types.
-        missing: what stands for missing text in each.
-        item, time: the log's columns of items and, where ages are read, of times.
+    ``log`` has an example of each column that is read, ``missing`` its mark of missing text.
     """
 
     graph: Graph
@@ -58,13 +53,7 @@ class GraphEvents:
 def events_of(
     graph: Graph, rankers: Sequence[Any], log: Table, item: str, time: str | None
 ) -> tuple[GraphEvents, list[dict[str, Any]]]:
-    """The inputs that rankers read of the events before lists, and what ``serving.json`` says of them.
-
-    Args:
-        graph: the graph, which gets the inputs.
-        rankers: trained ``SessionRanker``s.
-        log: some events, which say the columns' types.
-        item, time: the log's columns of items and times.
+    """Add the inputs that rankers read of the events before lists, and describe them for ``serving.json``.
 
     Raises:
         NotFittedError: a ranker was not trained.
@@ -74,21 +63,17 @@ def events_of(
             raise ranker.not_fitted()
     coders = [r._events for r in rankers]
     aged = time is not None and any(c.aged for c in coders)
+    # an item may be a category of its own, too: each column once
     read = [item, *(n for c in coders for n in (*c.frame.cat_names, *c.frame.cont_names)), *([time] if aged else [])]
     columns = {n: log[n] for n in dict.fromkeys(read)}
     missing = {n: no_text_of(c) for n, c in columns.items()}
     most = max(c.most for c in coders)
-    said = [{**described(PREFIX + n, c), "required": False, "events": most} for n, c in columns.items()]
-    return GraphEvents(graph, columns, missing, item, time if aged else None), said
+    about = [{**described(PREFIX + n, c), "required": False, "events": most} for n, c in columns.items()]
+    return GraphEvents(graph, columns, missing, item, time if aged else None), about
 
 
 def session_outputs(model: Any, rows: Any) -> GraphTensor:
-    """What a ``SessionRanker`` makes of a graph's rows and their events: float64 ``[rows]``.
-
-    Args:
-        model: the trained ranker.
-        rows: ``GraphRows`` of lists, with events.
-    """
+    """Write the nodes of a ``SessionRanker``: float64 ``[rows]``."""
     trained, coder = model._trained, model._events
     if trained is None or coder is None:
         raise model.not_fitted()
@@ -120,18 +105,12 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
     proto = _net_model(_Fed(trained.net, len(trained.frame.cat_names), len(trained.frame.cont_names)), feeds, coder)
     if laid.graph.compress is not None:
         proto = laid.graph.compress(proto)
-    made = laid.graph.merge(proto, [feeds[i.name] for i in proto.graph.input])[0]
-    return GraphTensor(laid.graph, made, torch.empty((N, 1), dtype=torch.float32, device="meta")).double()[:, 0]
+    output = laid.graph.merge(proto, [feeds[i.name] for i in proto.graph.input])[0]
+    return GraphTensor(laid.graph, output, torch.empty((N, 1), dtype=torch.float32, device="meta")).double()[:, 0]
 
 
 class _Laid:
-    """The last events of every list, ``most`` places a list: what is flat has ``E = lists * most`` values.
-
-    Args:
-        events: the inputs.
-        lists: the lists of the rows.
-        most: how many events of a list are read.
-    """
+    """The last ``most`` events of every list: flat values have ``E = lists * most`` places."""
 
     def __init__(self, events: GraphEvents, lists: Any, most: int) -> None:
         graph = self.graph = events.graph
@@ -139,36 +118,39 @@ class _Laid:
         op, self.whole = graph.op, lambda *v: graph.constant(np.array(v, dtype=np.int64))
         rows = op("Shape", lists._of_row)
         self.number = op("Range", graph.constant(np.int64(0)), op("Squeeze", rows), graph.constant(np.int64(1)))
+        # rows of one list repeat its events: those of the first row are read
         self.first = self._first(lists._of_row, self.number, lists._count)
+        # a count out of range would read the events of other lists
         count = op("Gather", op("Max", events.count, self.whole(0)), self.first)
         wide = op("Shape", next(iter(events.values.values())), start=1, end=2)
         count = op("Unsqueeze", op("Min", count, wide), self.whole(1))
         length = op("Min", count, self.whole(most))
         place = graph.constant(np.arange(most, dtype=np.int64))
-        left = op("Sub", op("Sub", length, self.whole(1)), place)  # how many events of the list come after
+        left = op("Sub", op("Sub", length, self.whole(1)), place)  # number of later events of the list
         there = op("Less", place, length)
         self.steps = op("Where", there, left, self.whole(-1))
         start = op("Mul", op("Unsqueeze", self.first, self.whole(1)), wide)
         at = op("Add", op("Add", start, op("Sub", count, length)), place)
-        none = op("Mul", rows, wide)  # behind the end stands a missing value
+        none = op("Mul", rows, wide)  # a missing value follows the last one
         self._at = op("Reshape", op("Where", there, at, none), self.whole(-1))
 
     def column(self, name: str) -> GraphColumn:
-        """A column of the events, flat."""
+        """Return a column of the events, flat."""
         graph, value = self.graph, self.events.values[name]
         column, no_text = self.events.log[name], self.events.missing[name]
         kind = input_type(column)
-        missing = np.array([no_text], object) if kind is object else np.array([_missing_of(kind)], kind)
+        absent = no_text if kind is object else np.iinfo(np.int64).min if kind is np.int64 else np.nan
+        missing = np.array([absent], kind)
         flat = graph.op("Concat", graph.op("Reshape", value, self.whole(-1)), graph.constant(missing), axis=0)
         return column_of(graph, graph.op("Gather", flat, self._at), name, column, no_text=no_text)
 
     def wide(self, flat: str, width: int | None = None) -> str:
-        """Flat values as ``[lists, most]``, or ``[lists, most, width]``."""
+        """Reshape flat values to ``[lists, most]``, or ``[lists, most, width]``."""
         shape = [-1, self.most] if width is None else [-1, self.most, width]
         return self.graph.op("Reshape", flat, self.whole(*shape))
 
     def age(self, shown: Column, happened: GraphColumn) -> GraphTensor:
-        """How long ago events were, as ``EventCoder`` has it: float32 ``[E, 1]``."""
+        """Compute how long ago events were, as ``EventCoder`` does: float32 ``[E, 1]``."""
         own = value_of(self.graph, shown.number(), torch.float64)
         meta = torch.empty(N, dtype=torch.float64, device="meta")
         moment = GraphTensor(self.graph, self._spread(self.graph.op("Gather", own, self.first)), meta)
@@ -176,11 +158,12 @@ class _Laid:
         return age.log1p().float()[:, None] / 10
 
     def listed(self, candidates: GraphColumn, items: GraphColumn) -> str:
-        """The row of the candidate that is an event's item, in the event's list; -1: none is. int64 ``[E]``."""
+        """Find the row of the candidate that is an event's item, in the event's list; -1: none. int64 ``[E]``."""
         op = self.graph.op
         mine, theirs = _raw(candidates), _raw(items)
         if (candidates.text is None) != (items.text is None):
             raise NotInGraphError("candidates' items are text or numbers, and the events' are not", column=items.name)
+        # number items of candidates and events together, then pairs of list and item: equal pairs match
         _, _, item, _ = op("Unique", op("Concat", mine, theirs, axis=0), outputs=4, sorted=1)
         lists = op("Range", self.graph.constant(np.int64(0)), op("Squeeze", self.lists._count),
                    self.graph.constant(np.int64(1)))  # fmt: skip
@@ -196,7 +179,7 @@ class _Laid:
         return op("Where", value_of(self.graph, gone, torch.bool), self.whole(-1), found)
 
     def _first(self, codes: str, number: str, size: str, absent: int | None = None) -> str:
-        """The first row of each code, int64 ``[size]``."""
+        """Find the first row of each code, int64 ``[size]``."""
         op = self.graph.op
         start = op("ConstantOfShape", size, value=np.array([np.inf]))
         wide = op("Cast", number, to=self.graph.type_of(np.float64))  # the reduction of integers is not everywhere
@@ -207,14 +190,14 @@ class _Laid:
         return op("Cast", made, to=self.graph.type_of(np.int64))
 
     def _spread(self, of_list: str) -> str:
-        """A value of each list at all its places: ``[E]``."""
+        """Repeat a value of each list at all its places: ``[E]``."""
         op = self.graph.op
         shape = op("Concat", self.lists._count, self.whole(self.most), axis=0)
         return op("Reshape", op("Expand", op("Unsqueeze", of_list, self.whole(1)), shape), self.whole(-1))
 
 
 class _Fed(nn.Module):
-    """A net of events that is given what there is, by name."""
+    """A net of events that takes its inputs by name."""
 
     def __init__(self, net: nn.Module, n_cat: int, n_cont: int) -> None:
         super().__init__()
@@ -241,8 +224,7 @@ class _Fed(nn.Module):
 
 
 def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
-    """The net as an ONNX model, whose inputs have the names of ``feeds``."""
-    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
+    """Convert the net to an ONNX model whose inputs have the names of ``feeds``."""
     n, lists, most = 6, 3, coder.most
     whole, sizes = torch.int64, coder.sizes
     given = {
@@ -259,17 +241,11 @@ def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
     given = {name: given[name] for name in given if name in feeds}
     shapes = {name: {0: rows if name in ("x_cat", "lists", "x_cont") else of_lists} for name in given}
     net.net.cpu()
-    with torch.no_grad(), quiet():
-        program = torch.export.export(net.eval(), (), given, dynamic_shapes=shapes)
-        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+    return exported(net.eval(), kwargs=given, shapes=shapes)
 
 
 def _raw(column: GraphColumn) -> str:
-    """Ids as they are: text, or int64.
-
-    Raises:
-        NotInGraphError: they are neither.
-    """
+    """Return ids as text or int64; refuse others."""
     if column.text is not None:
         return column.text
     if column.values.dtype != torch.int64:
@@ -277,7 +253,3 @@ def _raw(column: GraphColumn) -> str:
             "items are neither integers nor text", column=column.name or None, remedy="Give them as integers or text"
         )
     return column.values.value
-
-
-def _missing_of(kind: Any) -> Any:
-    return np.iinfo(np.int64).min if kind is np.int64 else np.nan

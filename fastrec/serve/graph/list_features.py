@@ -1,4 +1,4 @@
-"""Generators that look at the rows of one request's list, as nodes: ranks, statistics, the rows beside a row."""
+"""Write generators that read the rows of one request's list: ranks, statistics, lags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from fastrec.features._inputs import as_columns, as_list, name_of
 from fastrec.serve.graph.columns import GraphTable
-from fastrec.serve.graph.features import Places, lists_of, writer
+from fastrec.serve.graph.features import ListScope, lists_of, writer
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.tensor import NotInGraphError
 from fastrec.table import Column, Keys, as_column
@@ -17,7 +17,7 @@ _STATS = ("count", "sum", "mean", "min", "max", "std")
 
 
 @writer("GroupRank")
-def _rank(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _rank(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     lists, made = lists_of(step, places), {}
     for col in step.columns:
         values = _numbers(table[col])
@@ -33,7 +33,7 @@ def _rank(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 def _ranked(lists: GraphGroups, values: Any, gone: Any, method: str) -> Any:
-    """Each row's rank in its list, from 1; missing values come last."""
+    """Rank each row in its list, from 1; missing values come last."""
     place = lists.place([(values, False), (gone.double(), False)]).double() + 1
     if method == "ordinal":
         return place
@@ -45,7 +45,7 @@ def _ranked(lists: GraphGroups, values: Any, gone: Any, method: str) -> Any:
 
 
 @writer("GroupStats")
-def _stats(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _stats(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     if step.over == "group":
         return as_columns(_of_lists(step, table, places))
     state, fit = step._learned()
@@ -58,22 +58,24 @@ def _stats(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 @writer("DeviationFromGroup")
-def _deviation(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _deviation(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     if step.over != "group":
         state, fit = step._learned()
         return as_columns(step.apply(fit, step.prepare(state, table)))
     found = _of_lists(step, table, places)
     some = next(iter(found.values()))
-    return as_columns(step.apply({n: _Found(v) for n, v in found.items()}, {"key": some, **step._inputs(table)}))
+    return as_columns(
+        step.apply({n: _ListStatistic(v) for n, v in found.items()}, {"key": some, **step._inputs(table)})
+    )
 
 
-class _Found:
-    """A statistic of each row's list, where one of each key is expected."""
+class _ListStatistic:
+    """A statistic of each row's list, which code for statistics of keys can index."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def to(self, device: Any) -> _Found:
+    def to(self, device: Any) -> _ListStatistic:
         return self
 
     def __getitem__(self, key: Any) -> Any:
@@ -81,7 +83,7 @@ class _Found:
 
 
 def _value_of(codes: Any, values: Keys, name: str) -> Column:
-    """Codes (from 1; 0 = missing) as a column of the numbers that they stand for."""
+    """Convert codes (from 1; 0 = missing) to a column of their numbers."""
     column = as_column(values.columns[0], name=name).plain()
     if column.kind not in ("number", "datetime"):
         raise NotInGraphError("a list's text has no form in a graph", remedy="Compute it outside of the graph")
@@ -89,8 +91,8 @@ def _value_of(codes: Any, values: Keys, name: str) -> Column:
     return Column(column.kind, table[codes], name=name, missing=codes == 0, unit=column.unit, zone=column.zone)
 
 
-def _of_lists(step: Any, table: GraphTable, places: Places) -> dict[str, Any]:
-    """Statistics of the rows of each row's list."""
+def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]:
+    """Write statistics of the rows of each row's list."""
     lists, made = lists_of(step, places), {}
     odd = [s for s in step._wanted if s not in _STATS]
     if odd:
@@ -101,16 +103,13 @@ def _of_lists(step: Any, table: GraphTable, places: Places) -> dict[str, Any]:
         count = lists.reduce(known.double(), "add")
         filled = torch.where(known, values, 0.0)
         total = lists.reduce(filled, "add")
-        mean = _mean(lists, filled, known, total / torch.clamp(count, min=1), count)
+        mean = total / torch.clamp(count, min=1)
+        # add what rounding has lost, as training does: a tree may split where a difference from the mean is 0
+        rest = torch.where(known & mean.isfinite(), filled - mean, 0.0)
+        mean = mean + lists.reduce(rest, "add") / torch.clamp(count, min=1)
         for stat in step._wanted:
             made[step._name(col, stat)] = _statistic(stat, lists, values, known, count, total, mean)
     return made
-
-
-def _mean(lists: GraphGroups, filled: Any, known: Any, mean: Any, count: Any) -> Any:
-    """The mean with what rounding has lost, as training takes it: a tree may split where a difference from it is 0."""
-    rest = torch.where(known & mean.isfinite(), filled - mean, 0.0)
-    return mean + lists.reduce(rest, "add") / torch.clamp(count, min=1)
 
 
 def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: Any, total: Any, mean: Any) -> Any:
@@ -130,7 +129,7 @@ def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: An
 
 
 @writer("Lag", "Diff", "PctChange")
-def _lag(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _lag(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     lists = lists_of(step, places)
     if step.order is not None or step.horizon is not None or type(step).__name__ == "PctChange":
         raise NotInGraphError("an order of the list has no form in a graph", remedy="Compute it outside of the graph")

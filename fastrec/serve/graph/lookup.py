@@ -1,4 +1,4 @@
-"""Codes of raw values as nodes: what Arrow's kernels do in training, in a served graph."""
+"""Encode raw values in a graph, as Arrow's kernels do in training."""
 
 from __future__ import annotations
 
@@ -9,30 +9,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, cast, value_of
 from fastrec.table import Keys
 from fastrec.table.key_types import is_text, match_type
 from fastrec.table.keys import _dense
 
-_DENSE = 1 << 22  # codes of two columns together: below, a table of all pairs
-
 
 def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, missing: int, absent: int) -> GraphTensor:
-    """Codes int64 ``[rows]`` of a column's values.
+    """Encode a column's values: int64 ``[rows]``.
 
     Args:
-        graph: the graph.
-        column: a ``GraphColumn``.
-        values: ``[K]`` the known values, none missing.
-        codes: int64 ``[K]``, their codes.
-        missing: the code of a missing value.
-        absent: the code of any other value.
+        graph, column: the graph, and a ``GraphColumn`` of it.
+        values, codes: ``[K]`` the known values, none missing, and their codes.
+        missing, absent: codes of a missing value, and of any other.
 
     Raises:
         NotInGraphError: the two kinds of values cannot be compared there.
     """
-    made = torch.empty(N, dtype=torch.int64, device="meta")
     if not len(values):
         return torch.where(column.is_missing(), missing, torch.full((N,), absent))
     (keys, kept), value = _comparable(graph, column, values)
@@ -41,14 +36,14 @@ def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, miss
     table[among] = codes[kept]
     is_place = np.array_equal(table, np.arange(size + 1))
     name = place if is_place else graph.op("GatherElements", graph.constant(table), place, axis=0)
-    found = GraphTensor(graph, name, made)
+    code = GraphTensor(graph, name, torch.empty(N, dtype=torch.int64, device="meta"))
     if missing == absent and (column.marked or column.missing is None):
-        return found
-    return torch.where(column.is_missing(), missing, found)
+        return code
+    return torch.where(column.is_missing(), missing, code)
 
 
 def _among_known(graph: Graph, value: str, keys: np.ndarray) -> tuple[str, np.ndarray, int]:
-    """A value's place among known keys (0: nowhere), the places of some keys there, and how many are known.
+    """Look a value up among known keys: its place (0: none), the places of ``keys`` there, and the number of keys.
 
     Keys are looked up once for all vocabularies of a column that one of them contains: a table of numbers is read in a
     fifth of the time that keys are found in, and takes less memory.
@@ -70,7 +65,7 @@ def _among_known(graph: Graph, value: str, keys: np.ndarray) -> tuple[str, np.nd
 
 
 def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
-    """Codes of rows by one or several columns among known keys: 0 = missing or not there, ``i`` = its row ``i - 1``."""
+    """Encode rows by columns among known keys: 0 = missing or unknown, ``i`` = row ``i - 1`` of the keys."""
     size = len(known)
     if len(columns) == 1:
         return find(graph, columns[0], known.columns[0], np.arange(1, size + 1), missing=0, absent=0)
@@ -82,14 +77,14 @@ def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
         if joint is None:
             joint, theirs, width = code, dense + 1, len(values) + 1
             continue
+        # (code == 0)|one missing part makes the key missing
         gone = (joint == 0) | (code == 0)
         pair = joint * (len(values) + 1) + code
         pairs = theirs * (len(values) + 1) + dense + 1
         width *= len(values) + 1
         distinct, theirs = np.unique(pairs, return_inverse=True)
         theirs = theirs.reshape(-1) + 1
-        found = _place(graph, pair, distinct, width)
-        joint, width = torch.where(gone, 0, found), len(distinct) + 1
+        joint, width = torch.where(gone, 0, _place(graph, pair, distinct, width)), len(distinct) + 1
     assert joint is not None
     rows = torch.zeros(size + 1, dtype=torch.int64)
     rows[torch.from_numpy(np.asarray(theirs))] = torch.arange(1, size + 1)
@@ -99,8 +94,8 @@ def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
 
 
 def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) -> GraphTensor:
-    """Where numbers stand among sorted distinct ones, from 1; 0: nowhere."""
-    if width <= max(_DENSE, 4 * len(distinct)):
+    """Look numbers up among sorted distinct ones: places from 1; 0: none."""
+    if width <= max(limits.PAIR_TABLE_CODES, 4 * len(distinct)):  # a gather is faster than a search for keys
         table = torch.zeros(width, dtype=torch.int64)
         table[torch.from_numpy(distinct)] = torch.arange(1, len(distinct) + 1)
         return torch.index_select(table, 0, pair)
@@ -112,7 +107,7 @@ def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) ->
 
 
 def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.ndarray, np.ndarray], str]:
-    """Known values as a node compares them, with their places among ``values``; and the column's value in that form."""
+    """Convert known values to the form that a node compares, with their places; and the column's value alike."""
     places = np.arange(len(values))
     if column.text is not None:
         if not is_text(values.type):
@@ -138,7 +133,7 @@ def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.n
 
 
 def _exact(values: pa.Array, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values without those that the wanted type does not hold."""
+    # values that the wanted type does not hold became null: nothing can equal them
     there = ~values.is_null().to_numpy(zero_copy_only=False)
     kept = values.filter(pa.array(there)).to_numpy(zero_copy_only=False)
     return (kept + 0.0 if kept.dtype.kind == "f" else kept), places[there]

@@ -1,4 +1,4 @@
-"""Trained nets in a graph: their columns prepared as in training, their layers by torch's own exporter."""
+"""Write trained nets into a graph: columns are prepared as in training, layers by torch's own exporter."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.export import Dim
 
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
-from fastrec.serve.graph.builder import OPSET, Cut, Graph
+from fastrec.models import EmbeddingTables
+from fastrec.serve.graph.builder import OPSET, Graph, GraphCut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
-from fastrec.serve.pt2 import program_of
 from fastrec.tabular import FillMissing, Normalize, RankGauss, TabularFrame
 from fastrec.tabular.procs import ContProc, Features
 
@@ -27,33 +29,25 @@ _NA = "_na"
 
 
 def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
-    """What a net makes of a graph's rows: float64 ``[rows, outputs]``.
-
-    Args:
-        trained: the net.
-        table: the columns that it reads.
-    """
+    """Write a net's outputs: float64 ``[rows, outputs]``."""
     columns = {flag: table[name].is_missing().double() for flag, name in trained.flags.items()}
     cats, conts = _prepared(trained.frame, table.with_columns(columns))
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
-    inputs = [_rows_of(graph, cats, torch.int64), _rows_of(graph, conts, torch.float32)]
+    inputs = [value_of(graph, cats, torch.int64), value_of(graph, conts, torch.float32)]
+    # the net is a model of its own first: torch's exporter knows its layers
     model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
     if graph.compress is not None:
         model.proto = graph.compress(model.proto)
     feeds = [value for value, used in zip(inputs, model.used, strict=True) if used]
-    made = graph.merge(model.proto, feeds)[0]
-    cuts = [Cut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
+    output = graph.merge(model.proto, feeds)[0]
+    cuts = [GraphCut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
     read = [c for c, used in zip(cuts, model.used, strict=True) if used]
-    graph.mark("onnx", read, Cut("", made, "float32", model.width))
-    return GraphTensor(graph, made, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
-
-
-def _rows_of(graph: Graph, values: Any, dtype: torch.dtype) -> str:
-    return value_of(graph, values, dtype)
+    graph.mark("onnx", read, GraphCut("", output, "float32", model.width))
+    return GraphTensor(graph, output, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
 
 
 def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
-    """Codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` makes them."""
+    """Write codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` does."""
     procs = {type(p).__name__: p for p in frame.procs.fs}
     odd = next((p for p in procs.values() if isinstance(p, Features)), None)
     if odd is not None:
@@ -64,8 +58,18 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     codes = [_codes(procs, n, table, numbers) for n in frame.cat_names]
     cats = _matrix(graph, codes, torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
+    # each proc on all columns at once: few wide nodes are faster than many narrow ones
     for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
-        conts = _applied(graph, proc, names, conts)
+        if isinstance(proc, FillMissing):
+            fills = torch.tensor([proc.fill_of(n) for n in names], dtype=torch.float64)
+            conts = torch.where(conts.isnan(), fills, conts)
+        elif isinstance(proc, Normalize):
+            means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
+            conts = (conts - means) / sds
+        elif isinstance(proc, RankGauss):
+            conts = _ranked(graph, proc, names, conts)
+        else:
+            conts = _matrix(graph, [proc.apply(n, conts[:, i]) for i, n in enumerate(names)], torch.float64)
     return cats, conts.to(torch.float32)
 
 
@@ -76,57 +80,41 @@ def _codes(procs: Mapping[str, Any], name: str, table: GraphTable, numbers: Mapp
     return encode(procs["Categorify"].vocab_of(name), as_graph_column(table[name]))
 
 
-def _applied(graph: Graph, proc: ContProc, names: list[str], values: GraphTensor) -> GraphTensor:
-    """A proc's work on all columns at once: float64 ``[rows, m]``."""
-    if isinstance(proc, FillMissing):
-        fills = torch.tensor([proc.fill_of(n) for n in names], dtype=torch.float64)
-        return torch.where(values.isnan(), fills, values)
-    if isinstance(proc, Normalize):
-        means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
-        return (values - means) / sds
-    if isinstance(proc, RankGauss):
-        return _ranked(graph, proc, names, values)
-    done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]
-    return _matrix(graph, done, torch.float64)
-
-
 def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor) -> GraphTensor:
-    """``RankGauss`` of all columns; one that was constant in training is 0."""
+    """Apply ``RankGauss`` to all columns; one that was constant in training becomes 0."""
     knots = [proc.knots[n] for n in names]
     used = [i for i, (x, _) in enumerate(knots) if len(x) > 1]
     if not used:
         return (values * 0).nan_to_num(0.0, 0.0, 0.0)
     some = values if len(used) == len(names) else values[:, torch.tensor(used)]
-    made = interpolated(some, [knots[i] for i in used], missing=0.0)
+    ranked = interpolated(some, [knots[i] for i in used], missing=0.0)
     if len(used) == len(names):
-        return made
-    constant_ones = torch.zeros(N, dtype=torch.float64)
-    columns = [made[:, used.index(i)] if i in used else constant_ones for i in range(len(names))]
+        return ranked
+    zeros = torch.zeros(N, dtype=torch.float64)
+    columns = [ranked[:, used.index(i)] if i in used else zeros for i in range(len(names))]
     return _matrix(graph, columns, torch.float64)
 
 
 def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor:
-    """Columns side by side: ``[rows, m]``; one that is the same in every row is spread over them."""
+    """Stack columns to ``[rows, m]``; a column that is the same in every row is expanded."""
     meta = torch.empty((N, len(columns)), dtype=dtype, device="meta")
     some = next((c for c in columns if isinstance(c, GraphTensor)), None)
     if not columns:
-        return GraphTensor(graph, _nothing(graph, dtype), meta)
+        # the number of rows is that of any input
+        rows = graph.op("Shape", graph.inputs[0])
+        shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
+        empty = graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
+        return GraphTensor(graph, empty, meta)
     parts = []
     for column in columns:
         if not isinstance(column, GraphTensor):
+            # adding 0 of another column spreads a constant over the rows
             zero = (some.double() * 0).nan_to_num(0.0, 0.0, 0.0) if some is not None else None
             if zero is None:
                 raise DataError("all columns of a net are the same in every row", remedy="Leave the net out")
             column = zero.to(dtype) + column[:1].to(dtype)
         parts.append(column.to(dtype))
     return torch.stack(parts, 1)
-
-
-def _nothing(graph: Graph, dtype: torch.dtype) -> str:
-    """A matrix of no columns: the number of rows is that of any input."""
-    rows = graph.op("Shape", graph.inputs[0])
-    shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
-    return graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
 
 
 def _graph_of(table: GraphTable) -> Graph:
@@ -137,58 +125,66 @@ def _graph_of(table: GraphTable) -> Graph:
     raise DataError("a graph has no inputs", remedy="Give a run whose models read columns")
 
 
+@dataclass
 class NetModelProto:
-    """A net as a model of its own.
+    """A net as a model of its own; ``used``: whether it reads categories, and numbers."""
 
-    Args:
-        proto: the model.
-        used: whether it reads categories, and numbers.
-        width: how many outputs.
-    """
-
-    def __init__(self, proto: Any, used: list[bool], width: int) -> None:
-        self.proto, self.used, self.width = proto, used, width
+    proto: Any
+    used: list[bool]
+    width: int
 
 
 def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModelProto:
-    """A net as an ONNX model, by torch's exporter.
-
-    Args:
-        net: in evaluation, on the CPU.
-        inputs: width and dtype of the categories' codes and of the numbers.
-    """
+    """Convert a net to an ONNX model; ``inputs``: width and dtype of the categories' codes and of the numbers."""
     net = net.cpu().eval()
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
     proto = onnx_of(folded(net), inputs)
-    names = [i.name for i in proto.graph.input]
-    read = {n for node in proto.graph.node for n in node.input}
-    # the exporter keeps inputs that nothing reads
-    if len(names) == len(inputs):
-        return NetModelProto(proto, [True] * len(inputs), width)
-    used = [w > 0 for w, _ in inputs]
-    if sum(used) != len(names) or not read:
+    count = len(proto.graph.input)
+    # some versions of the exporter keep inputs that nothing reads, others drop those of width 0
+    used = [True] * len(inputs) if count == len(inputs) else [w > 0 for w, _ in inputs]
+    if sum(used) != count or not any(node.input for node in proto.graph.node):
         raise DataError("a net's graph has other inputs than the net", remedy="Report this")
     return NetModelProto(proto, used, width)
 
 
-def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> Any:
-    """A net as an ONNX model for any number of rows, lists padded with -1 (see ``fastrec.serve.pt2.program_of``).
+def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]]) -> Any:
+    """Convert a net on the CPU to an ONNX model for any number of rows; ``inputs``: width and dtype of each."""
+    if any(m.placed for m in net.modules() if isinstance(m, EmbeddingTables)):
+        raise DataError(
+            "a graph cannot hold embedding tables whose rows are not on the device",
+            remedy="Load the weights into a model made without placement= and export that",
+        )
+    given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
+    rows = Dim("rows")
+    return exported(_Called(net.eval()), given, shapes={"inputs": tuple({0: rows} for _ in given)})
 
-    Args:
-        net: in evaluation, on the CPU.
-        inputs: width and dtype of codes, of numbers, and of each vector column.
-        n_lists: how many list columns come between numbers and vectors.
+
+def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
+    """Convert a module in evaluation to an ONNX model (``onnx.ModelProto``), by torch's exporter.
+
+    ``shapes`` names the dimensions that may vary, as ``torch.export`` takes them.
     """
     require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
-    with torch.no_grad(), quiet():
-        program = program_of(net, inputs, n_lists)
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
         return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
 
 
+class _Called(nn.Module):
+    """A net whose inputs are all of one kind for torch's exporter."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.net(*inputs)
+
+
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Torch's exporter warns of its own parts, and logs what it has no use for."""
+def _quiet() -> Iterator[None]:
+    """Silence torch's exporter: it warns of its own parts, and logs what it does not use."""
     levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

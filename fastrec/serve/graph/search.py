@@ -1,4 +1,4 @@
-"""Values among sorted edges, and lines between knots: a search by halves without branches."""
+"""Search values among sorted edges by branch-free bisection, and interpolate between knots."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ from fastrec.serve.graph.tensor import GraphTensor, N, value_of
 
 
 def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bool) -> GraphTensor:
-    """How many of a column's sorted edges lie below each of its values (``right``: at or below); NaN is above all.
+    """Count for each value the sorted edges below it (``right``: at or below); NaN is above all. int64 ``[rows, m]``.
 
-    Each step halves the edges for all columns at once: one number of a table is fetched and compared, and the result is
-    the next binary digit of the place. There is no branch that a processor could guess wrongly: 40 columns of 1,000
-    edges take 1,024 rows .8 ms, comparisons with 2 √K of the edges 3.4.
+    Each step halves the edges of all columns at once: one number of a table is read and compared, and the result is the
+    next binary digit of the place. No branch can be mispredicted: 40 columns of 1,000 edges take 1,024 rows .8 ms,
+    comparisons with 2 √K of the edges 3.4.
 
     Args:
         values: ``[rows, m]`` numbers, compared as float64.
-        edges: for each of the columns its edges, float64 ``[K]``, one at least.
-        right: as torch's ``bucketize`` has it.
-
-    Returns:
-        int64 ``[rows, m]``.
+        edges: at least one for each column, float64 ``[K]``.
+        right: as in torch's ``bucketize``.
     """
     graph = values.graph
     sizes = torch.tensor([len(e) for e in edges])
@@ -58,12 +55,9 @@ def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bo
 def interpolated(
     values: GraphTensor, knots: Sequence[tuple[torch.Tensor, torch.Tensor]], *, missing: float
 ) -> GraphTensor:
-    """Columns by linear interpolation between knots, constant beyond their ends, as ``RankGauss.apply`` does it.
+    """Interpolate columns linearly between knots, constant beyond their ends, as ``RankGauss.apply`` does.
 
-    Args:
-        values: float64 ``[rows, m]``.
-        knots: for each column ``x`` (growing) and ``y``, float64 ``[K]``, two at least.
-        missing: what NaN becomes.
+    ``knots`` has at least two ``x`` (growing) and ``y`` for each column, float64 ``[K]``; NaN becomes ``missing``.
     """
     few = [i for i, (x, _) in enumerate(knots) if len(x) == 2]  # as flags have them: nothing to search
     more = [i for i, (x, _) in enumerate(knots) if len(x) > 2]
@@ -79,7 +73,7 @@ def interpolated(
 def _of_columns(
     values: GraphTensor, columns: list[int], knots: Sequence[tuple[torch.Tensor, torch.Tensor]]
 ) -> GraphTensor:
-    """``interpolated`` for some columns, all of two knots or all of more; what NaN becomes is left open."""
+    """Interpolate some columns, all of two knots or all of more, without regard to NaN."""
     own = [knots[i] for i in columns]
     begin, end = columns[0], columns[-1] + 1
     neighbours = end - begin == len(columns)  # a slice is cheaper than a gather

@@ -1,4 +1,4 @@
-"""A run's stack in a graph: base models' predictions blended as in training."""
+"""Write a run's stack into a graph: base models' predictions blended as in training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from fastrec.estimators import Estimator
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.serve.forest import forest_of_xgboost
 from fastrec.serve.graph.columns import GraphColumn, GraphTable
@@ -16,70 +15,45 @@ from fastrec.serve.graph.tensor import GraphTensor
 from fastrec.stacking import StackModel
 from fastrec.stacking.row_inputs import as_task, in_columns, names_of
 
-_FAR = 1000.0  # see ``fastrec.stacking.blends``
-
 
 def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
-    """What a stack makes of its base models' predictions: float64 ``[rows]`` or ``[rows, k]``.
-
-    Args:
-        stack: the stack.
-        base: base model → its prediction.
-        rows: the rows that they are of.
-    """
+    """Write a stack's prediction, from those of its base models: float64 ``[rows]`` or ``[rows, k]``."""
     used = {m: base[m] for m in stack.models}
-    two = _of_lists(used, rows, stack.extra) if rows.task == "ranking" else _of_rows(used, rows, stack.extra)
-    parts = [_blend(blend, two) for blend in stack.blends]
-    total = parts[0] / len(parts)
-    for part in parts[1:]:
-        total = total + part / len(parts)
+    columns: dict[str, Any] = {n: rows.table[n] for n in stack.extra}
+    conts = [n for n in stack.extra if n not in rows.cats]
+    for model, values in used.items():
+        if rows.task == "ranking":
+            of_model = {f"{model}_{word}": v for word, v in in_list(values, rows).items()}
+            columns |= of_model | {model: values}
+            conts += [n for n in of_model if n != f"{model}_log_softmax"]
+        else:
+            names, wide = names_of(model, rows), in_columns(values)
+            columns |= {n: wide[:, j].double() for j, n in enumerate(names)}
+            conts += names
+    cats = [n for n in stack.extra if n in rows.cats]
+    two = GraphRows(GraphTable(columns), rows.task, cats, conts, rows.n_outputs, rows.lists)
+    total = None
+    for blend in stack.blends:
+        if type(blend).__name__ in ("BoostedBlend", "TreeBlend"):
+            part = prediction(blend, two)
+        else:
+            part = blend.predict(two)  # type: ignore[arg-type] - sums of columns: the code of training writes the nodes
+        part = part / len(stack.blends)
+        total = part if total is None else total + part
     return total
 
 
-def _of_rows(base: Mapping[str, Any], rows: GraphRows, extra: list[str]) -> GraphRows:
-    columns: dict[str, Any] = {n: rows.table[n] for n in extra}
-    used = [n for n in extra if n not in rows.cats]
-    for model, values in base.items():
-        names, wide = names_of(model, rows), in_columns(values)
-        columns |= {n: wide[:, j].double() for j, n in enumerate(names)}
-        used += names
-    return _two(rows, columns, used, extra)
-
-
-def _of_lists(base: Mapping[str, Any], rows: GraphRows, extra: list[str]) -> GraphRows:
-    columns: dict[str, Any] = {n: rows.table[n] for n in extra}
-    used = [n for n in extra if n not in rows.cats]
-    for model, values in base.items():
-        made = {f"{model}_{word}": v for word, v in in_list(values, rows).items()}
-        columns |= made | {model: values}
-        used += [n for n in made if n != f"{model}_log_softmax"]
-    return _two(rows, columns, used, extra)
-
-
-def _two(rows: GraphRows, columns: Mapping[str, Any], used: list[str], extra: list[str]) -> GraphRows:
-    table = GraphTable(columns)
-    cats = [n for n in extra if n in rows.cats]
-    return GraphRows(table, rows.task, cats, used, rows.n_outputs, rows.lists)
-
-
 def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
-    """``fastrec.stacking.blends.in_list`` as nodes."""
+    """Write ``fastrec.stacking.blends.in_list``."""
     lists = rows.lists
     assert lists is not None
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = lists.reduce(rough, "max")
-    near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -_FAR)
+    near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -1000.0)  # as the stack replaces infinite gaps
     gap = torch.where(rough == top, 0.0, near)
     log_softmax = gap - lists.reduce(gap.exp(), "add").log()
     rank = (lists.place([(rough, True)]) + 1).double()
     return {"rank": rank, "gap": gap, "softmax": log_softmax.exp(), "log_softmax": log_softmax}
-
-
-def _blend(blend: Estimator, two: GraphRows) -> Any:
-    kind = type(blend).__name__
-    if kind in ("BoostedBlend", "TreeBlend"):
-        return prediction(blend, two)
-    return blend.predict(two)  # type: ignore[arg-type] - sums of columns: the code of training writes the nodes
 
 
 @writer("BoostedBlend")
@@ -90,6 +64,7 @@ def _boosted(blend: Any, two: GraphRows) -> Any:
 
 @writer("TreeBlend")
 def _tree_blend(blend: Any, two: GraphRows) -> Any:
+    # its trees start from the linear blend, and each booster's margin is float32 as in training
     matrix = tree_matrix(TreeInputs(blend._used, blend._vocabs), two.table)
     start = blend.sums.linear(two).float()
     forests = [forest_of_xgboost(b, len(blend._used)) for b in blend._boosters]

@@ -1,8 +1,8 @@
-"""``GraphTensor``: stands for a tensor of the graph; torch's functions, called with one, write nodes.
+"""``GraphTensor``: a symbolic tensor; torch's functions, called with one, write nodes into a graph.
 
-So the code that makes features in training makes their graph too, without a second description that could differ. The
-dtype and shape of every result are torch's own: each function is run on ``meta`` tensors beside. Rows are ``N`` in
-their shapes; a constant that is as long has to be the same in all rows.
+The code that computes features in training writes their graph too, so that the two cannot differ. The dtype and shape
+of every result are torch's own: each function also runs on ``meta`` tensors. The number of rows is ``N`` in their
+shapes; a constant of that length must be the same in all rows.
 """
 
 from __future__ import annotations
@@ -18,33 +18,31 @@ from fastrec.serve.graph.builder import Graph
 
 N = 1009  # a prime that no other dimension is likely to be
 
-# How functions of torch are written: name → handler(result, *args, **kwargs), which gives a value's name or several
-HANDLERS: dict[str, Callable[..., Any]] = {}
-
 
 class NotInGraphError(DataError):
-    """Something cannot be written as nodes of a graph."""
+    """An operation that has no form in a graph."""
 
 
-def handler(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Take a function as the handler of torch's functions of these names."""
+def registrar(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """Create a decorator ``@register(*names)`` that puts functions into a table."""
 
-    def take(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            HANDLERS[name] = function
-        return function
+    def register(*names: str) -> Callable[..., Any]:
+        def take(function: Callable[..., Any]) -> Callable[..., Any]:
+            table.update(dict.fromkeys(names, function))
+            return function
 
-    return take
+        return take
+
+    return register
+
+
+# name of torch's function → handler(graph, result, *args, **kwargs), which returns a value's name or several
+HANDLERS: dict[str, Callable[..., Any]] = {}
+handler = registrar(HANDLERS)
 
 
 class GraphTensor:
-    """A tensor of the graph.
-
-    Args:
-        graph: the graph.
-        value: the value's name in it.
-        meta: a tensor on ``meta`` of the same dtype, and of the same shape with ``N`` for the number of rows.
-    """
+    """A symbolic tensor: a value of a graph, and a ``meta`` tensor of its dtype and shape (``N`` rows)."""
 
     def __init__(self, graph: Graph, value: str, meta: torch.Tensor) -> None:
         self.graph, self.value, self.meta = graph, value, meta
@@ -53,8 +51,6 @@ class GraphTensor:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return call(func, args, kwargs or {})
-
-    # What code asks of a tensor ----------------------------------------------------------------------------------
 
     @property
     def dtype(self) -> torch.dtype:
@@ -68,7 +64,7 @@ class GraphTensor:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """Number of dimensions."""
         return self.meta.ndim
 
     @property
@@ -78,28 +74,28 @@ class GraphTensor:
 
     @property
     def is_cuda(self) -> bool:
-        """No."""
+        """False: only the graph's runtime has a device."""
         return False
 
     @property
     def T(self) -> GraphTensor:
-        """Turned round."""
+        """The transposed tensor."""
         return self.transpose(0, 1)
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or one of its sizes."""
+        """Return the shape, or one of its sizes."""
         return self.meta.size() if dim is None else self.meta.size(dim)
 
     def dim(self) -> int:
-        """How many dimensions."""
+        """Return the number of dimensions."""
         return self.meta.ndim
 
     def is_floating_point(self) -> bool:
-        """Whether the values are floats."""
+        """Check if the values are floats."""
         return self.meta.is_floating_point()
 
     def cpu(self) -> GraphTensor:
-        """The tensor itself, which is nowhere yet."""
+        """Return the tensor itself."""
         return self
 
     def __len__(self) -> int:
@@ -107,8 +103,8 @@ class GraphTensor:
 
     def __bool__(self) -> bool:
         if self.some:
-            return True  # some of the rows to come may be so: take the way that serves them too
-        raise NotInGraphError("something depends on rows that are not there yet", remedy="Compute it outside")
+            return True  # some of the later rows may be so: take the branch that handles them too
+        raise NotInGraphError("something depends on rows that are not known yet", remedy="Compute it outside")
 
     def __iter__(self) -> Any:
         return iter(self.unbind(0))
@@ -116,6 +112,7 @@ class GraphTensor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        # a graph has no mutable values: a method in place replaces this tensor's value
         in_place = name.endswith("_") and not name.startswith("_")
         plain = name[:-1] if in_place else name
         found = getattr(torch.Tensor, plain, None)
@@ -132,7 +129,7 @@ class GraphTensor:
         return method
 
     def __index__(self) -> int:
-        raise NotInGraphError("a number of the rows is asked for before they are there", remedy="Compute it outside")
+        raise NotInGraphError("a number of the rows is read before the rows are known", remedy="Compute it outside")
 
     __int__ = __float__ = __index__
 
@@ -177,7 +174,7 @@ GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (se
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function of torch makes of arguments among which there are tensors of the graph.
+    """Call a function of torch with symbolic tensors among its arguments.
 
     Raises:
         NotInGraphError: there is no way to write it as nodes.
@@ -189,6 +186,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name not in HANDLERS:
         raise NotInGraphError(f"torch.{name} has no form in a graph", remedy="Compute this column outside of the graph")
     try:
+        # torch itself computes dtype and shape of the result: no second set of rules that could differ
         metas = func(*_meta(args), **_meta(kwargs))
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise NotInGraphError(
@@ -200,17 +198,19 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(metas, torch.Tensor):
         return GraphTensor(graph, made, metas)
     parts = [GraphTensor(graph, v, m) for v, m in zip(made, metas, strict=True)]
+    # results such as torch.return_types.sort are named tuples, which code reads by name
     fields = getattr(type(metas), "__name__", "") not in ("list", "tuple")
     return type(metas)(parts) if fields else parts
 
 
 def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = None) -> str:
-    """A tensor as a constant of the graph.
+    """Add a tensor as a constant of the graph.
 
     Raises:
         NotInGraphError: it has a value of its own for every row.
     """
     values = values.detach().cpu()
+    # a constant of N rows is broadcast from one, as the graph's rows are not N
     if values.ndim and values.shape[0] == N:
         if not bool((values == values[:1]).all() | values[:1].isnan().all()):
             raise NotInGraphError("a constant differs from row to row", remedy="Compute this column outside")
@@ -220,7 +220,7 @@ def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = Non
 
 
 def value_of(graph: Graph, given: Any, dtype: torch.dtype) -> str:
-    """The name of a value of a dtype: of a tensor of the graph, a constant tensor or a number."""
+    """Return the name of a value as a dtype, for a symbolic tensor, a constant tensor or a number."""
     if isinstance(given, GraphTensor):
         return given.value if given.dtype == dtype else cast(graph, given, dtype)
     if isinstance(given, torch.Tensor):
@@ -229,17 +229,17 @@ def value_of(graph: Graph, given: Any, dtype: torch.dtype) -> str:
 
 
 def cast(graph: Graph, given: GraphTensor, dtype: torch.dtype) -> str:
-    """The values as another dtype, as torch changes them."""
+    """Convert the values to another dtype, as torch does."""
     return graph.op("Cast", given.value, to=onnx_type(graph, dtype))
 
 
 def onnx_type(graph: Graph, dtype: torch.dtype) -> int:
-    """ONNX's number of a dtype."""
+    """Return ONNX's number of a dtype."""
     return graph.type_of(numpy_type(dtype))
 
 
 def numpy_type(dtype: torch.dtype) -> np.dtype:
-    """The numpy dtype of a torch dtype."""
+    """Return the numpy dtype of a torch dtype."""
     return torch.empty(0, dtype=dtype).numpy().dtype
 
 

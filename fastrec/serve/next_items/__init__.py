@@ -1,5 +1,5 @@
-"""Nets of sessions elsewhere: raw item ids in, the best items out, as one ONNX file.
+"""Export nets of sessions as one ONNX file: raw item ids → the best items.
 
-``export.py`` writes a net (``fastrec.serve.session_scores``) with the items' ids round it, ``verify.py`` holds it
-against the run, ``graph.py`` runs it.
+``export.py`` writes the net (``fastrec.serve.session_scores``) with the items' ids, ``verify.py`` compares it with the
+run, ``graph.py`` runs it.
 """

@@ -1,8 +1,7 @@
-"""``export_next_items``: the net of a run for next items as one ONNX file, from raw item ids to the best items."""
+"""``export_next_items``: write a run's net of next items as one ONNX file, from raw item ids to the best items."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,35 +11,33 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.export import Dim
 
 from fastrec import __version__
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec._core.optional import require
 from fastrec._core.progress import Stages
 from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError
 from fastrec.sequences import NextItemNet
 from fastrec.sequences._virtual_items import has_virtual
-from fastrec.serve.graph.builder import OPSET, ROWS, Graph
-from fastrec.serve.graph.nets import quiet
-from fastrec.serve.session_scores import session_program
+from fastrec.serve.graph.builder import ROWS, Graph
+from fastrec.serve.graph.nets import exported
+from fastrec.serve.session_scores import SessionScores
 from fastrec.table import Vocab
 from fastrec.table.key_types import is_text
 
-__all__ = ["FILE", "GRAPH", "TASK", "ExportedNextItems", "export_next_items", "net_of"]
+__all__ = ["ExportedNextItems", "export_next_items", "net_of"]
 
-FILE, GRAPH, TASK = "serving.json", "model.onnx", "next_item"
-_FORMAT = 1
-_NONE = -(2**63)
+FILE, TASK = "serving.json", "next_item"
 
 
 @dataclass(frozen=True)
 class ExportedNextItems:
-    """What was exported.
+    """An export.
 
     Args:
-        folder: where.
-        about: what ``serving.json`` says.
+        folder: its folder.
+        about: the content of ``serving.json``.
     """
 
     folder: Path
@@ -68,7 +65,7 @@ def export_next_items(
         run: the run directory.
         out: the folder to make; an earlier export there is replaced when this one is complete.
         model: the name of the net in the blend; None: the only one.
-        trust: modules of models of one's own that may be imported.
+        trust: modules of custom models that may be imported.
         stages: progress; None: none is shown.
 
     Raises:
@@ -91,7 +88,7 @@ def export_next_items(
         graph = _graph(net, items, exclude_seen=saved.exclude_seen)
     missing = missing_of(items)
     about: dict[str, Any] = {
-        "format": _FORMAT,
+        "format": 1,
         "fastrec": __version__,
         "name": saved.config["competition"],
         "task": TASK,
@@ -110,15 +107,13 @@ def export_next_items(
         ],
     }
     with atomic_folder(out) as part, stages.stage("write"):
-        files = graph.save(part / GRAPH, name=str(about["name"]))
-        sha = hashlib.sha256((part / GRAPH).read_bytes()).hexdigest()
-        about["model"] = {"file": GRAPH, "files": [f.name for f in files], "sha256": sha}
+        graph.export(part, about)
         (part / FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
     return ExportedNextItems(out, about)
 
 
 def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextItemNet]:
-    """A run's net, and what it is called.
+    """Return a run's net and its name.
 
     Raises:
         DataError: there is none of that name, or none at all, or several.
@@ -130,15 +125,15 @@ def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextIte
         has = f"its models are {', '.join(saved.blend.models)}"
         if name is None and not nets:
             raise DataError(f"the run has no net: {has}", file=saved.folder, remedy="Serve the run directory itself")
-        said = "which of them is not said" if name is None else f"none is {name!r}"
+        which = "and --model names none" if name is None else f"none is {name!r}"
         raise DataError(
-            f"the run has {len(nets)} nets, {said}: {has}", file=saved.folder, remedy=f"Name one of {', '.join(nets)}"
+            f"the run has {len(nets)} nets, {which}: {has}", file=saved.folder, remedy=f"Name one of {', '.join(nets)}"
         )
     return name, nets[name]
 
 
 def type_of(items: Vocab) -> str:
-    """The type of items' ids in a graph.
+    """Return the type of items' ids in a graph.
 
     Raises:
         DataError: they are neither integers nor text.
@@ -152,17 +147,16 @@ def type_of(items: Vocab) -> str:
 
 
 def missing_of(items: Vocab) -> str | int:
-    """What stands for no item: nothing that is an item's id."""
+    """Choose a value for no item that is no item's id."""
     known = items.values
     if type_of(items) == "int64":
-        taken = set(known.slice(0, 10).to_pylist())  # the smallest ones: values are sorted
-        return next(v for v in range(_NONE, _NONE + 20) if v not in taken)
+        taken = set(known.slice(0, 10).to_pylist())  # values are sorted: these are the smallest
+        return next(v for v in range(-(2**63), -(2**63) + 20) if v not in taken)
     texts = set(known.to_pylist())
     return next(t for t in ("", *(f"#{'na' * i}#" for i in range(1, 9))) if t not in texts)
 
 
 def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
-    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     graph, kind, missing = Graph(), type_of(items), missing_of(items)
     dtype = object if kind == "string" else np.int64
     ids = np.array([missing, *items.values.to_pylist()], dtype=dtype)
@@ -172,14 +166,15 @@ def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
         "LabelEncoder", given, domain="ai.onnx.ml", keys_tensor=ids[1:],
         values_tensor=np.arange(1, len(ids), dtype=np.int64), default_tensor=np.array([0], np.int64),
     )  # fmt: skip
-    with torch.no_grad(), quiet():
-        program = session_program(net, exclude_seen=exclude_seen)
-        proto = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+    example = torch.ones((3, 2), dtype=torch.int64)
+    module = SessionScores(net, exclude_seen=exclude_seen).eval()
+    proto = exported(module, (example,), shapes=({0: Dim("sessions"), 1: Dim("length")},))
     scores = graph.merge(proto, [codes])[0]
+    # TopK fails if there are fewer items than k
     most = graph.op("Min", k, graph.constant(np.array([len(items)], np.int64)))
     best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
     there = graph.op("Greater", best, graph.constant(np.array([-np.inf], np.float32)))
-    found = graph.op("Gather", graph.constant(ids), places)
-    graph.output("ids", graph.op("Where", there, found, graph.constant(ids[:1])), dtype, "k")
+    items_of_places = graph.op("Gather", graph.constant(ids), places)
+    graph.output("ids", graph.op("Where", there, items_of_places, graph.constant(ids[:1])), dtype, "k")
     graph.output("scores", best, np.float32, "k")
     return graph

@@ -1,4 +1,4 @@
-"""``NextItemGraph``: an exported net in memory: raw item ids in, the best items out, by onnxruntime alone."""
+"""``NextItemGraph``: an exported net in memory, by onnxruntime alone: raw item ids → the best items."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec._core.atomic import is_plain_name
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.serve.session import open_session
 
 __all__ = ["NextItemGraph", "read_next_items"]
 
-_CELLS = 1 << 24  # scores, or events of sessions side by side, that are in memory at a time
 _FILE, _TASK = "serving.json", "next_item"
 
 
@@ -42,17 +42,18 @@ class NextItemGraph:
         path = self.folder / self.about["model"]["file"]
         self._session = open_session(path, threads=threads, device=device)
         try:
+            # a first call: a damaged graph fails here and not at the first request
             self.recommend([[]], 1)
         except Exception as error:  # onnxruntime's errors have no common class
             why = f"onnxruntime cannot use it ({' '.join(str(error).split())[:300]})"
             raise UnreadableFileError(why, file=path, remedy="Export the run anew") from error
 
     def recommend(self, sessions: Sequence[Sequence[Any]], k: int) -> list[tuple[list[Any], list[float]]]:
-        """The best items of each session.
+        """Recommend the best items of each session.
 
         Args:
-            sessions: ids of items, the last event last; those that are not known are passed over.
-            k: how many, at most.
+            sessions: ids of items, the last event last; unknown ones are ignored.
+            k: at most so many.
 
         Returns:
             For each session ids, the best first, and their scores.
@@ -60,21 +61,21 @@ class NextItemGraph:
         lengths = np.array([len(s) for s in sessions], np.int64)
         order = np.argsort(lengths, kind="stable")
         best: list[Any] = [None] * len(sessions)
-        step = max(1, _CELLS // max(int(self.about["items"]), 1))
+        step = max(1, limits.NEXT_ITEM_CELLS // max(int(self.about["items"]), 1))
         at = 0
-        while at < len(order):  # sessions of equal length together, few enough for the memory
+        while at < len(order):  # sessions of similar length together, few enough for the memory
             rows = order[at : at + step]
-            fits = max(1, int(np.searchsorted(lengths[rows] * np.arange(1, len(rows) + 1), _CELLS)))
+            fits = max(1, int(np.searchsorted(lengths[rows] * np.arange(1, len(rows) + 1), limits.NEXT_ITEM_CELLS)))
             rows = rows[:fits]
             ids, scores = self.run([sessions[i] for i in rows], k)
             shown = (scores > -np.inf).sum(1)
-            for i, found, said, n in zip(rows, ids, scores, shown, strict=True):
-                best[i] = found[:n].tolist(), said[:n].tolist()
+            for i, items, values, n in zip(rows, ids, scores, shown, strict=True):
+                best[i] = items[:n].tolist(), values[:n].tolist()
             at += len(rows)
         return best
 
     def run(self, sessions: Sequence[Sequence[Any]], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The graph's outputs ``[sessions, k]``: ids, and scores float32."""
+        """Run the graph: ids and float32 scores, ``[sessions, k]``."""
         width = max(map(len, sessions))
         dtype = object if self.type == "string" else np.int64
         items = np.full((len(sessions), max(width, 1)), self.missing, dtype)
@@ -84,7 +85,7 @@ class NextItemGraph:
 
 
 def read_next_items(folder: str | Path) -> dict[str, Any]:
-    """What ``serving.json`` says, where the graph beside it is the one that it was written for.
+    """Read ``serving.json``, and check that the graph is the one that it describes.
 
     Raises:
         MissingFileError: there is no export.
@@ -111,6 +112,6 @@ def read_next_items(folder: str | Path) -> dict[str, Any]:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != sha:
         raise UnreadableFileError(
-            f"its SHA-256 is {found[:12]}…, {_FILE} says {sha[:12]}…", file=path, remedy="Export the run anew"
+            f"its SHA-256 is {found[:12]}…, {_FILE} has {sha[:12]}…", file=path, remedy="Export the run anew"
         )
     return about

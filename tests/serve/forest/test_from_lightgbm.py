@@ -90,7 +90,7 @@ def test_forests_of_many_sets_are_several_nodes(most, rows, odd_rows, amounts, m
         rows, classes(amounts), (2,), objective="multiclass", num_class=4, rounds=12, min_data_per_group=1
     )
     forest = forest_of_lightgbm(booster)
-    monkeypatch.setattr("fastrec.serve.forest.forest._SETS", most)
+    monkeypatch.setattr("fastrec._core.limits.FOREST_SETS", most)
     ensembles = [n for n in forest.model().graph.node if n.op_type == "TreeEnsemble"]
     assert 48 >= len(ensembles) >= 2
     np.testing.assert_allclose(margins(forest, odd_rows), own_margins(booster, odd_rows), rtol=1e-13, atol=1e-13)

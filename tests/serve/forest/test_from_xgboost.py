@@ -87,7 +87,7 @@ def test_forests_of_many_sets_are_several_nodes(most, rows, odd_rows, amounts, m
     more = {"max_cat_to_onehot": 1, "booster": "dart", "rate_drop": 0.3, "objective": "binary:logistic"}
     booster = trained(rows, amounts > 1, CATS, rounds=20, **more)
     forest = forest_of_xgboost(booster)
-    monkeypatch.setattr("fastrec.serve.forest.forest._SETS", most)
+    monkeypatch.setattr("fastrec._core.limits.FOREST_SETS", most)
     ensembles = [n for n in forest.model().graph.node if n.op_type == "TreeEnsemble"]
     assert 1 < len(forest.derived) / (most + 15) <= len(ensembles) <= 20
     expected = own_margins(booster, odd_rows, CATS)

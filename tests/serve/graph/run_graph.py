@@ -10,7 +10,7 @@ from fastrec.serve.export import feeds_of
 from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
-from fastrec.serve.graph.features import Places, written
+from fastrec.serve.graph.features import ListScope, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.tensor import GraphTensor, value_of
 from fastrec.table import Table
@@ -38,7 +38,7 @@ class Served:
         columns = GraphTable({}, later=later)
         groups = GraphGroups(columns[lists].values) if lists else None
         wanted = [n for f in features.features for n in f.outputs]
-        columns, found = written(steps, columns, Places(groups, lists), wanted)
+        columns, found = written(steps, columns, ListScope(groups, lists), wanted)
         self.outside = {n: why for n, why in found.outside.items() if n in wanted}
         for name in wanted:
             if name in self.outside:

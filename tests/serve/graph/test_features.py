@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastrec.features import (
-    Diff,
-    FeatureSet,
-    GroupRank,
-    GroupStats,
-    Lag,
-    TargetEncode,
-)
+from fastrec.features import Diff, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
 from fastrec.features.base import GENERATORS
 from fastrec.serve.export import feeds_of
 from fastrec.table import Table

@@ -1,4 +1,4 @@
-"""What handlers share: the type and shape of several values, constants, one place of an axis."""
+"""Helpers of handlers: common dtypes and shapes, constants, indexing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import numpy as np
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, value_of
 
 INT64 = torch.int64
 
 
 def common(*given: Any) -> torch.dtype:
-    """The dtype that torch compares or joins values in."""
+    """Return the dtype in which torch compares or joins values."""
     metas = [g.meta if isinstance(g, GraphTensor) else g for g in given]
     found = metas[0].dtype if isinstance(metas[0], torch.Tensor) else None
     for other in metas[1:]:
@@ -28,21 +25,16 @@ def common(*given: Any) -> torch.dtype:
 
 
 def dims(given: Any) -> tuple[int, ...]:
-    """A shape of as many dimensions: torch's rules for dtypes ask for no more."""
+    """Return a shape of as many dimensions: torch's rules for dtypes need no more."""
     return (1,) * given.ndim if isinstance(given, torch.Tensor) else ()
 
 
 def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str, torch.dtype]:
-    """Two operands as values of one dtype, and that dtype."""
+    """Convert two operands to values of one dtype."""
     dtype = dtype or common(a, b)
     return value_of(graph, a, dtype), value_of(graph, b, dtype), dtype
 
 
-def full(graph: Graph, values: torch.Tensor) -> torch.Tensor:
-    """A constant of as many rows as there are in graphs, the same in each; it stays a tensor until a node reads it."""
-    return values
-
-
 def pick(graph: Graph, value: str, place: int, axis: int) -> str:
-    """One place of an axis, which goes."""
+    """Take one place of an axis, and drop the axis."""
     return graph.op("Gather", value, graph.constant(np.array(place, dtype=np.int64)), axis=axis)

@@ -1,4 +1,4 @@
-"""Sums, products, powers, roundings and functions of one value."""
+"""Handlers of sums, products, powers, roundings and functions of one value."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ from typing import Any
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    handler,
-    onnx_type,
-    value_of,
-)
-from fastrec.serve.graph.torch_ops._values import both, full
+from fastrec.serve.graph.tensor import GraphTensor, handler, onnx_type, value_of
+from fastrec.serve.graph.torch_ops._values import both
 
 
 def _binary(kind: str) -> Callable[..., str]:
@@ -48,7 +43,7 @@ def _div(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, rounding_mode: str
         if rounding_mode == "floor":
             return graph.op("Floor", quotient)
         return graph.op("Mul", graph.op("Floor", graph.op("Abs", quotient)), graph.op("Sign", quotient))
-    x, y, _ = both(graph, a, b, made.dtype)  # ONNX divides integers towards zero
+    x, y, _ = both(graph, a, b, made.dtype)  # ONNX divides integers towards zero, torch's floor division does not
     quotient = graph.op("Div", x, y)
     if rounding_mode == "trunc":
         return quotient
@@ -100,9 +95,6 @@ def _square(graph: Graph, made: torch.Tensor, a: Any) -> str:
 @handler("bitwise_left_shift", "__lshift__")
 def _shift(graph: Graph, made: torch.Tensor, a: Any, b: int) -> str:
     return graph.op("Mul", *both(graph, a, 1 << b, made.dtype)[:2])
-
-
-# One value after the other -------------------------------------------------------------------------------------------
 
 
 def _unary(kind: str) -> Callable[..., str]:
@@ -170,24 +162,22 @@ def _expm1(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
     return graph.op("Where", small, series, graph.op("Sub", graph.op("Exp", x), one))
 
 
-@handler("isnan")
-def _isnan(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
-    if not a.dtype.is_floating_point:
-        return full(graph, torch.zeros_like(made, device="cpu"))
-    return graph.op("IsNaN", a.value)
+def _test(kind: str) -> Callable[..., Any]:
+    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
+        # the constant stays a tensor until a node reads it
+        return graph.op(kind, a.value) if a.dtype.is_floating_point else torch.zeros_like(made, device="cpu")
+
+    return write
 
 
-@handler("isinf")
-def _isinf(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
-    if not a.dtype.is_floating_point:
-        return full(graph, torch.zeros_like(made, device="cpu"))
-    return graph.op("IsInf", a.value)
+handler("isnan")(_test("IsNaN"))
+handler("isinf")(_test("IsInf"))
 
 
 @handler("isfinite")
 def _isfinite(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
     if not a.dtype.is_floating_point:
-        return full(graph, torch.ones_like(made, device="cpu"))
+        return torch.ones_like(made, device="cpu")
     return graph.op("Not", graph.op("Or", graph.op("IsNaN", a.value), graph.op("IsInf", a.value)))
 
 

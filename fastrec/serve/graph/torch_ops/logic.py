@@ -1,4 +1,4 @@
-"""Comparisons, logic, choices and bounds."""
+"""Handlers of comparisons, logic, choices and bounds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from typing import Any
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    handler,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, handler, value_of
 from fastrec.serve.graph.torch_ops._values import both
 
 
@@ -59,7 +55,7 @@ def _not(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
 @handler("where")
 def _where(graph: Graph, made: torch.Tensor, condition: Any, a: Any, b: Any) -> str:
     x, y, _ = both(graph, a, b, made.dtype)
-    if made.dtype == torch.bool:  # which no Where of onnxruntime's takes
+    if made.dtype == torch.bool:  # onnxruntime's Where takes no bool
         mask = value_of(graph, condition, torch.bool)
         return graph.op("Or", graph.op("And", mask, x), graph.op("And", graph.op("Not", mask), y))
     return graph.op("Where", value_of(graph, condition, torch.bool), x, y)

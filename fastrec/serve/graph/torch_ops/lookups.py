@@ -1,4 +1,4 @@
-"""Rows by their numbers, slices, and the place of a value among edges."""
+"""Handlers of indexing, slices, and searches among sorted edges."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ import numpy as np
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    N,
-    NotInGraphError,
-    handler,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, handler, value_of
 from fastrec.serve.graph.torch_ops._values import INT64, common, pick
 
 
@@ -24,7 +18,6 @@ def _index_select(graph: Graph, made: torch.Tensor, table: Any, dim: int, index:
 
 
 def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
-    """Places of a table, of any number of dimensions."""
     value = _table(graph, table)
     place = value_of(graph, index, INT64)
     if table.ndim > 1 or not index.ndim:
@@ -39,7 +32,7 @@ def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
 
 
 def _table(graph: Graph, table: Any) -> str:
-    """What entries are taken of: a constant as it is, though it may be as long as rows are in shapes."""
+    # a constant stays whole, even if its length is N by chance
     return table.value if isinstance(table, GraphTensor) else graph.constant(table.detach().cpu().numpy())
 
 
@@ -99,16 +92,14 @@ def _searchsorted(
     return search(graph, edges, values, right=right)
 
 
-_BESIDE = 8  # edges that are compared with all at once
-
-
 def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: bool) -> Any:
-    """How many sorted edges lie below each value (``right``: at or below it): int64. NaN lies above all."""
+    """Count the sorted edges below each value (``right``: at or below): int64. NaN is above all."""
     if isinstance(edges, GraphTensor):
         raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
     # a whole number beyond 2^53 is rounded, but not across an edge that is not
     exact = common(values, edges).is_floating_point or not len(edges) or int(edges.abs().max()) < 1 << 53
-    if len(edges) > _BESIDE and values.ndim == 1 and exact:
+    # few edges are compared with all at once: fewer nodes than a bisection (8 is not measured)
+    if len(edges) > 8 and values.ndim == 1 and exact:
         from fastrec.serve.graph.search import count_below
 
         return count_below(values[:, None], [edges], right=right)[:, 0]

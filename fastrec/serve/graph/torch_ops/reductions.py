@@ -1,4 +1,4 @@
-"""What is made of all values of a row: sums, extremes, order, softmax, products."""
+"""Handlers over all values of a row: sums, extremes, order, softmax, products."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ import numpy as np
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    N,
-    NotInGraphError,
-    cast,
-    handler,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, cast, handler, value_of
 from fastrec.serve.graph.torch_ops._values import both
 
 
@@ -27,7 +20,7 @@ def _reduce(kind: str) -> Callable[..., str]:
     ) -> str:
         dims = [d % a.ndim for d in ([dim] if isinstance(dim, int) else dim or range(a.ndim))]
         if a.shape and a.shape[0] == N and 0 in dims:
-            raise NotInGraphError("a value is made of all rows at once", remedy="Compute this column outside")
+            raise NotInGraphError("a value depends on all rows at once", remedy="Compute this column outside")
         axes = graph.constant(np.array(dims, dtype=np.int64))
         return graph.op(kind, value_of(graph, a, made.dtype), axes, keepdims=int(keepdim))
 

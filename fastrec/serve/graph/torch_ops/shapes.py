@@ -1,4 +1,4 @@
-"""Shapes, dtypes and constants; values side by side."""
+"""Handlers of shapes, dtypes and constants, and of joins."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ import numpy as np
 import torch
 
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.tensor import (
-    GraphTensor,
-    N,
-    NotInGraphError,
-    cast,
-    handler,
-    value_of,
-)
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, cast, handler, value_of
 from fastrec.serve.graph.torch_ops._values import pick
 
 
@@ -45,14 +38,13 @@ for _name in ("zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "
 
 
 def _sizes(shape: Sequence[int]) -> list[int]:
-    """A shape as ``Reshape`` takes it: -1 for the rows."""
     if sum(s == N for s in shape) > 1:
         raise NotInGraphError("a tensor has rows twice", remedy="Compute this column outside of the graph")
     return [-1 if s == N else s for s in shape]
 
 
 def reshape(graph: Graph, value: str, shape: Sequence[int]) -> str:
-    """A value in another shape, ``N`` standing for the rows."""
+    """Reshape a value; ``N`` is the number of rows."""
     return graph.op("Reshape", value, graph.constant(np.array(_sizes(shape), dtype=np.int64)))
 
 
