@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from fastrec._core.leftovers import is_of_this_process
+from fastrec._core.leftovers import locks
 
 _SETTING = "FASTREC_GOES_ON_IN"
 _own = False
@@ -25,7 +25,7 @@ def owns_process() -> None:
 
 
 def may_begin_anew() -> bool:
-    """Whether this process may be replaced by itself."""
+    """Return whether this process may be replaced by itself."""
     return _own and sys.platform.startswith("linux")
 
 
@@ -35,14 +35,23 @@ def begin_anew(folder: Path) -> NoReturn:
     Args:
         folder: a ``working_folder`` of this process, which stays as nothing of this process is tidied up.
     """
-    os.environ[_SETTING] = str(folder.resolve())
+    lock = locks[folder]  # stays open: no other process may take the folder for a leftover meanwhile
+    os.set_inheritable(lock, True)
+    os.environ[_SETTING] = f"{lock} {folder.absolute()}"
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def continued_in() -> Path | None:
-    """The folder of what this process did before it began anew; None: it has just begun. It is told once."""
-    told = os.environ.pop(_SETTING, None)  # no process that this one starts is to take it for its own
-    folder = None if told is None else Path(told)
-    return folder if folder is not None and folder.is_dir() and is_of_this_process(folder) else None
+    """Return the folder of what this process did before it began anew, once; None: it has just begun."""
+    # Removed, so that no process that this one starts takes the folder for its own.
+    lock, _, folder = os.environ.pop(_SETTING, "").partition(" ")
+    try:
+        if not os.path.samestat(os.fstat(int(lock)), os.stat(folder)):
+            return None
+    except (OSError, ValueError):
+        return None
+    os.set_inheritable(int(lock), False)
+    locks[Path(folder)] = int(lock)
+    return Path(folder)

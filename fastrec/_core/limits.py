@@ -5,6 +5,8 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 
 # ---- _core
 
+LEFTOVER_AGE = 86_400  # seconds; not measured: a hidden file this old is abandoned where no lock can tell
+
 # ----
 
 # ---- table
