@@ -21,7 +21,7 @@ MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a
 
 
 class Gathered(Protocol):
-    """Partitions whose rows have been brought together by a key, or all of them; in the order they had.
+    """Partitions whose rows have been brought together by a key, or all of them, in their old order.
 
     Attributes:
         tables: one task per bucket, each gives a Table.
@@ -30,11 +30,11 @@ class Gathered(Protocol):
     tables: list[Any]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
-        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from."""
+        """Return columns of the buckets' rows, one task per bucket, as columns of the original partitions."""
 
 
 class Cut(Protocol):
-    """Says which bucket a row goes to.
+    """Rule that gives each row a bucket.
 
     Attributes:
         columns: those that it reads.
@@ -44,12 +44,11 @@ class Cut(Protocol):
     columns: list[str]
     count: int
 
-    def of(self, table: Table) -> torch.Tensor:
-        """The bucket of each row: ``[n]``, from 0."""
+    def of(self, table: Table) -> torch.Tensor: ...
 
 
 class ByKey:
-    """Rows of one key come into one bucket.
+    """Rule that puts rows of one key into one bucket.
 
     Args:
         columns: the key; empty: all rows come into one bucket.
@@ -60,12 +59,11 @@ class ByKey:
         self.columns, self.count = list(columns), buckets if columns else 1
 
     def of(self, table: Table) -> torch.Tensor:
-        """See ``Cut``."""
         return row_folds(table, self.columns, self.count, seed=_BUCKET_SEED)
 
 
 def gather(blocks: Blocks, names: Sequence[str], cut: Cut) -> Gathered:
-    """Bring rows together: on the workers; while there is a folder to spill to (``spilled``), now and through files.
+    """Bring rows together: on the workers, or at once and through files while ``spilled`` is active.
 
     Args:
         blocks: the rows.
@@ -79,7 +77,7 @@ def gather(blocks: Blocks, names: Sequence[str], cut: Cut) -> Gathered:
 
 
 class GatheredOnWorkers:
-    """Pieces that travel from worker to worker, when the tasks are run.
+    """Pieces that travel from worker to worker when the tasks run.
 
     Args:
         parts: one task per partition, each gives a Table.
@@ -95,7 +93,6 @@ class GatheredOnWorkers:
         self._buckets = [s[count] for s in split]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
-        """See ``Gathered``."""
         count = len(self._buckets)
         pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
         return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
@@ -124,7 +121,6 @@ class GatheredInFiles:
         self.tables = [task(_from_shelf, shelf, at) for at in range(cut.count)]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
-        """See ``Gathered``."""
         shelf = Shelf(self._folder, len(self._sizes))
         for at, columns in enumerate(made):
             for i, piece in enumerate(_cut(dask.compute(columns)[0], [sizes[at] for sizes in self._sizes])):
@@ -133,7 +129,7 @@ class GatheredInFiles:
 
 
 def _split(table: Table, cut: Cut) -> tuple[Any, ...]:
-    """A partition's rows by bucket, and each row's bucket (uint8 ``[n]``)."""
+    """Split a partition's rows by bucket; also return each row's bucket (uint8 ``[n]``)."""
     count = cut.count
     if count == 1:
         return table, torch.zeros(len(table), dtype=torch.uint8, device=table.device)
@@ -168,7 +164,7 @@ def _unsplit_from(shelf: Shelf, at: int, buckets: torch.Tensor) -> Table:
 
 
 def compact(column: Column) -> Column:
-    """A category without the distinct values that none of its rows has: what travels is what is used.
+    """Drop a category's distinct values that no row has, as they would travel too.
 
     Categories in an order of the user's stay as they are where the order says something (``ordered``), and where they
     are few; a thousand and more are ids that a library has made categories.

@@ -24,7 +24,7 @@ _ALIGN = 64  # bytes: a tensor of any type may begin there
 
 
 class Mapped:
-    """A value that lies in a file of its own on every process that it is sent to.
+    """A value that is stored in a file on every process that it is sent to.
 
     Args:
         value: of tensors, Arrow arrays and what else can be pickled.
@@ -36,20 +36,20 @@ class Mapped:
 
     @property
     def value(self) -> Any:
-        """The value. Where it was sent to, its arrays are those of the file: not to be written to."""
+        """The value; in a process that received it, its arrays are read-only."""
         with self._lock:
             if self._sent is not None:
                 self._value, self._sent = _laid_out(*self._sent), None
             return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arrays apart from the rest, so that they need not be copied on their way."""
+        """Pickle the arrays apart from the rest, so that they are not copied on their way."""
         with self._lock:
             head, arrays = self._sent or _apart(self._value)
             return _arrived, (head, [pickle.PickleBuffer(a) for a in arrays])
 
     def __sizeof__(self) -> int:
-        """What it holds of this process's memory: by this Dask decides what to put on the disk."""
+        """Return the memory of this process that it takes: by this Dask decides what to move to disk."""
         sent = self._sent  # another thread may lay it out meanwhile
         return 1_000 if sent is None else len(sent[0]) + sum(memoryview(a).nbytes for a in sent[1])
 
@@ -61,7 +61,7 @@ def _arrived(head: bytes, arrays: Sequence[Any]) -> Mapped:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Dask's own, but tensors are buffers: PyTorch's way would copy them into the text."""
+    """Dask's pickler, but tensors are buffers: PyTorch's way would copy them into the pickle."""
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is not torch.Tensor or not _is_plain(thing):
@@ -80,14 +80,13 @@ def _as_tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch
 
 
 def _apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """A value's pickle without its arrays, and these."""
     head, arrays = io.BytesIO(), []
     _Pickler(head, protocol=5, buffer_callback=arrays.append).dump(value)
     return head.getvalue(), arrays
 
 
 def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
-    """The value with its arrays in a file; in memory where they are small."""
+    """Load the value with its arrays in a file, or in memory if they are small."""
     views = [memoryview(a).cast("B") for a in arrays]
     places, end = [], 0
     for view in views:
@@ -107,7 +106,6 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
 
 
 def _folder() -> str | None:
-    """Where the worker that this runs on puts its files; None: the system's folder."""
     with suppress(ImportError, ValueError):
         from distributed import get_worker
 

@@ -13,7 +13,7 @@ from fastrec.features._dask.blocks import task
 
 
 class PartFiles:
-    """A table in Parquet files: a Dask frame as far as a FeatureSet looks at one.
+    """A table in Parquet files with the parts of a Dask frame's interface that a FeatureSet uses.
 
     Columns are read where they are wanted and not kept in between, and groups of rows that lie in one file need not be
     shuffled.
@@ -35,12 +35,11 @@ class PartFiles:
         return PartFiles(self.files, self.together, names)
 
     def to_delayed(self) -> list[Any]:
-        """A task per partition that reads it."""
         return [task(_read, str(file), self.columns) for file in self.files]
 
 
 class MadeParts:
-    """What a FeatureSet has made of ``PartFiles``, partition by partition, when it is asked for.
+    """Result of a FeatureSet on ``PartFiles``, computed partition by partition on request.
 
     Args:
         parts: a task per partition that gives an Arrow table.
@@ -56,7 +55,6 @@ class MadeParts:
         return MadeParts([task(_select, p, list(names)) for p in self._parts], names)
 
     def to_delayed(self) -> list[Any]:
-        """The tasks."""
         return list(self._parts)
 
 

@@ -33,14 +33,13 @@ class Group:
 
     @property
     def outputs(self) -> list[str]:
-        """The columns that they make."""
         return [n for step in self.steps for n in step.outputs]
 
 
 def rounds(
     steps: Sequence[Feature], *, training: bool, here: Callable[[Feature], bool] = lambda step: False
 ) -> Iterator[list[Group]]:
-    """Groups of generators, round by round: what a round reads was there before, or is made in the same group.
+    """Group generators by rounds: a step's inputs exist before its round, or its group makes them.
 
     Args:
         steps: the generators in order.
@@ -61,12 +60,11 @@ def rounds(
 
 
 def reads(step: Feature, *, training: bool) -> list[str]:
-    """The columns that a generator reads now."""
     return step.inputs if training else [n for n in step.inputs if n not in set(step.fit_only)]
 
 
 def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
-    """The columns whose rows of one key a generator must see together (see ``Group``); empty: it must see all rows."""
+    """Return the columns whose rows of one key a generator must see together; empty: it must see all rows."""
     if step.kind == "row":
         return None
     if isinstance(step, Fitted) and training and step.causal:
@@ -77,7 +75,7 @@ def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
 
 
 def learns(step: Feature) -> bool:
-    """Whether a generator learns from all rows, so that nothing after it can be computed before the pass has ended."""
+    """Tell whether a generator learns from all rows, so that later steps wait for the end of the pass."""
     return isinstance(step, Fitted) and getattr(step, "over", None) != "group"
 
 
@@ -100,12 +98,11 @@ def _rank(key: tuple[str, ...] | None) -> int:
 
 
 def in_time(key: tuple[str, ...] | None) -> bool:
-    """Whether a group's tables follow one another in time."""
     return bool(key) and key[0] == IN_TIME
 
 
 def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: bool = False) -> bool:
-    """Whether tables with the rows of one key ``there`` together serve; ``same``: and a simpler place would not do."""
+    """Tell if tables with rows of one key ``there`` together suffice; ``same``: and nothing simpler would."""
     if key is None or there is None:
         return key is None and (there is None or not same)
     if same and not there:
@@ -116,7 +113,7 @@ def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: b
 
 
 def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: bool) -> None:
-    """Add what can be computed where its inputs are made, so that they need not come together again."""
+    """Add steps that can be computed where their inputs are, so that rows need not be gathered again."""
     taken = {id(s) for g in groups for s in g.steps}
     made = {n for step in pending for n in step.outputs}
     for step in pending:  # in order: what it reads has been looked at before

@@ -16,7 +16,7 @@ _KEPT = 8  # tables whose files are used again
 
 
 class SplitTable:
-    """A table as a Dask frame of partitions that lie in files.
+    """A table as a Dask frame of partitions in files.
 
     Args:
         table: the rows.
@@ -39,7 +39,6 @@ class SplitTable:
         return made
 
     def to_delayed(self) -> list[Any]:
-        """A task per partition that reads it."""
         self._write()
         return [task(_read, str(file), self.columns) for file in self._files]
 
@@ -62,7 +61,7 @@ def _read(file: str, names: list[str]) -> pa.Table:
 
 
 def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
-    """A function that splits tables, each once, for the workers of a cluster.
+    """Return a function that splits tables, each once, for the workers of a cluster.
 
     Args:
         folder: where the workers find the files.

@@ -26,7 +26,7 @@ _SEED = 4
 
 
 def share(value: Any) -> Any:
-    """A value that many tasks need: one task of the graph, which goes to the cluster once with each computation.
+    """Wrap a value that many tasks need in one task, so that it goes to the cluster once per computation.
 
     Workers fetch it from one another, and it is there again where one of them dies. (What a client scatters is not:
     nothing says how to make it again.)
@@ -35,7 +35,7 @@ def share(value: Any) -> Any:
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """States merged over all partitions, those of all batches in one pass.
+    """Merge states over all partitions, those of all batches in one pass.
 
     Args:
         batches: generators without what they have learned, and one task per partition that gives a state for each.
@@ -51,7 +51,7 @@ def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """While it lasts Dask does not warn of a large graph: what was learned is in it, and is as large as it is."""
+    """Silence Dask's warning of large graphs: learned states are part of the graph."""
     with suppress(ImportError):  # it puts its own settings beside ours, and they would go when ours do
         import distributed  # noqa: F401
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
@@ -80,7 +80,7 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
 
 
 def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """The same merges as those of ``_tree``, in one process: a partition's states at a time, for all batches.
+    """Merge as ``_tree`` does, but in one process with one partition's states at a time.
 
     Dask, which sees all partitions, may begin many of them before it ends one, and hold their rows.
     """
@@ -119,7 +119,7 @@ def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
 
 
 def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
-    """States of several generators as one each.
+    """Merge the states of several generators.
 
     Args:
         steps: the generators.
@@ -129,7 +129,6 @@ def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
 
 
 def _halves(step: Fitted, states: list[State]) -> State:
-    """States as one, by halves: every key is sorted few times."""
     if len(states) == 1:
         return states[0]
     middle = len(states) // 2
@@ -137,7 +136,7 @@ def _halves(step: Fitted, states: list[State]) -> State:
 
 
 def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
-    """One task per bucket of keys, each gives the merged state of its keys: no key is in two of them."""
+    """Return one task per bucket of keys, which gives the merged state of its keys."""
     count = min(len(parts), max(-(-keys // BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
     return [_tree([step], [s[j] for s in split]) for j in range(count)]
@@ -191,7 +190,7 @@ def _taken(part: Any, rows: list[Any], b: int) -> Any:
 
 
 def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
-    """The rows of the keys that are in each bucket: int64 ``[m]`` each."""
+    """Return the rows of the keys in each bucket: int64 ``[m]`` each."""
     if not len(keys):
         return [torch.zeros(0, dtype=torch.int64)] * count
     text = [key_text(c) for c in keys.columns]

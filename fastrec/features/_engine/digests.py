@@ -29,7 +29,7 @@ _KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # of one run's col
 
 
 def digest(*parts: Any) -> str:
-    """32 hexadecimal digits of several values together: text, numbers, tensors, columns, functions, generators, …
+    """Return 32 hexadecimal digits for several values: text, numbers, tensors, columns, functions, generators, …
 
     Raises:
         NoDigestError: a value is of no kind that is known to stay what it is.
@@ -38,18 +38,18 @@ def digest(*parts: Any) -> str:
 
 
 def column_digest(column: Column) -> str:
-    """The digest of a column's contents: values, missing, distinct values and their order, unit, zone."""
+    """Digest a column's contents: values, missing, distinct values and their order, unit, zone."""
     about = (column.kind, column.ordered, column.unit, column.zone)
     return digest("column", *about, column.values, column.missing, column.distinct, column.elements)
 
 
 def remember(column: Column, known: str) -> None:
-    """Give a column of this run a digest that says where it came from, instead of one of its contents."""
+    """Set a column's digest for this run: one of its origin instead of its contents."""
     _KNOWN[column] = known
 
 
 def columns_digest(table: Table, names: Iterable[str]) -> str:
-    """The digest of some columns of one run's table and of their names; columns that are not there are left out.
+    """Digest columns of one run's table and their names; absent columns are left out.
 
     A column's digest is found once. Memory may be shared with what a user changes in place: a run's columns are its own
     objects, and those of the next run are looked at anew.
@@ -62,12 +62,12 @@ def columns_digest(table: Table, names: Iterable[str]) -> str:
 
 
 def generator_digest(step: Feature) -> str:
-    """The digest of a generator's class and parameters, of what it reads from other generators among them."""
+    """Digest a generator's class and parameters, including the generators that it reads."""
     return _guarded(lambda of: of.generator(step))
 
 
 def class_digest(cls: type) -> str:
-    """The digest of a class: of its name, and of all that it holds where it is not fastrec's or a library's own."""
+    """Digest a class by its name and, unless it is fastrec's or a library's, by all that it holds."""
     return _guarded(lambda of: of.around.of_class(cls))
 
 
@@ -79,19 +79,17 @@ def _guarded(make: Any) -> str:
 
 
 class _Digests:
-    """One digest in the making."""
+    """State of one digest: the values met so far."""
 
     def __init__(self) -> None:
         self.around = Surroundings(lambda *parts: self.all(parts))
         self.within: list[int] = []  # the containers around what is looked at
 
     def all(self, parts: Iterable[Any]) -> str:
-        """The digest of several values together."""
         text = "\x1f".join(map(self.text, parts))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def text(self, value: Any) -> str:
-        """A value's kind and digest, or itself where it is short."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, torch.Tensor):
@@ -136,7 +134,6 @@ class _Digests:
         return self.around.of_thing(value)
 
     def generator(self, step: Feature) -> str:
-        """See ``generator_digest``."""
         return self.all([self.around.of_class(type(step)), *(v for item in step.get_params().items() for v in item)])
 
     def _of_numpy(self, value: np.ndarray | np.generic) -> str:
@@ -147,7 +144,6 @@ class _Digests:
         return _of_bytes(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
 
     def _of_frame(self, value: Any) -> str:
-        """A frame, a series or an index: values, names and, of pandas' and cuDF's, the index."""
         kind = type(value).__name__
         if kind in ("Series", "DataFrame") and hasattr(value, "index"):
             if kind == "Series":
@@ -187,7 +183,6 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:
 
 
 def _of_bytes(data: np.ndarray) -> str:
-    """The digest of bytes ``[n]``, in pieces and by several threads where they are many."""
     if len(data) <= _CHUNK:
         return hashlib.sha256(data.data).hexdigest()
     pieces = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)]

@@ -23,7 +23,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(W|D|h|min|ms|us|ns|s)\s*", re.ASCII)
 
 
 def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
-    """The seconds in a length of time such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``.
+    """Return the seconds in a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``.
 
     Args:
         text: numbers, each with a unit: W, D, h, min, s, ms, us or ns.
@@ -47,7 +47,7 @@ def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
 
 
 def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
-    """A number above 0, exactly.
+    """Check that a number is above 0 and return it, exactly.
 
     Raises:
         DataError: it is not one.
@@ -58,7 +58,7 @@ def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
 
 
 def short(value: object) -> str:
-    """A length as part of a column's name: ``'1h 30min'`` → ``'1h30min'``, ``7.0`` → ``'7'``."""
+    """Shorten a duration for a column's name: ``'1h 30min'`` → ``'1h30min'``, ``7.0`` → ``'7'``."""
     if isinstance(value, str):
         return "".join(value.split())
     number = float(value)  # type: ignore[arg-type]

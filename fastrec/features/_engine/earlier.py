@@ -17,7 +17,7 @@ from fastrec.table.key_types import UNITS_PER_SECOND
 
 @dataclass(frozen=True, eq=False)
 class Earlier:
-    """For each row the events of its group before it, which stand together among the sorted events.
+    """For each row the earlier events of its group, a run among the sorted events.
 
     Args:
         events: int64 ``[e]``, the event's row number in its table, by group and in order.
@@ -30,7 +30,7 @@ class Earlier:
     last: torch.Tensor
 
     def back(self, n: int) -> torch.Tensor:
-        """The ``n``-th last event before each row, from 1: int64 ``[n]`` row numbers, -1 where there is none."""
+        """Return the ``n``-th last event before each row, from 1: int64 ``[n]``, -1 = none."""
         place = self.last - (n - 1)
         if not len(self.events):
             return torch.full_like(place, -1)
@@ -46,7 +46,7 @@ def earlier_events(
     counted: torch.Tensor | None = None,
     tie: torch.Tensor | None = None,
 ) -> Earlier:
-    """The events before each row.
+    """Find the events before each row.
 
     Args:
         table: the rows.
@@ -96,7 +96,7 @@ def _among_rows(
 
 
 def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor) -> torch.Tensor:
-    """Each row's order value less that of an event.
+    """Subtract an event's order value from each row's.
 
     Args:
         table: the rows.

@@ -26,7 +26,7 @@ _INSTALL = "pip install 'fastrec-tabular[embed]'"
 
 @dataclass
 class Encoder:
-    """A net, and what it makes of a batch.
+    """A net and its preprocessing of a batch.
 
     Args:
         net: the net, in evaluation.
@@ -43,7 +43,7 @@ class Encoder:
 
 @lru_cache(maxsize=4)
 def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
-    """The encoder that a name stands for.
+    """Load the encoder of a name or folder.
 
     Args:
         model: a folder that a net was saved to, or a name on Hugging Face's hub (or of ``timm``).
@@ -73,7 +73,7 @@ def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
 
 
 def _settings_of(folder: Path) -> bytes:
-    """What the files beside the weights say: words, pooling, how pictures are scaled; the same wherever they lie."""
+    """Return words, pooling and scaling from the files with the weights; independent of the folder."""
     found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
     contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
     return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
@@ -91,7 +91,6 @@ Reader = Callable[[str, str], tuple[nn.Module, Callable[[Sequence[Any]], Tensor]
 
 
 def _of_folder(folder: Path, kind: Kind) -> Reader:
-    """What reads a folder, by the files in it."""
     if (folder / "modules.json").is_file():
         return _sentence_transformer
     try:
@@ -113,7 +112,6 @@ def _of_folder(folder: Path, kind: Kind) -> Reader:
 
 
 def _of_name(model: str, kind: Kind) -> Reader:
-    """What reads a name."""
     if kind == "text":
         return _sentence_transformer if _installed("sentence_transformers") else _hugging_face_text
     if _installed("timm"):
@@ -129,7 +127,7 @@ def _installed(module: str) -> bool:
 
 
 def _check_torchvision() -> None:
-    """Name what timm and transformers would hide: a torchvision that was built for another torch."""
+    """Name a torchvision built for another torch, which timm and transformers would hide."""
     if not _installed("torchvision"):
         return
     try:
@@ -143,7 +141,7 @@ def _check_torchvision() -> None:
 
 @contextmanager
 def _weights_named(model: str, local: bool) -> Iterator[None]:
-    """An error of the hub, or of a damaged folder, as one that says what to do."""
+    """Turn errors of the hub or of a damaged folder into ones with a remedy."""
     try:
         yield
     except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
@@ -161,7 +159,6 @@ def _weights_named(model: str, local: bool) -> Iterator[None]:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """While it lasts, transformers shows no bars of weights that are read."""
     bars = importlib.import_module("transformers.utils.logging") if _installed("transformers") else None
     on = bars is not None and bars.is_progress_bar_enabled()
     if on:
@@ -190,7 +187,7 @@ def _sentence_transformer(model: str, device: str) -> tuple[nn.Module, Callable[
 
 
 def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A transformer: the mean of its last layer over the words of the text."""
+    """Load a transformer: the mean of its last layer over the words of the text."""
     package = require("transformers", "transformers", _INSTALL)
     words = package.AutoTokenizer.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)
@@ -210,7 +207,6 @@ def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Se
 
 
 def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A net of timm without its last layer."""
     package = require("timm", "timm", _INSTALL)
     name = f"local-dir:{model}" if Path(model).is_dir() else model.replace("timm/", "hf-hub:timm/", 1)
     net = package.create_model(name, pretrained=True, num_classes=0).eval().to(device)
@@ -224,7 +220,7 @@ def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]],
 
 
 def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A transformer for pictures: its pooled output, else the mean of its last layer; of CLIP the features."""
+    """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)

@@ -38,7 +38,7 @@ def collect_moments(
     parts: Collection[str],
     bins: Sequence[float] = (),
 ) -> Arrays:
-    """One partition's arrays ``[cells, size - 1]``.
+    """Collect one partition's arrays ``[cells, size - 1]``.
 
     Args:
         values: float64 ``[n]``.
@@ -95,7 +95,7 @@ def _central(
 
 
 def _bin_of(values: torch.Tensor, known: torch.Tensor, bins: Sequence[float]) -> torch.Tensor:
-    """The bin that each value falls in, int64 ``[n]``, -1 = none; a bin holds its lower edge, the last one both."""
+    """Return each value's bin, int64 ``[n]``, -1 = none; a bin holds its lower edge, the last one both."""
     edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
     place = torch.bucketize(values, edges, right=True) - 1
     place = torch.where(values == edges[-1], len(edges) - 2, place)
@@ -105,7 +105,7 @@ def _bin_of(values: torch.Tensor, known: torch.Tensor, bins: Sequence[float]) ->
 def merge_arrays(
     a: Arrays, b: Arrays, left: torch.Tensor | None = None, right: torch.Tensor | None = None, size: int = 0
 ) -> Arrays:
-    """Two partitions' arrays as one.
+    """Merge two partitions' arrays.
 
     Args:
         a, b: their arrays.
@@ -132,7 +132,7 @@ def merge_arrays(
 
 
 def _third(a: Arrays, b: Arrays) -> torch.Tensor:
-    """The sum of cubed deviations of both (Pébay 2008, SAND2008-6212, eq. 1.2 for p = 3)."""
+    """Sum the cubed deviations of both (Pébay 2008, SAND2008-6212, eq. 1.2 for p = 3)."""
     count = (a["count"] + b["count"]).clamp_min(1)
     delta = b["mean"] - a["mean"]
     share, other = b["count"] / count, a["count"] / count
@@ -142,12 +142,12 @@ def _third(a: Arrays, b: Arrays) -> torch.Tensor:
 
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
-    """The cells' arrays as one, ``[K]``, from the cells where ``keep`` (bool ``[cells]``) is True; None: from all."""
+    """Merge the cells where ``keep`` (bool ``[cells]``) is True; None: all. ``[K]`` each."""
     return merge_kept(arrays, keep, _EMPTY, merge_arrays)
 
 
 def statistics(total: Arrays) -> Arrays:
-    """Statistics ``[K + 1]`` from ``over_cells``: entry 0 is a key that is missing or has no rows."""
+    """Compute statistics ``[K + 1]`` from ``over_cells``: entry 0 is a key that is missing or has no rows."""
     total = {n: torch.cat([v.new_full((1,), _EMPTY.get(n, 0)), v]) for n, v in total.items()}
     made = {n: total[n] for n in ("count", "sum") if n in total}
     if "count" not in total:
@@ -166,7 +166,7 @@ def statistics(total: Arrays) -> Arrays:
 
 
 def _skew(total: Arrays) -> torch.Tensor:
-    """The adjusted Fisher-Pearson skewness, as pandas has it (Joanes, Gill 1998, G1)."""
+    """Return the adjusted Fisher-Pearson skewness, as pandas does (Joanes, Gill 1998, G1)."""
     count, mean, m2 = total["count"], total["mean"], total["m2"]
     differ = m2 > 0
     m2 = torch.where(differ, m2, 1)

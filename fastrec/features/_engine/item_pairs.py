@@ -36,7 +36,7 @@ def near_pairs(
     half_life: float,
     size: tuple[int, int],
 ) -> Pairs:
-    """Every two places of a group up to ``window`` apart, summed by pair of items.
+    """Sum every two places of a group up to ``window`` apart by pair of items.
 
     Args:
         groups: the sorted places.
@@ -73,14 +73,13 @@ def near_pairs(
 
 
 def _summed(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distinct keys, sorted, and the sum of each one's values."""
     keys, order = torch.sort(keys, stable=True)
     distinct, place = torch.unique_consecutive(keys, return_inverse=True)
     return distinct, values.new_zeros(len(distinct)).index_add_(0, place, values[order])
 
 
 def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, size: int) -> Pairs:
-    """Two parts' pairs as one.
+    """Merge two parts' pairs.
 
     Args:
         a, b: the pairs.
@@ -99,7 +98,7 @@ def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, siz
 
 
 def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where pairs of items stand among sorted keys.
+    """Find the places of pairs of items among sorted keys.
 
     Args:
         keys: int64 ``[U]``, ``low * size + high``.

@@ -13,7 +13,7 @@ from fastrec.table.offsets import offsets_of
 
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
-    """A column as a list column whose first list begins at element 0; one without any value holds missing lists.
+    """Return a column as a list column whose first list begins at element 0; no values: missing lists.
 
     Args:
         table: the rows.
@@ -47,7 +47,7 @@ def _held(column: Column) -> str:
 
 
 def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
-    """A list column's elements as keys: codes int64 ``[elements]``, 0 = missing.
+    """Code a list column's elements as keys: int64 ``[elements]``, 0 = missing.
 
     Raises:
         DataError: they are no keys (lists of lists, say), naming generator, column and row.
@@ -65,7 +65,7 @@ def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
 
 
 class FittedOnLists(Fitted):
-    """A generator that learns from lists: its inputs have more or fewer entries than there are rows."""
+    """Generator that learns from lists: its inputs have more or fewer entries than rows."""
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         # Some decompose a matrix: what was just learned is not made again.

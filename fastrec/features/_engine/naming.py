@@ -24,7 +24,7 @@ _NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and 
 
 @contextmanager
 def naming(step: Feature) -> Iterator[None]:
-    """An error about data says which generator met it."""
+    """Name the generator in errors about data."""
     name = type(step).__name__
     try:
         with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", FEWER_FEATURES):
@@ -41,7 +41,7 @@ def naming(step: Feature) -> Iterator[None]:
 
 @contextmanager
 def naming_table(name: str) -> Iterator[None]:
-    """An error about one of the other tables says which."""
+    """Name the other table in errors about it."""
     try:
         yield
     except (DataError, MissingColumnError) as error:
@@ -51,7 +51,7 @@ def naming_table(name: str) -> Iterator[None]:
 
 
 def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
-    """Refuse two generators that would write the same column, among those listed or among those that they read.
+    """Refuse two generators that write the same column, listed or read by those listed.
 
     Raises:
         DataError: naming the column.
@@ -81,7 +81,7 @@ def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
 
 
 def checked_sources(step: Feature) -> list[str | Feature | Selector]:
-    """What a generator reads, where all of it is named by text, by generators or by selectors.
+    """Return what a generator reads, and check that all of it is text, generators or selectors.
 
     Raises:
         DataError: naming the generator and what is no column.
@@ -96,7 +96,6 @@ def checked_sources(step: Feature) -> list[str | Feature | Selector]:
 
 
 def _check_parameters(step: Feature) -> None:
-    """Refuse a parameter that is declared to hold names and holds something else."""
     for parameter, declared in declared_parameters(type(step)).items():
         if declared.annotation not in _NAMES:
             continue

@@ -26,7 +26,7 @@ _MAX_WORKERS = 8  # each holds the intermediate columns of its step
 def walk(
     steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
 ) -> tuple[Table, Table | None]:
-    """Every step's columns added to the rows.
+    """Add every step's columns to the rows.
 
     Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``). Of
     more than a million rows each step has all threads to itself.
@@ -50,7 +50,7 @@ def walk(
 
 
 def _releasing(steps: Sequence[Feature], work: Table, do: Do) -> Do:
-    """``do``, after which what no other step reads any more is given back."""
+    """Wrap ``do`` to drop columns that no other step reads any more."""
     kept = {n for n in work.names if "coded" in work[n]._cache}
     readers = Counter(n for step in steps for n in set(step.inputs))
     lock = Lock()

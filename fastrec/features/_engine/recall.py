@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Recall:
-    """What a cache holds of one step on given rows; without a cache, or a digest, everything is made.
+    """A cache's entry of one step on given rows; without cache or digest everything is computed.
 
     Args:
         cache: where to look.
@@ -38,7 +38,7 @@ class Recall:
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
     ) -> Recall:
-        """What a cache holds of a step.
+        """Look a step up in a cache.
 
         Args:
             cache: the cache, if there is one.
@@ -62,7 +62,7 @@ class Recall:
         return cls(cache, found, work.device)
 
     def state(self, make: Callable[[], State]) -> State:
-        """The step's statistics, remembered or made."""
+        """Return the step's statistics, cached or computed."""
         if self.cache is None or self.key is None:
             return make()
         key = digest(self.key, "state")
@@ -73,7 +73,7 @@ class Recall:
         return state
 
     def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
-        """The step's columns, remembered or made.
+        """Return the step's columns, cached or computed.
 
         Args:
             what: which of the columns that the step makes of these rows.

@@ -22,17 +22,16 @@ from fastrec.table import load_state, save_state
 
 
 def same(a: Feature, b: Feature) -> bool:
-    """Whether two generators are one in all that they compute: the same object, or the same class and parameters."""
+    """Tell whether two generators are one object, or equal in class and parameters."""
     return a is b or (type(a) is type(b) and a.signature == b.signature)
 
 
 def index_of(steps: Sequence[Feature], feature: Feature) -> int:
-    """Where a generator, or one that is the same, stands among ``steps``."""
     return next(i for i, s in enumerate(steps) if same(s, feature))
 
 
 def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) -> Any:
-    """A parameter's value with every generator and selector in it replaced, and numpy's numbers by Python's."""
+    """Replace every generator and selector in a parameter's value, and numpy's numbers by Python's."""
     if isinstance(value, Feature | Selector):
         return change(value)
     if isinstance(value, dict):
@@ -43,7 +42,7 @@ def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) ->
 
 
 def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
-    """The same generators unfitted, those inside others before them; what several of them share is cloned once."""
+    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once."""
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
@@ -57,7 +56,6 @@ def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
 
 
 def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
-    """Every selector among the parameters of the generators."""
     found: list[Selector] = []
     for step in steps:
         replace_features(step.get_params(), partial(_note_selectors, found=found))
@@ -72,7 +70,7 @@ def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators and what they have learned; an earlier save at ``folder`` is replaced in one step.
+    """Write generators and what they have learned; an earlier save at ``folder`` is replaced.
 
     Args:
         folder: where to.
@@ -102,7 +100,7 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
 def read_features(
     folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
 ) -> Any:
-    """What ``make`` makes of the generators and the rest of the configuration that ``write_features`` wrote.
+    """Read what ``write_features`` wrote, and return what ``make`` makes of it.
 
     Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
 
@@ -145,7 +143,7 @@ def read_features(
 
 
 def state_place(folder: Path, name: Any) -> Path | None:
-    """Where a generator's state lies: a folder in ``folder`` itself, None for no state.
+    """Return the folder of a generator's state inside ``folder``; None: no state.
 
     Raises:
         UnreadableFileError: the name leads elsewhere, or what is there is a link.
@@ -168,7 +166,7 @@ def _files_of(place: Path) -> list[Path]:
 
 
 def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """The digest of the configuration, and of every state's files: name → hexadecimal digits of SHA-256."""
+    """Return name → SHA-256 of the configuration and of every state's files."""
     text = json.dumps(config, sort_keys=True)
     found = {"features": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
     for place in (folder / e["state"] for e in config["steps"] if e["state"] is not None):
@@ -178,7 +176,6 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_digests(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse files that are not those that were written; folders of earlier versions have no digests."""
     if "digests" not in config:
         return
     known = config["digests"]

@@ -18,7 +18,7 @@ _SHOWN = 10
 
 
 def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
-    """A target of numbers as float64 ``[n]``, NaN where missing.
+    """Return a target of numbers as float64 ``[n]``, NaN where missing.
 
     Args:
         table: the rows.
@@ -58,7 +58,7 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
 def averaged_numbers(
     table: Table, targets: Sequence[str], classes: Sequence[Any] | None, *, wanted_by: Feature, binary: bool = False
 ) -> list[torch.Tensor]:
-    """The numbers that are averaged: every target, or every target's classes. float64 ``[n]``, NaN = missing."""
+    """Return the numbers to average: each target, or each class of it. float64 ``[n]``, NaN = missing."""
     if classes is None:
         return [target_number(table, t, wanted_by=wanted_by, binary=binary) for t in targets]
     return [y for t in targets for y in class_numbers(table, t, classes, wanted_by=wanted_by)]
@@ -81,7 +81,7 @@ def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
 
 
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
-    """A number column as float64 ``[n]``, NaN where missing.
+    """Return a number column as float64 ``[n]``, NaN where missing.
 
     Raises:
         DataError: a value is infinite.
@@ -96,7 +96,7 @@ def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tenso
 
 
 def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.Tensor:
-    """Sample weights as float64 ``[n]``, 0 where missing; all 1 without a column.
+    """Return sample weights as float64 ``[n]``, 0 where missing; all 1 without a column.
 
     Raises:
         DataError: a weight is infinite or below 0.
@@ -113,7 +113,7 @@ def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.
 
 
 def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by: Feature) -> list[torch.Tensor]:
-    """For each class 1 where the target is it, 0 where it is another, NaN where it is missing: float64 ``[n]`` each.
+    """Return float64 ``[n]`` per class: 1 where the target is it, 0 for another, NaN if missing.
 
     Raises:
         DataError: the target's values cannot be compared with the classes.
