@@ -89,7 +89,7 @@ def check_replaceable(folder: str | Path, *markers: str) -> None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name read from a file, or given by a user, is one of a file or folder in the folder at hand."""
+    """Tell whether a name from a file or a user names a file or folder in the current folder."""
     return not set(name) & set("/\\:\0") and name not in ("", ".", "..") and Path(name).name == name
 
 

@@ -15,7 +15,7 @@ _pooled: list[torch.device] = []  # the device whose pool is shared, if one is
 
 
 def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
-    """The device to use.
+    """Choose the device to use.
 
     Args:
         device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA where there is one;
@@ -53,7 +53,7 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
 
 
 def _check_other(device: torch.device) -> None:
-    """Refuse a device of another kind (Apple's, say) that holds no values on this machine."""
+    """Refuse a device of another kind (such as Apple's) that cannot be used on this machine."""
     try:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
@@ -109,5 +109,5 @@ def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch
 
 
 def pool_is_shared() -> bool:
-    """Whether torch takes its memory from RMM's pool (see ``share_pool``)."""
+    """Tell whether torch uses RMM's pool (see ``share_pool``)."""
     return bool(_pooled)

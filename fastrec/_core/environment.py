@@ -48,7 +48,7 @@ class Part:
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """Command that installs it."""
         return f"pip install '{PACKAGE}[{self.extra}]'"
 
 
@@ -73,7 +73,7 @@ PARTS = (
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package; None: it is not installed."""
+    """Return the version of an installed package; None: it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -81,7 +81,7 @@ def installed_version(package: str) -> str | None:
 
 
 def is_older(found: str, floor: str) -> bool:
-    """Whether a version is below another, by the numbers that both begin with.
+    """Compare versions by the numbers that they begin with.
 
     Args:
         found: such as ``'2.13.0+cpu'``.
@@ -93,7 +93,7 @@ def is_older(found: str, floor: str) -> bool:
 
 
 def machine(device: DeviceLike = "auto") -> dict[str, str]:
-    """What the machine is, in words.
+    """Describe the machine in words.
 
     Args:
         device: as runs take it.

@@ -19,7 +19,7 @@ _own = False
 
 
 def owns_process() -> None:
-    """Say that this process is a command's own, which may replace it."""
+    """Declare this process a command's, which may replace it."""
     global _own
     _own = True
 
@@ -30,7 +30,7 @@ def may_begin_anew() -> bool:
 
 
 def begin_anew(folder: Path) -> NoReturn:
-    """Replace this process by the same command, which finds in ``continued_in`` what is done already.
+    """Replace this process by the same command, which finds its earlier results in ``continued_in``.
 
     Args:
         folder: a ``working_folder`` of this process, which stays as nothing of this process is tidied up.

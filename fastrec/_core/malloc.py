@@ -41,7 +41,7 @@ _waiting: threading.Timer | None = None
 
 @contextmanager
 def keep_memory() -> Iterator[None]:
-    """While it lasts, features, frames and training on a CPU keep the memory they free: several calls are faster by it.
+    """Keep memory that features, frames and training on a CPU free, meanwhile: repeated calls are faster.
 
     It changes settings of the process's allocator (glibc's; elsewhere, or with ``FASTREC_KEEP_MEMORY=0``, it does
     nothing). What stays for the rest of the process: one arena for all threads, and a fixed threshold of 32 MB for
@@ -62,7 +62,7 @@ def keep_memory() -> Iterator[None]:
 
 @contextmanager
 def keeping_memory() -> Iterator[None]:
-    """Where that was asked for, freed blocks of any size are kept meanwhile, and given back 10 s after the last use.
+    """Keep freed blocks of any size, if enabled, and return them 10 s after the last use.
 
     Folds, and several frames, come one after the other: each would fetch anew what the one before has given back.
     """
@@ -97,7 +97,7 @@ def keeping_memory() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Give back at once what is kept for the next call, but for 512 MB; nothing where a call is under way."""
+    """Return at once what is kept for the next call, except 512 MB; nothing during a call."""
     libc = _glibc()
     with _lock:
         if libc is not None and _changed and not _users:
@@ -106,7 +106,7 @@ def give_back() -> None:
 
 
 def give_all_back() -> None:
-    """Give back all that is free: between stages of a work that memory is short for."""
+    """Return all free memory to the system: between stages that need much."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     libc = _glibc()
@@ -115,7 +115,7 @@ def give_all_back() -> None:
 
 
 class Growth:
-    """Gives free memory back whenever the process has grown by so much since it last did.
+    """Watch that returns free memory whenever the process has grown by a given size.
 
     Of long work that makes and frees large blocks, with small ones between them that stay (a number for each batch):
     glibc then finds no place for a large block among what is free, takes more from the system, and never gives it back.
@@ -128,7 +128,7 @@ class Growth:
         self.much, self.least = much, held()
 
     def check(self) -> None:
-        """Look, and give back."""
+        """Check the size and return memory."""
         if held() - self.least > self.much:
             libc = _glibc()
             if libc is not None:
@@ -137,7 +137,7 @@ class Growth:
 
 
 def held() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not tell."""
+    """Return the bytes of memory that this process holds; 0 if the system does not tell."""
     if _glibc() is None:
         return 0
     with open("/proc/self/statm") as file:
@@ -145,7 +145,7 @@ def held() -> int:
 
 
 def make_room(size: int, before: int) -> None:
-    """Give freed memory back before a block of ``size`` bytes is made, if much of it came up since.
+    """Return freed memory before a block of ``size`` bytes is allocated, if much came up since.
 
     Args:
         size: bytes.
@@ -158,7 +158,7 @@ def make_room(size: int, before: int) -> None:
 
 
 def _after_fork() -> None:
-    """A child has no timer, and the lock may have been another thread's."""
+    """Reset timer and lock: a child has no timer, and the lock may be held by another thread."""
     global _lock, _users, _waiting
     _lock, _users, _waiting = threading.Lock(), 0, None
 
@@ -168,7 +168,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Usage(ctypes.Structure):
-    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out."""
+    """Fields of mallinfo2(3); ``arena``: bytes fetched from the system except for separate blocks."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in ("arena", *map("word{}".format, range(9))))
 

@@ -14,7 +14,7 @@ _WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
 
 def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
-    """Write the code that is running as a wheel that pip installs.
+    """Write the running code as a wheel that pip installs.
 
     Args:
         folder: where to; it is there.
@@ -57,5 +57,4 @@ def _metadata(version: str) -> str:
 
 
 def _digest(content: bytes) -> str:
-    """SHA-256 as a wheel's RECORD has it."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

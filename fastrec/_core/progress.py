@@ -24,7 +24,7 @@ PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
 
 
 class Stages:
-    """Times the stages of a run and shows how each gets on.
+    """Timer of the stages of a run that shows their progress.
 
     Args:
         console: where to; None: standard error.
@@ -91,19 +91,19 @@ class Stages:
 
 
 def summary(units: int | None, unit: str, seconds: float) -> str:
-    """``'203,418 rows in 2.3 s (88,443 rows/s)'``."""
+    """Return ``'203,418 rows in 2.3 s (88,443 rows/s)'``."""
     if not units:
         return f"{seconds:.1f} s"
     return f"{units:,} {unit} in {seconds:.1f} s ({units / max(seconds, 1e-9):,.0f} {unit}/s)"
 
 
 class _Bar(Progress):
-    """A bar, and what is to be seen below it."""
+    """A bar with lines below it."""
 
     stages: Stages | None = None
 
     def get_renderables(self) -> Iterator[Any]:
-        """The bar's line, and below it what the stages say."""
+        """Return the bar's line and the stages' lines."""
         yield self.make_tasks_table(self.tasks)
         if self.stages is not None and self.stages.below is not None:
             yield self.stages.below

@@ -22,7 +22,7 @@ _PARTS = 2  # partitions for each worker: the second is read while the first is 
 
 @contextmanager
 def dask_cluster(scheduler: str) -> Iterator[Client]:
-    """A client of a cluster; one of this machine's own processes is closed at the end.
+    """Yield a client of a cluster; one of this machine's processes is closed at the end.
 
     Args:
         scheduler: ``tcp://host:port`` (or ``tls://…``), or ``local:N`` for N worker processes here.
@@ -55,7 +55,7 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
-    """What makes partitions of tables, which the workers of a cluster read from a folder; None without a scheduler.
+    """Return a function that partitions tables into files for the workers of a cluster; None without a scheduler.
 
     Args:
         scheduler: see ``dask_cluster``; None: none.

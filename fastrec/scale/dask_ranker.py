@@ -99,7 +99,7 @@ def fit_on_dask(
 
 
 def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
-    """Scores of a Dask frame's rows, worked out partition by partition when they are asked for.
+    """Predict scores of a Dask frame's rows, partition by partition when they are computed.
 
     Args:
         ranker: a fitted ranker.
@@ -122,7 +122,7 @@ def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
 
 
 def current_client() -> Client:
-    """The client of the cluster that is in use.
+    """Return the client of the cluster in use.
 
     Raises:
         DataError: there is none.
@@ -148,7 +148,7 @@ def _check_frame(frame: Any) -> None:
 def _sides(
     table: Table, ranker: XGBRanker, columns: list[str], target: str, groups: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A bucket's rows to learn from, and those to stop by."""
+    """Split a bucket's rows into those to train on and those for early stopping."""
     ids = table[groups].integer()
     order = torch.argsort(ids, stable=True)
     table = table.take(order)
@@ -172,7 +172,7 @@ def _refuse_text(table: Table, columns: Sequence[str]) -> None:
 
 
 def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows as XGBoost's workers take them; None: no rows."""
+    """Return rows as XGBoost's workers take them; None: no rows."""
     import pandas as pd
 
     if rows is None:

@@ -96,7 +96,7 @@ def _of_trees(booster: xgb.Booster, frame: ParquetFrame) -> Callable[[torch.Tens
 
 
 class _Following:
-    """Some columns of files, as many rows of them as are asked for."""
+    """Columns of files, read as many rows at a time as requested."""
 
     def __init__(self, paths: Paths, names: list[str]) -> None:
         source = ParquetSource(paths, names)
@@ -104,7 +104,6 @@ class _Following:
         self._waiting: list[pa.Table] = []
 
     def take(self, rows: int) -> list[pa.ChunkedArray]:
-        """The columns of the next rows, of which there are so many."""
         while sum(map(len, self._waiting)) < rows:
             self._waiting.append(next(self._blocks))
         whole = pa.concat_tables(self._waiting)

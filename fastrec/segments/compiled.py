@@ -16,12 +16,12 @@ _EVENTS_A_BUCKET = 4
 
 
 def worth(rows: int) -> bool:
-    """Whether compiled loops are to be used for so many rows."""
+    """Tell whether compiled loops pay for so many rows."""
     return rows >= _WORTH and compiled(rows)
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
-    """Ranks where each group's rows stand together, groups ascend and are small, as an item's list in most logs.
+    """Rank rows whose groups are contiguous, ascending and small, as an item's list in most logs.
 
     Args:
         values: float64 or int64 ``[n]``.
@@ -41,7 +41,7 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
 
 
 def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: bool) -> Tensor:
-    """For each row the place of the last event of its group that is before it.
+    """Find the place of the last event of each row's group that is before it.
 
     Args:
         keys: the rows' groups (0 = none) and order keys, int64 ``[q]`` each.
@@ -62,7 +62,6 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
 
 
 def _as_matrix(keys: Sequence[Tensor]) -> Tensor:
-    """``[k, n]``; one key alone is not copied."""
     return keys[0].contiguous()[None] if len(keys) == 1 else torch.stack(list(keys))
 
 

@@ -23,7 +23,7 @@ _LISTED = 1 << 20  # values: a table of more would take more memory than looking
 
 
 class ClassList(Sequence):
-    """The meaning of every code of a column, as fastai's ``CategoryMap``: a sequence with ``items`` and ``o2i``.
+    """Sequence of the meanings of a column's codes, as fastai's ``CategoryMap`` with ``items`` and ``o2i``.
 
     Args:
         vocab: the column's vocabulary. The values are listed only when they are looked at.
@@ -34,7 +34,7 @@ class ClassList(Sequence):
 
     @cached_property
     def items(self) -> L:
-        """The names of the reserved codes, then the values, in code order."""
+        """Names of the reserved codes, then the values, in code order."""
         return L(self.vocab.classes, use_list=True)
 
     @cached_property
@@ -44,7 +44,7 @@ class ClassList(Sequence):
 
     @cached_property
     def _codes(self) -> tuple[type | None, dict[Any, int], int]:
-        """The type of values that can be looked up one by one, their codes, and the code of any other value."""
+        """Type of the values that can be looked up one by one, their codes, and the code of others."""
         vocab, kind = self.vocab, self.vocab.values.type
         plain = next((t for t, holds in _PLAIN if holds(kind)), None)
         if plain is None or len(vocab) > _LISTED:
@@ -54,7 +54,7 @@ class ClassList(Sequence):
         return plain, codes, vocab.reserved.index(UNSEEN) if UNSEEN in vocab.reserved else 0
 
     def code_of(self, value: Any) -> int | None:
-        """The code of one raw value, at once; None where the vocabulary itself has to be asked."""
+        """Return the code of one raw value; None: the vocabulary itself must be asked."""
         kind, codes, other = self._codes
         value = value.item() if isinstance(value, np.generic) else value
         own = type(value)

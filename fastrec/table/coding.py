@@ -14,7 +14,7 @@ _BITS = 63  # of a word; the sign is not used
 
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense codes of integers, in the order of their values.
+    """Code integers densely, in the order of their values.
 
     Args:
         values: int64 ``[n]``.
@@ -52,7 +52,7 @@ def _by_marks(
 
 
 def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes from 1 and the distinct values, of values too far apart for a table."""
+    """Code values that are too far apart for a table: codes from 1 and the distinct values."""
     order, ordered = sort_rows(values, low, high)
     first = torch.ones(len(values), dtype=torch.bool, device=values.device)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -64,7 +64,7 @@ def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, t
 def _close_ranks(
     codes: torch.Tensor, distinct: torch.Tensor, missing: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes from 1 with those of missing rows left out, where another row does not hold the same value."""
+    """Drop the codes of missing rows that no other row has."""
     used = torch.bincount(codes[~missing], minlength=len(distinct)) > 0
     table = torch.cumsum(used, 0)
     return torch.where(missing, 0, table.index_select(0, codes)), distinct[used]
@@ -73,7 +73,7 @@ def _close_ranks(
 def sort_rows(
     values: torch.Tensor, low: int | None = None, high: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The stable permutation that sorts integers, and the sorted integers.
+    """Sort integers stably; return the permutation and the sorted integers.
 
     Args:
         values: int64 ``[n]``.

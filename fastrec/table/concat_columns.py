@@ -16,7 +16,7 @@ from fastrec.table.keys import Keys
 
 
 def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
-    """Columns one below the other; those with no value at all take the others' type.
+    """Concatenate columns; those with no value at all take the others' type.
 
     Args:
         parts: at least one column.
@@ -123,7 +123,7 @@ def _stack_lists(parts: Sequence[Column], model: Column, device: torch.device) -
 
 
 def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:
-    """What is left: times of several units or zones, huge integers beside small ones, opaque values."""
+    """Concatenate times of several units or zones, huge and small integers, opaque values."""
     joined = parts[0].to_arrow()
     for part in parts[1:]:
         array = part.to_arrow()

@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
-    """Column names of a CSV file.
+    """Read the column names of a CSV file.
 
     Args:
         path: the file; compressed ones are recognised by their ending.

@@ -19,12 +19,12 @@ def _cudf() -> Any:
 
 
 def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
-    """Columns of a cuDF frame on its GPU (names must exist)."""
+    """Read columns of a cuDF frame on its GPU (names must exist)."""
     return {name: column_of(frame[name], name=name) for name in columns}
 
 
 def column_of(series: Any, *, name: str) -> Column:
-    """One cuDF series as a column: numbers and times by DLPack, text by ``factorize`` on the GPU, the rest by Arrow."""
+    """Convert a cuDF series: numbers and times by DLPack, text by ``factorize`` on the GPU, the rest by Arrow."""
 
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
     if str(series.dtype) == "category":  # its categories keep their order
@@ -70,7 +70,7 @@ def _from_host(series: Any, *, name: str) -> Column:
 
 
 def attach(frame: Any, columns: dict[str, Column]) -> Any:
-    """The cuDF frame with columns added; its index and other columns are untouched."""
+    """Add columns to a cuDF frame; its index and other columns are untouched."""
     cudf = _cudf()
     new = frame.copy(deep=False)
     for name, column in columns.items():

@@ -26,7 +26,7 @@ _WIDE_TENSORS = {
 
 
 def as_column(values: Any, *, name: str = "") -> Column:
-    """A column from a ``Column``, tensor, numpy array, Arrow array, pandas, polars or cuDF series, or list.
+    """Convert a ``Column``, tensor, numpy array, Arrow array, pandas, polars or cuDF series, or list to a column.
 
     Args:
         values: ``[n]`` values, or ``[n, d]`` for vectors. Memory is shared where possible and never written to.
@@ -158,7 +158,7 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
 
 
 def _lost_digits(values: Any) -> bool:
-    """True for objects with integers that floats do not hold: Arrow would round them."""
+    """Tell whether objects hold integers that floats, and so Arrow, would round."""
     if str(getattr(values, "dtype", "object")) != "object":
         return False
     return any(isinstance(v, int) and abs(v) > 1 << 53 and int(float(v)) != v for v in values)

@@ -19,7 +19,7 @@ _WIDE_INTEGER = pa.decimal128(20, 0)  # the whole of int64 and of uint64
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
-    """A type for the values of both.
+    """Return a type that holds the values of both.
 
     Args:
         a: the type of the values known so far.
@@ -60,7 +60,7 @@ def _common_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 
 
 def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
-    """``values`` as ``kind``, exactly.
+    """Convert ``values`` to ``kind``, exactly.
 
     One that ``kind`` cannot hold becomes missing: it cannot be among values of that kind. A float and a decimal are
     equal if the float's shortest text says so: 0.1 is the decimal 0.1.
@@ -90,7 +90,7 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
 
 
 def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[pa.Array, pa.Array]:
-    """Both arrays in one type that holds every value of them exactly.
+    """Convert both arrays to one type that holds every value of them exactly.
 
     Integers and floats become integers where all the floats are whole numbers: such floats are ids that once met a
     missing value.
@@ -115,7 +115,6 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
 
 
 def _integer_choices(a: pa.DataType, b: pa.DataType) -> list[pa.DataType]:
-    """Integer types to try before a wider one."""
     kinds = (a, b)
     if (
         not all(is_numeric(k) for k in kinds)
@@ -209,7 +208,7 @@ def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings."""
+    """Tell whether an Arrow type holds strings."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
@@ -218,5 +217,5 @@ def _is_whole(kind: pa.DataType) -> bool:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds numbers: integers, booleans, floats or decimals."""
+    """Tell whether an Arrow type holds integers, booleans, floats or decimals."""
     return _is_whole(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)

@@ -26,7 +26,7 @@ _TIMES = 2  # so often few are looked up before it is worth keeping what they ar
 
 
 class _Values:
-    """Distinct values that others are looked up among.
+    """Distinct values to look others up among.
 
     Args:
         known: ``[K]``, each once, none missing.
@@ -36,7 +36,6 @@ class _Values:
         self.known, self.rising = known, _rising(known)
 
     def find(self, wanted: pa.Array) -> np.ndarray:
-        """The place of each value (``[n]``, of the same type) among the known ones: int64 ``[n]``, -1 = not there."""
         if self.rising is None or wanted.null_count or not len(self.rising):
             return _index_in(wanted, self.known)
         # By halving: Arrow's kernel would make a table of all known values, some 60 bytes each.
@@ -46,7 +45,7 @@ class _Values:
 
 
 class _HashedValues(_Values):
-    """The same, with the values' hashes kept in order: Arrow's kernel would make its table anew for every look-up."""
+    """Values with sorted hashes: Arrow's kernel would rebuild its table for every lookup."""
 
     def __init__(self, known: pa.Array) -> None:
         super().__init__(known)
@@ -67,7 +66,7 @@ class _HashedValues(_Values):
 
 
 def _rising(values: pa.Array) -> np.ndarray | None:
-    """Whole numbers that rise, as a state's keys do; None: these are others."""
+    """Return whole numbers that rise, as a state's keys do; None for others."""
     if not pa.types.is_integer(values.type) or values.null_count:
         return None
     numbers = values.to_numpy(zero_copy_only=False)
@@ -75,7 +74,7 @@ def _rising(values: pa.Array) -> np.ndarray | None:
 
 
 def _hashes(values: pa.Array) -> np.ndarray | None:
-    """A number for each value, for this process alone; None: not for values of this type."""
+    """Hash each value, for this process alone; None: not for values of this type."""
     if pa.types.is_integer(values.type) and not values.null_count:
         return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -120,23 +119,23 @@ class Keys:
 
     @property
     def columns(self) -> tuple[pa.Array, ...]:
-        """One Arrow array of length ``K`` per key column."""
+        """Arrow arrays of length ``K``, one per key column."""
         return self._columns
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what look-ups have kept: another process has other hashes."""
+        """Drop lookup caches: another process has other hashes."""
         return {n: v for n, v in self.__dict__.items() if n not in ("_prepared", "_asked")}
 
     def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
-        """The keys at ``rows`` (int64 ``[m]``)."""
+        """Return the keys at ``rows`` (int64 ``[m]``)."""
         index = pa.array(np.asarray(rows))
         return Keys(tuple(c.take(index) for c in self.columns), self.names)
 
     def concat(self, other: Keys) -> Keys:
-        """These keys, then those of ``other``, brought to one type per column.
+        """Return these keys, then those of ``other``, brought to one type per column.
 
         Raises:
             DataError: no type holds the values of both exactly.
@@ -147,7 +146,7 @@ class Keys:
         return Keys(tuple(columns), self.names)
 
     def distinct(self) -> tuple[torch.Tensor, Keys]:
-        """Codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys among these."""
+        """Return codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys."""
         codes, kept = _dense(self.columns[0])
         rows = _first_rows(codes, len(kept))
         for column in self.columns[1:]:
@@ -157,7 +156,7 @@ class Keys:
         return torch.from_numpy(codes), self.take(rows)
 
     def sort_order(self) -> torch.Tensor:
-        """The permutation (int64 ``[K]``) that sorts the keys by value, column by column."""
+        """Return the permutation (int64 ``[K]``) that sorts the keys by value, column by column."""
         if len(self.columns) == 1:
             order = short_text_order(self.columns[0])
             if order is not None:
@@ -168,7 +167,7 @@ class Keys:
         return torch.from_numpy(np.array(order, dtype=np.int64))
 
     def find_in(self, known: Keys) -> torch.Tensor:
-        """Where each of these keys stands in ``known``.
+        """Find the place of each of these keys in ``known``.
 
         Args:
             known: the keys to look in, each once.
@@ -192,7 +191,7 @@ class Keys:
         return torch.from_numpy(mine if prepared.rows is None else prepared.rows[mine])
 
     def _to_find_in(self, count: int) -> _Prepared:
-        """What ``count`` keys are looked up by; kept where few are looked up again and again, as requests do."""
+        """Prepare a lookup of ``count`` keys; cached if few are looked up again and again, as requests do."""
         prepared = self.__dict__.get("_prepared")
         if prepared is not None:
             return prepared
@@ -209,7 +208,7 @@ class Keys:
 
 
 class _PairedKeys(Keys):
-    """Keys of two columns (or more) as rows of their own distinct keys; the arrays are made when they are asked for."""
+    """Keys of several columns as rows of their distinct keys; the arrays are built when needed."""
 
     def __init__(self, left: Keys, right: Keys, rows: tuple[torch.Tensor, torch.Tensor]) -> None:
         self.left, self.right, self.rows, self.names = left, right, rows, left.names + right.names
@@ -253,7 +252,7 @@ class Coded:
     _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 
     def in_order(self) -> Coded:
-        """The same with its keys in ascending order, so that equal rows in any order have equal codes; made once."""
+        """Sort the keys, so that equal rows in any order have equal codes; cached."""
         if self.is_sorted:
             return self
         with self._lock:
@@ -275,7 +274,7 @@ class Coded:
         return len(self.keys) + 1
 
     def recode(self, known: Keys) -> torch.Tensor:
-        """Codes of the rows in a fitted vocabulary.
+        """Return the rows' codes in a fitted vocabulary.
 
         Args:
             known: the vocabulary's keys, each once.
@@ -292,13 +291,12 @@ class Coded:
 
 
 def _same_array(a: Keys, b: Keys) -> bool:
-    """Whether both are of one column and hold the very same array of values, as a category's rows taken apart do."""
     x, y = (k.__dict__.get("_columns", ()) for k in (a, b))
     return len(x) == len(y) == 1 and x[0] is y[0]
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
-    """Several coded columns as one: a code per distinct combination that occurs.
+    """Combine coded columns: a code per distinct combination that occurs.
 
     Args:
         parts: the columns' codes, each ``[n]``.
@@ -324,7 +322,7 @@ def _sortable(column: pa.Array) -> pa.Array:
 
 
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
+    """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
     encoded = values.dictionary_encode()
     codes = encoded.indices
     if codes.null_count:

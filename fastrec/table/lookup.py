@@ -23,7 +23,7 @@ _WORD = np.dtype("<u8")
 
 
 class Lookup:
-    """Which code each of any values has.
+    """Codes of values, for fast lookup.
 
     Args:
         values: ``[K]`` distinct values, none missing.
@@ -41,11 +41,11 @@ class Lookup:
             self._text = _Text.of(values)
 
     def takes(self, dtype: torch.dtype) -> bool:
-        """Whether numbers of a dtype can be looked up as they are (see ``numbers``)."""
+        """Tell whether numbers of a dtype can be looked up as they are (see ``numbers``)."""
         return self.kind == ("float" if dtype.is_floating_point else "whole")
 
     def numbers(self, values: torch.Tensor) -> torch.Tensor:
-        """Codes int32 ``[m]`` of numbers ``[m]`` of a dtype that it ``takes``; a NaN has the code of absent values."""
+        """Return codes int32 ``[m]`` of numbers ``[m]`` of a dtype that it ``takes``; NaN counts as absent."""
         if self.kind == "float":
             values = (values.to(torch.float64) + 0).view(torch.int64)  # the bits; -0.0 is 0.0
         elif values.dtype != torch.int64:
@@ -53,7 +53,7 @@ class Lookup:
         return self._on(values.device).find(values)
 
     def table(self) -> tuple[torch.Tensor, int, int] | None:
-        """Codes int32 of all whole numbers from one to another, on the CPU, where they are so kept; others are absent.
+        """Return codes int32 of a whole range of integers, on the CPU, if stored as such; others are absent.
 
         Returns:
             The codes, and the numbers that the first and the last are of; any smaller one has the code of the first,
@@ -63,7 +63,7 @@ class Lookup:
         return (found.table, found.low, found.high) if isinstance(found, _Narrow) else None
 
     def distinct(self, values: pa.Array) -> torch.Tensor:
-        """Codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
+        """Return codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
 
         Raises:
             DataError: the two kinds of values cannot be compared (strings and numbers, say).
@@ -92,7 +92,7 @@ class Lookup:
 
 
 def _domain(kind: pa.DataType) -> str | None:
-    """``'whole'`` or ``'float'`` for numbers that 64 bits tell apart."""
+    """Return ``'whole'`` or ``'float'`` for numbers that 64 bits tell apart."""
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return "float"
     whole = (pa.types.is_integer(kind) and not pa.types.is_uint64(kind)) or pa.types.is_boolean(kind)
@@ -100,7 +100,7 @@ def _domain(kind: pa.DataType) -> str | None:
 
 
 def _as_tensor(values: pa.Array) -> torch.Tensor:
-    """Numbers as a tensor, int64 for whole ones; missing ones are 0."""
+    """Return numbers as a tensor, int64 for whole ones; missing ones are 0."""
     whole = _domain(values.type) == "whole"
     values = values.cast(pa.int64()) if whole else values
     return torch.from_numpy(np.array((values.fill_null(0) if values.null_count else values).to_numpy()))
@@ -117,12 +117,12 @@ class _Numbers:
     """Codes of int64 numbers on one device."""
 
     def find(self, values: torch.Tensor) -> torch.Tensor:
-        """Codes int32 ``[m]`` of int64 ``[m]``."""
+        """Return codes int32 ``[m]`` of int64 ``[m]``."""
         raise NotImplementedError
 
 
 class _Narrow(_Numbers):
-    """A table of the whole range, with a place at either end for what is outside."""
+    """Table of the whole range, with a place at either end for what is outside."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
         low, high = (int(keys.min()), int(keys.max())) if len(keys) else (1, 0)
@@ -137,7 +137,7 @@ class _Narrow(_Numbers):
 
 
 class _Hashed(_Numbers):
-    """Open addressing with linear probing; at most a quarter of the places are taken, so that few values move on."""
+    """Open addressing with linear probing; at most a quarter full, so that few values move on."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
         bits = max(int(4 * len(keys) - 1).bit_length(), 1)
@@ -169,7 +169,7 @@ class _Hashed(_Numbers):
 
 
 class _Text:
-    """Places of text among known values by a hash of 64 bits; what is found is compared, so no collision passes."""
+    """Places of text by a 64-bit hash; hits are compared, so that no collision passes."""
 
     def __init__(self, values: pa.Array, hashed: np.ndarray) -> None:
         self.values = values
@@ -177,13 +177,13 @@ class _Text:
 
     @classmethod
     def of(cls, values: pa.Array) -> _Text | None:
-        """None where two values have one hash."""
+        """Build the lookup; None if two values have one hash."""
         values = values.cast(pa.large_string())
         hashed = hash_text(values)
         return None if len(np.unique(hashed)) < len(hashed) else cls(values, hashed)
 
     def find(self, values: pa.Array) -> torch.Tensor:
-        """Places int64 ``[m]`` of distinct values, -1 for the absent ones."""
+        """Return places int64 ``[m]`` of distinct values, -1 for absent ones."""
         values = values.cast(pa.large_string())
         found = self.places.find(torch.from_numpy(hash_text(values))).numpy()
         same = pc.equal(values, self.values.take(pa.array(found.clip(min=0)))).fill_null(False)
@@ -191,7 +191,7 @@ class _Text:
 
 
 def hash_text(values: pa.LargeStringArray) -> np.ndarray:
-    """A 64-bit hash of the UTF-8 of each value, eight bytes at a time, as int64 ``[K]``.
+    """Hash the UTF-8 of each value with 64 bits, eight bytes at a time, as int64 ``[K]``.
 
     Only for tables in memory: it depends on nothing but the bytes, but is no part of any saved form.
     """

@@ -25,7 +25,7 @@ _NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the colu
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How a text file is written, where it is not as usual.
+    """Format of a text file that differs from the usual.
 
     Args:
         header: the columns of a file that has none in its first line; None: the first line names them.
@@ -46,7 +46,7 @@ def read_file(
     types: Mapping[str, pa.DataType] | None = None,
     form: CsvForm | None = None,
 ) -> pa.Table:
-    """A CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+    """Read a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
     Args:
         path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs; ``.gz``
@@ -86,7 +86,7 @@ def read_file(
 
 
 def open_text(path: Path) -> BinaryIO:
-    """A text file's bytes, unpacked: of ``.gz``, and of the one file in a ``.zip``.
+    """Open a text file's bytes, unpacked from ``.gz`` or from the one file in a ``.zip``.
 
     Raises:
         UnreadableFileError: the archive is torn, or does not hold one CSV file.
@@ -109,7 +109,7 @@ def open_text(path: Path) -> BinaryIO:
 
 
 def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
-    """Refuse columns that are not among ``names``, or that stand there twice.
+    """Refuse columns that are not among ``names``, or that appear there twice.
 
     Raises:
         MissingColumnError: a column is not there.
@@ -162,7 +162,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
 
 @dataclass
 class _How:
-    """How Arrow is to read a text file."""
+    """Options for Arrow's reading of a text file."""
 
     read: pa_csv.ReadOptions
     parse: pa_csv.ParseOptions
@@ -181,7 +181,6 @@ class _How:
 
 
 def _source(path: Path) -> Any:
-    """What Arrow reads a text file from: it unpacks ``.gz`` itself."""
     return open_text(path) if path.suffix.lower() == ".zip" else path
 
 
@@ -208,7 +207,7 @@ def _convert_csv(
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
-    """The file as a table; a column that outgrows the type guessed from its first block is read as a wider one."""
+    """Read the file; a column that outgrows the type guessed from its first block gets a wider one."""
     while True:
         options = pa_csv.ConvertOptions(
             column_types=types,
@@ -246,7 +245,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception
 
 
 def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
-    """True for floats that include some beyond 2^63."""
+    """Tell whether floats include some beyond 2^63."""
     if not pa.types.is_float64(column.type):
         return False
     top = pc.max(pc.abs(column)).as_py()
@@ -254,7 +253,7 @@ def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
 
 
 def _long_integers(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers as uint64, those of 20 digits and more as the text that they are; floats where some are no integers."""
+    """Return integers as uint64, of 20 digits and more as text; floats if some are no integers."""
     digits = pc.utf8_trim_whitespace(text)
     if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
         return floats

@@ -20,7 +20,7 @@ _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
 
 def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """The codes of any Arrow values.
+    """Code any Arrow values.
 
     Args:
         array: ``[n]`` values.
@@ -45,7 +45,7 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def _by_loops(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """``encode`` of text; compiled loops take a third of Arrow's time."""
+    """Compute ``encode`` of text; compiled loops take a third of Arrow's time."""
     _, ends, data = array.buffers()
     offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)
@@ -55,7 +55,7 @@ def _by_loops(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def short_text_order(array: pa.Array) -> np.ndarray | None:
-    """The permutation that sorts text of up to eight bytes, int64 ``[n]``: as machine words in a third of Arrow's time.
+    """Sort text of up to eight bytes as machine words, in a third of Arrow's time: int64 ``[n]``.
 
     Args:
         array: ``[n]`` values, each once.
@@ -88,7 +88,7 @@ def _plus_one(indices: pa.Array) -> np.ndarray:
 
 
 def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
-    """The bytes of the values that are there as words int64, and their width; None where it is not one width."""
+    """Return the bytes of present values as words int64, and their width; None if widths differ."""
     dtype, n = _OFFSETS.get(str(array.type)), len(array) - array.null_count
     if dtype is None or not n:
         return None, 0
@@ -108,7 +108,7 @@ def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
 
 
 def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
-    """Bytes ``[n * width]`` as integers ``[n]`` of the next width that a machine has; equal bytes are equal numbers."""
+    """Return bytes ``[n * width]`` as integers ``[n]`` of the next machine width."""
     if width in (1, 2, 4, _WORD):
         return raw.view(f"<i{width}")
     n = len(raw) // width
@@ -122,7 +122,6 @@ def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
 
 
 def _text(words: np.ndarray, width: int) -> pa.LargeStringArray:
-    """Text again from integers."""
     raw = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)[:, :width]
     offsets = np.arange(len(words) + 1, dtype=np.int64) * width
     return pa.LargeStringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw)))
