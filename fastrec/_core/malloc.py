@@ -22,15 +22,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from fastrec._core import limits
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt(3)
 _NEVER = 2**31 - 1  # the largest that mallopt takes
 _NO_LIMIT = -1  # as an unsigned number, the largest there is
-_LARGEST = 32 << 20  # the largest threshold that glibc itself would come to
-_LEFT = 512 << 20  # bytes that stay at hand for good
-_MUCH = 1 << 30  # bytes held, used or free, from which it is worth giving the free ones back
-_LARGE = 32 << 20  # a block of fewer bytes is made as it comes
-_GROWN = 256 << 20  # bytes by which a process grows before free ones among them are given back
-_PAUSE = 10.0  # seconds without use after which they are given back
 
 _lock = threading.Lock()
 _users = 0
@@ -87,13 +83,13 @@ def keeping_memory() -> Iterator[None]:
         with _lock:
             _users -= 1
             if not _users:
-                libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
-                if libc.mallinfo2().arena > _MUCH:
-                    _waiting = threading.Timer(_PAUSE, give_back)
+                libc.mallopt(_MMAP_THRESHOLD, limits.LARGEST_MMAP_THRESHOLD)
+                if libc.mallinfo2().arena > limits.MEMORY_MUCH:
+                    _waiting = threading.Timer(limits.MEMORY_PAUSE, give_back)
                     _waiting.daemon = True
                     _waiting.start()
                 else:
-                    libc.mallopt(_TRIM_THRESHOLD, _LEFT)
+                    libc.mallopt(_TRIM_THRESHOLD, limits.MEMORY_LEFT)
 
 
 def give_back() -> None:
@@ -101,8 +97,8 @@ def give_back() -> None:
     libc = _glibc()
     with _lock:
         if libc is not None and _changed and not _users:
-            libc.mallopt(_TRIM_THRESHOLD, _LEFT)
-            libc.malloc_trim(_LEFT)
+            libc.mallopt(_TRIM_THRESHOLD, limits.MEMORY_LEFT)
+            libc.malloc_trim(limits.MEMORY_LEFT)
 
 
 def give_all_back() -> None:
@@ -124,7 +120,7 @@ class Growth:
         much: bytes.
     """
 
-    def __init__(self, much: int = _GROWN) -> None:
+    def __init__(self, much: int = limits.MEMORY_GROWN) -> None:
         self.much, self.least = much, held()
 
     def check(self) -> None:
@@ -152,7 +148,7 @@ def make_room(size: int, before: int) -> None:
         before: what was ``held`` when the work began whose freed memory this is.
     """
     libc = _glibc()
-    if libc is not None and size >= _LARGE and held() - before > size // 8:
+    if libc is not None and size >= limits.MEMORY_BLOCK and held() - before > size // 8:
         pa.default_memory_pool().release_unused()
         libc.malloc_trim(0)
 

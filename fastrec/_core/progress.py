@@ -18,9 +18,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fastrec._core import limits
+
 Advance = Callable[[int], None]
 STAGE_NOTE = "in the stage: "
-PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
 
 
 class Stages:
@@ -145,7 +146,7 @@ def _lines(say: Callable[[str], None], name: str, total: int | None, unit: str) 
         nonlocal done, last
         done += units
         now = time.perf_counter()
-        if now - last < PLAIN_EVERY:
+        if now - last < limits.PLAIN_EVERY:
             return
         last = now
         rate = done / (now - start)

@@ -15,12 +15,11 @@ import torch
 import torch.distributed as group
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import FastrecError, RankError
 
 __all__ = ["agree", "all_rows", "broadcast", "is_first", "naming_lost_ranks", "on_first_rank", "rank", "summed"]
 __all__ += ["world_size"]
-
-_BUCKET = 1 << 24  # numbers that are sent at once, so that the copies take little memory
 
 
 def rank() -> int:
@@ -114,7 +113,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     for alike in by_kind.values():
         bucket: list[Tensor] = []
         for t in alike:
-            if bucket and sum(b.numel() for b in bucket) + t.numel() > _BUCKET:
+            if bucket and sum(b.numel() for b in bucket) + t.numel() > limits.SENT_NUMBERS:
                 yield bucket
                 bucket = []
             bucket.append(t)

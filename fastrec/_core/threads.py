@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["few_rows", "half_the_threads", "on_one_thread", "run_parallel", "shared_out"]
+from fastrec._core import limits
 
-_PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it saves
+__all__ = ["few_rows", "half_the_threads", "on_one_thread", "run_parallel", "shared_out"]
 
 
 def few_rows(rows: int) -> bool:
     """Tell whether there are too few rows for several threads."""
-    return rows < _PARALLEL_FROM
+    return rows < limits.PARALLEL_ROWS
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features.selectors import Selector
-from fastrec.segments.order import SMALL
 from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
     Raises:
         DataError: an order value is missing: it would have no place in time.
     """
-    if len(table) > SMALL:  # of larger tables it takes less time than others' memory is worth
+    if len(table) > limits.REQUEST_ROWS:  # of larger tables it takes less time than others' memory is worth
         return [_order_key(table, name) for name in names]
     return [table.remember(("order", n), [n], partial(_order_key, table, n)) for n in names]
 

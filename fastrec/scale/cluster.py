@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastrec._core import limits
 from fastrec._core.leftovers import working_folder
 from fastrec._core.optional import require
 from fastrec.errors import DataError
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from fastrec.table import Table
 
 INSTALL = "pip install 'fastrec-tabular[scale]'"
-_PARTS = 2  # partitions for each worker: the second is read while the first is worked on
 
 
 @contextmanager
@@ -73,4 +73,4 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
         above = beside.resolve().parent
         above.mkdir(parents=True, exist_ok=True)
         with working_folder(above / f"{beside.name}.rows") as folder:
-            yield splitter(folder, _PARTS * workers)
+            yield splitter(folder, limits.PARTS_A_WORKER * workers)

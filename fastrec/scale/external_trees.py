@@ -15,13 +15,12 @@ import numpy as np
 import torch
 import xgboost as xgb
 
+from fastrec._core import limits
 from fastrec._core.malloc import give_all_back
 from fastrec.errors import DataError, MissingPackageError
 from fastrec.tabular import ParquetFrame
 
 __all__ = ["external_matrix", "tree_values"]
-
-BATCH_ROWS = 65_536
 
 
 def external_matrix(
@@ -32,7 +31,7 @@ def external_matrix(
     lists: str | None = None,
     ref: xgb.DMatrix | None = None,
     max_bin: int = 256,
-    batch_rows: int = BATCH_ROWS,
+    batch_rows: int = limits.BATCH_ROWS,
 ) -> xgb.ExtMemQuantileDMatrix:
     """Pass the rows of a ``ParquetFrame`` to ``xgboost.train`` in files instead of memory.
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.segments.compiled import last_before, worth
-from fastrec.segments.order import SMALL, Groups, float_order, lexical_order
+from fastrec.segments.order import Groups, float_order, lexical_order
 
 
 def as_of(
@@ -57,14 +58,14 @@ def as_of(
 
 def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
     """Tell whether rows and events (``[q]``, ``[e]``) are so few that the cost per call matters."""
-    return codes.shape[0] + event_codes.shape[0] <= SMALL and not codes.is_cuda
+    return codes.shape[0] + event_codes.shape[0] <= limits.REQUEST_ROWS and not codes.is_cuda
 
 
 class FewMerged:
     """A request's rows and events in one order, for ``as_of`` over all events or some of them.
 
     Args:
-        codes, order, event_codes, event_order, inclusive: see ``as_of``; no more than ``SMALL`` of both, on the CPU.
+        codes, order, event_codes, event_order, inclusive: see ``as_of``; ``REQUEST_ROWS`` at most, on the CPU.
     """
 
     def __init__(

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, groups, shared, view
 
-_WORTH = 1 << 18  # rows: fewer take torch some milliseconds, and the compiler seconds, once
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
-_LEAST_BUCKETS = 1 << 10
-_EVENTS_A_BUCKET = 4
 
 
 def worth(rows: int) -> bool:
     """Tell whether compiled loops pay for so many rows."""
-    return rows >= _WORTH and compiled(rows)
+    return rows >= limits.COMPILED_ROWS and compiled(rows)
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
@@ -52,7 +50,9 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
         int64 ``[q]``, -1 where there is none.
     """
     highest = max(int(events[0][-1]) - 1, 0)
-    shift = max(0, highest.bit_length() - max(len(events[0]) // _EVENTS_A_BUCKET, _LEAST_BUCKETS).bit_length())
+    shift = max(
+        0, highest.bit_length() - max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS).bit_length()
+    )
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])

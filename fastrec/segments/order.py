@@ -12,22 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.segments.compiled import rank_small_groups
 from fastrec.table.coding import sort_rows
 
 _ALL_BUT_SIGN = (1 << 63) - 1
-
-
-_FEW = 16  # rows of a group beyond this place are worth being picked out
-
-
-SMALL = 1 << 11  # rows of a request: numpy's fixed cost of a call is a fifth of torch's
-
-
-PAIRS = 1 << 7  # rows of a request's list: all pairs of them are compared in the time of a few calls
-
-
-_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU: they stay in the cache
 
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -39,7 +28,7 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     Returns:
         int64 ``[n]``, or None where the rows are in that order already (nothing is sorted again).
     """
-    if len(keys[0]) <= SMALL and keys[0].device.type == "cpu":
+    if len(keys[0]) <= limits.REQUEST_ROWS and keys[0].device.type == "cpu":
         order = np.lexsort([key.numpy() for key in reversed(keys)])
         return None if (order[1:] > order[:-1]).all() else torch.from_numpy(order)
     keys = [_as_integer(key) for key in keys]
@@ -119,12 +108,12 @@ def run_starts(first: torch.Tensor) -> torch.Tensor:
         first: bool ``[n]``, True where a run begins.
     """
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
-    if not first.is_cuda and len(first) <= SMALL:
+    if not first.is_cuda and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))
     if first.is_cuda:
         return torch.cummax(places, 0).values if len(first) else places
-    for start in range(0, len(first), _BLOCK):
-        block = places[start : start + _BLOCK]
+    for start in range(0, len(first), limits.RUN_BLOCK):
+        block = places[start : start + limits.RUN_BLOCK]
         if start:
             block[0].clamp_(min=places[start - 1])
         block.copy_(torch.cummax(block, 0).values)
@@ -239,7 +228,7 @@ def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
     step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
     while step < longest:
-        if step < _FEW:
+        if step < limits.LONG_GROUP_ROWS:
             same = groups.codes[step:] == groups.codes[:-step]
             total[step:].add_(torch.where(same, total[:-step], 0))
         else:  # fewer rows at every step
@@ -301,7 +290,7 @@ def rank_in_group(
     ranks = rank_small_groups(values, codes, absent, method=method)
     if ranks is not None:
         return ranks
-    if len(codes) <= PAIRS and method in ("min", "max", "average") and not codes.is_cuda:
+    if len(codes) <= limits.PAIRED_ROWS and method in ("min", "max", "average") and not codes.is_cuda:
         return _rank_by_pairs(values, codes, absent, method)
     groups = Groups.of(codes, *keys)
     del keys

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from fastcore.foundation import L
 
+from fastrec._core import limits
 from fastrec.table.vocab import RARE, UNSEEN, Vocab
 
 _EXACT = 1 << 53  # whole numbers up to here are floats without loss
@@ -19,7 +20,6 @@ _PLAIN = (
     (float, pa.types.is_float64),
     (bool, pa.types.is_boolean),
 )
-_LISTED = 1 << 20  # values: a table of more would take more memory than looking a single one up is worth
 
 
 class ClassList(Sequence):
@@ -47,7 +47,7 @@ class ClassList(Sequence):
         """Type of the values that can be looked up one by one, their codes, and the code of others."""
         vocab, kind = self.vocab, self.vocab.values.type
         plain = next((t for t, holds in _PLAIN if holds(kind)), None)
-        if plain is None or len(vocab) > _LISTED:
+        if plain is None or len(vocab) > limits.LISTED_CLASSES:
             return None, {}, 0
         codes = {v: vocab.reserved.index(RARE) for v in vocab.rare.to_pylist()} if vocab.rare is not None else {}
         codes |= {v: i + len(vocab.reserved) for i, v in enumerate(vocab.values.to_pylist())}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-_SMALL = 1 << 22  # values below this many are told apart by a table of marks
+from fastrec._core import limits
+
 _BITS = 63  # of a word; the sign is not used
 
 
@@ -31,7 +32,7 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
     if missing is not None:
         values = torch.where(missing, values[int(missing.to(torch.uint8).argmin())], values)
     low, high = (int(v) for v in torch.aminmax(values))
-    if high - low < max(_SMALL, 4 * len(values)):
+    if high - low < max(limits.MARKED_VALUES, 4 * len(values)):
         return _by_marks(values, missing, low, high)
     codes, distinct = _by_sort(values, low, high)
     return (codes, distinct) if missing is None else _close_ranks(codes.sub_(1), distinct, missing)

@@ -17,12 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.table.coding import code_integers, sort_rows
 from fastrec.table.key_types import align_types, match_type
 from fastrec.table.text_codes import short_text_order
-
-_FEW_IN = 16  # fewer keys than a 16th of those known are few
-_TIMES = 2  # so often few are looked up before it is worth keeping what they are looked up by
 
 
 class _Values:
@@ -195,10 +193,10 @@ class Keys:
         prepared = self.__dict__.get("_prepared")
         if prepared is not None:
             return prepared
-        if count * _FEW_IN > len(self):
+        if count * limits.FEW_KEYS_IN > len(self):
             return _Prepared(self.columns, _Values)
         self._asked = self.__dict__.get("_asked", 0) + 1
-        if self._asked <= _TIMES:
+        if self._asked <= limits.FEW_LOOKUPS:
             return _Prepared(self.columns, _Values)
         self._prepared = _Prepared(self.columns, _HashedValues)
         return self._prepared

@@ -11,14 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.table.key_types import is_text, match_type
 from fastrec.table.keys import Keys
 
-_SPAN = 1 << 16  # a range of whole numbers that is always narrow: a table of 256 kB
-_SPARE = 16  # and otherwise one of at most so many places for every value
 _FACTOR = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours end up far apart
 _SIGNED = _FACTOR - (1 << 64)  # the same 64 bits
-_FEW = 512  # text values: fewer are found by Arrow as fast
 _WORD = np.dtype("<u8")
 
 
@@ -37,7 +35,7 @@ class Lookup:
         self.kind = _domain(values.type)
         self._tensors: dict[torch.device, _Numbers] = {}
         self._text: _Text | None = None
-        if is_text(values.type) and len(values) >= _FEW:
+        if is_text(values.type) and len(values) >= limits.ARROW_LOOKUPS:
             self._text = _Text.of(values)
 
     def takes(self, dtype: torch.dtype) -> bool:
@@ -110,7 +108,7 @@ def _is_narrow(keys: torch.Tensor) -> bool:
     if not len(keys):
         return True
     low, high = (int(v) for v in torch.aminmax(keys))
-    return high - low < max(_SPAN, _SPARE * len(keys))
+    return high - low < max(limits.NARROW_SPAN, limits.NARROW_SPARE * len(keys))
 
 
 class _Numbers:

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, frames
 from fastrec.table.key_types import is_text
 
 _WORD = 8  # bytes
-_WORTH = 1 << 18  # rows: fewer take Arrow some milliseconds, and the compiler seconds, once
-_BLOCK = 1 << 15  # rows: their lengths stay in the cache
 _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
 
@@ -30,7 +29,7 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
         which they first appear: value ``i`` has code ``i + 1``.
     """
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
-    if str(array.type) in _OFFSETS and len(array) >= _WORTH and compiled(len(array)):
+    if str(array.type) in _OFFSETS and len(array) >= limits.COMPILED_TEXT_ROWS and compiled(len(array)):
         return _by_loops(array)
     words, width = _words(array)
     encoded = (array if words is None else pa.array(words)).dictionary_encode()
@@ -99,10 +98,10 @@ def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
     if not 0 < width <= _WORD or last - first != width * n:
         return None, 0
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else None
-    for start in range(0, len(array), _BLOCK):
-        lengths = np.diff(ends[start : start + _BLOCK + 1])
+    for start in range(0, len(array), limits.TEXT_BLOCK):
+        lengths = np.diff(ends[start : start + limits.TEXT_BLOCK + 1])
         # An empty value, or bytes where one is missing, would shift all that follow.
-        if not (lengths == (width if valid is None else width * valid[start : start + _BLOCK])).all():
+        if not (lengths == (width if valid is None else width * valid[start : start + limits.TEXT_BLOCK])).all():
             return None, 0
     return _as_integers(np.frombuffer(data, dtype=np.uint8)[first:last], width), width
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table.column import Column
 from fastrec.table.keys import Coded, Keys
@@ -17,7 +18,6 @@ from fastrec.table.lookup import Lookup
 
 MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
 _PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
-_FEW = 64  # with fewer values a numpy step for all of them costs more than a step of Python for each
 
 
 class Vocab:
@@ -300,12 +300,14 @@ def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
     starts, ends = offsets[:-1][order], offsets[1:][order]
     lengths, state = ends - starts, np.full(len(starts), start, dtype=np.uint64)
-    together = int(lengths[_FEW]) if len(lengths) > _FEW else 0  # so far more than a few have bytes left
+    together = (
+        int(lengths[limits.HASHED_IN_PYTHON]) if len(lengths) > limits.HASHED_IN_PYTHON else 0
+    )  # so far more than a few have bytes left
     alive = np.searchsorted(-lengths, -np.arange(1, together + 1), side="right")
     prime = np.uint64(_PRIME)
     for i, count in enumerate(alive.tolist()):
         state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
-    for i in range(np.count_nonzero(lengths[:_FEW] > together)):
+    for i in range(np.count_nonzero(lengths[: limits.HASHED_IN_PYTHON] > together)):
         value = int(state[i])
         for byte in data[starts[i] + together : ends[i]].tobytes():
             value = (value ^ byte) * _PRIME & _WORD

@@ -52,6 +52,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from _timing import ROOT, command_line, heading
 
+from fastrec._core import limits
+
 sys.path.insert(0, str(ROOT))
 
 WAITING = {"target": 0.2, "spill": 0.3, "pause": 0.85}  # shares of a worker's memory: what waits in it, all of it
@@ -259,10 +261,9 @@ def vocabulary(folder: Path, limit: str, *, by_hash: bool) -> dict[str, Any]:
         AssertionError: they are not the texts in order.
     """
     from fastrec.features import Categorify
-    from fastrec.features._dask import states
 
     if not by_hash:
-        states.MANY_KEYS = 1 << 62
+        limits.MANY_KEYS = 1 << 62
     began, before = time.monotonic(), cpu_time()
     with cluster(folder / "workers", limit) as client:
         watch = Watch(client, folder / "workers", None)

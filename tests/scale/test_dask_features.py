@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fastrec._core import limits
+
 dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")
 
@@ -376,8 +378,8 @@ def test_many_keys_are_merged_by_their_hash(monkeypatch):
     whole, parts = FeatureSet(MANY, key="id"), FeatureSet(MANY, key="id").__sklearn_clone__()
     whole.fit(train)
     used = []
-    monkeypatch.setattr(states, "MANY_KEYS", 1)
-    monkeypatch.setattr(states, "BUCKET_KEYS", 40)
+    monkeypatch.setattr(limits, "MANY_KEYS", 1)
+    monkeypatch.setattr(limits, "BUCKET_KEYS", 40)
     by_hash = states._by_hash
 
     def noted(step, parts, keys):

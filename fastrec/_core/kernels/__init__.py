@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
+
 __all__ = [
     "click_logs",
     "compiled",
@@ -35,8 +37,6 @@ __all__ = [
     "without_compiled",
 ]
 
-_EACH = 1 << 16  # numbers that a thread should have to do
-_WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
 _off = 0
 _told: list[bool] = []  # that loops are being compiled, in this process
 
@@ -47,7 +47,7 @@ def compiled(numbers: int) -> bool:
     Args:
         numbers: how many there are to go over; few are not worth it.
     """
-    return not _off and numbers >= _WORTH and _has_numba()
+    return not _off and numbers >= limits.LOOP_NUMBERS and _has_numba()
 
 
 @cache
@@ -199,4 +199,4 @@ def view(x: Tensor) -> np.ndarray:
 
 def threads_for(numbers: int) -> int:
     """Return how many threads share a loop over so many numbers."""
-    return max(1, min(torch.get_num_threads(), numbers // _EACH))
+    return max(1, min(torch.get_num_threads(), numbers // limits.LOOP_NUMBERS_A_THREAD))

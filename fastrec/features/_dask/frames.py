@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.optional import is_dask, library_of
 from fastrec.errors import DataError
 from fastrec.features._dask.blocks import Blocks, task
@@ -22,8 +23,6 @@ from fastrec.features._engine.folds import fold_numbers
 from fastrec.features.selectors import Selector
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
 from fastrec.table.read import check_names
-
-_HEAD = 1_000  # rows of a partition from which the kinds of its columns are known
 
 
 def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
@@ -180,7 +179,7 @@ def no_rows(frame: Any, names: Sequence[str]) -> Table:
 
 
 def _without_rows(part: Any) -> Table:
-    return Table.read(part.head(_HEAD)).slice(0, 0)
+    return Table.read(part.head(limits.HEAD_ROWS)).slice(0, 0)
 
 
 def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
@@ -243,14 +242,17 @@ def _counts(selector: Any) -> bool:
 
 def _profile(part: Any, counted: bool) -> dict[str, Column]:
     table = Table.read(part)
-    return {n: _distinct_rows(table[n]) if counted else table[n].slice(0, min(len(table), _HEAD)) for n in table.names}
+    return {
+        n: _distinct_rows(table[n]) if counted else table[n].slice(0, min(len(table), limits.HEAD_ROWS))
+        for n in table.names
+    }
 
 
 def _distinct_rows(column: Column) -> Column:
     """Return one row per value if values may be counted, else the first rows, which show the kind."""
     floats = column.kind == "number" and column.values.is_floating_point()
     if column.kind not in ("number", "category") or floats:
-        return column.slice(0, min(len(column), _HEAD))
+        return column.slice(0, min(len(column), limits.HEAD_ROWS))
     codes = column.coded().codes
     first = torch.full((column.coded().size,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
     return column.take(first[first < len(codes)])

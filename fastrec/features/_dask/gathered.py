@@ -10,14 +10,13 @@ import dask
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import Blocks, task, tasks_of_pieces
 from fastrec.features._dask.spill import Shelf, spill_folder
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, concat
 
 _BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
-_MANY_CATEGORIES = 1_000
-MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a bucket's number is one byte
 
 
 class Gathered(Protocol):
@@ -169,7 +168,7 @@ def compact(column: Column) -> Column:
     Categories in an order of the user's stay as they are where the order says something (``ordered``), and where they
     are few; a thousand and more are ids that a library has made categories.
     """
-    least = len(column) if column.ordered is None else max(len(column), _MANY_CATEGORIES)
+    least = len(column) if column.ordered is None else max(len(column), limits.MANY_CATEGORIES)
     if column.kind != "category" or column.ordered or len(column.distinct) <= least:
         return column
     used, codes = torch.unique(column.values, return_inverse=True)

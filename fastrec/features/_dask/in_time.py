@@ -8,14 +8,13 @@ from typing import Any
 import dask
 import torch
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._engine.look_back import LooksBack
 from fastrec.features._engine.running import Clock
 from fastrec.features.base import Fitted
 from fastrec.table import Table
-
-_POINTS = 200  # of a partition's values, by which the ranges are cut
 
 
 class ByTime:
@@ -51,8 +50,8 @@ class ByTime:
 def _points(table: Table, column: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return evenly spread values of a partition, and how many rows each represents."""
     values = _place_in_time(table, column).sort().values.cpu()
-    if len(values) > _POINTS:
-        values = values[((torch.arange(_POINTS) + 0.5) * len(values) / _POINTS).long()]
+    if len(values) > limits.RANGE_POINTS:
+        values = values[((torch.arange(limits.RANGE_POINTS) + 0.5) * len(values) / limits.RANGE_POINTS).long()]
     return values, torch.full((len(values),), len(table) / max(len(values), 1), dtype=torch.float64)
 
 

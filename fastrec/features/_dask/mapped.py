@@ -19,7 +19,8 @@ from typing import Any
 import cloudpickle
 import torch
 
-MAPPED_BYTES = 16 << 20  # of arrays from which they go into a file
+from fastrec._core import limits
+
 _ALIGN = 64  # bytes: a tensor of any type may begin there
 
 
@@ -92,7 +93,7 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
     for view in views:
         places.append(end)
         end += -(-max(view.nbytes, 1) // _ALIGN) * _ALIGN
-    if end < MAPPED_BYTES:
+    if end < limits.MAPPED_BYTES:
         return pickle.loads(head, buffers=[bytearray(v) for v in views])
     with tempfile.TemporaryFile(dir=_folder()) as file:
         file.truncate(end)

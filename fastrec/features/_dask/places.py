@@ -7,8 +7,9 @@ from typing import Any
 
 import dask
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import Blocks, task
-from fastrec.features._dask.gathered import MAX_BUCKETS, ByKey, gather
+from fastrec.features._dask.gathered import ByKey, gather
 from fastrec.features._dask.in_time import ByTime
 from fastrec.features._dask.plan import HERE, IN_TIME, Group, in_time
 from fastrec.features._dask.spill import spill_folder
@@ -81,7 +82,7 @@ class Place:
         if here or as_they_are or (len(blocks) == 1 and not apart):
             self.tables = blocks.select(names)
         else:
-            buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), MAX_BUCKETS)
+            buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), limits.MAX_BUCKETS)
             cut = ByTime(blocks, group.key[1], buckets) if in_time(group.key) else ByKey(group.key, buckets)
             self._gathered = gather(blocks, names, cut)
             self.tables = self._gathered.tables

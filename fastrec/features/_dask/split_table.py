@@ -9,10 +9,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import task
 from fastrec.table import Table
-
-_KEPT = 8  # tables whose files are used again
 
 
 class SplitTable:
@@ -74,7 +73,7 @@ def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
             return None
         if id(table) not in known:  # the table is kept with it, so that its id stays its own
             known[id(table)] = SplitTable(table, folder, partitions)
-            if len(known) > _KEPT:
+            if len(known) > limits.SPLIT_TABLES:
                 known.pop(next(iter(known)))
         return known[id(table)]
 

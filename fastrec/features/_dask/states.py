@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import task
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._engine.keyed import key_text
@@ -19,9 +20,6 @@ from fastrec.table import Keys
 from fastrec.table.vocab import hash_codes
 
 ByKey = Sequence[Sequence[str]]  # see ``Fitted``
-FAN_IN = 8  # states that one task merges
-MANY_KEYS = 2_000_000  # keys of all partitions together from which no task holds them all
-BUCKET_KEYS = 1_000_000  # of them in one bucket, about: a partition is cut into a piece for each bucket
 _SEED = 4
 
 
@@ -66,7 +64,7 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
     plans = []
     for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
         keys = [sum(c[i] for c in counts) for i in range(len(steps))]
-        hashed = [i for i, total in enumerate(keys) if total > MANY_KEYS]
+        hashed = [i for i, total in enumerate(keys) if total > limits.MANY_KEYS]
         others = [i for i in range(len(steps)) if i not in hashed]
         tree = _tree([steps[i] for i in others], [task(_chosen, p, others) for p in own]) if others else None
         pieces = {i: [task(_chosen, p, [i]) for p in own] for i in hashed}
@@ -95,7 +93,7 @@ def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]
 def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], states: list[State]) -> None:
     for at in range(len(levels)):
         levels[at].append(states)
-        if len(levels[at]) < FAN_IN:
+        if len(levels[at]) < limits.FAN_IN:
             return
         states, levels[at] = merged(list(steps), *levels[at]), []
     levels.append([states])
@@ -114,7 +112,7 @@ def _chosen(states: list[State], places: list[int]) -> list[State]:
 
 def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
     while len(parts) > 1:
-        parts = [task(merged, list(steps), *parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+        parts = [task(merged, list(steps), *parts[i : i + limits.FAN_IN]) for i in range(0, len(parts), limits.FAN_IN)]
     return parts[0]
 
 
@@ -137,7 +135,7 @@ def _halves(step: Fitted, states: list[State]) -> State:
 
 def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
     """Return one task per bucket of keys, which gives the merged state of its keys."""
-    count = min(len(parts), max(-(-keys // BUCKET_KEYS), 2))
+    count = min(len(parts), max(-(-keys // limits.BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
     return [_tree([step], [s[j] for s in split]) for j in range(count)]
 

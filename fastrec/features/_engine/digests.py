@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec._core.optional import library_of
 from fastrec.errors import FastrecError
 from fastrec.features._engine.code_digests import NoDigestError, Surroundings
@@ -24,7 +25,6 @@ from fastrec.table import Column, Keys, Table, as_column
 
 __all__ = ["NoDigestError", "class_digest", "column_digest", "columns_digest", "digest", "generator_digest", "remember"]
 
-_CHUNK = 1 << 24  # bytes that one thread hashes at a time
 _KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # of one run's columns, for its steps
 
 
@@ -183,9 +183,9 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:
 
 
 def _of_bytes(data: np.ndarray) -> str:
-    if len(data) <= _CHUNK:
+    if len(data) <= limits.DIGEST_CHUNK:
         return hashlib.sha256(data.data).hexdigest()
-    pieces = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)]
+    pieces = [data[i : i + limits.DIGEST_CHUNK] for i in range(0, len(data), limits.DIGEST_CHUNK)]
     with ThreadPoolExecutor(max(min(torch.get_num_threads(), os.cpu_count() or 1), 1)) as pool:
         found = list(pool.map(lambda piece: hashlib.sha256(piece.data).digest(), pieces))
     return hashlib.sha256(b"".join(found)).hexdigest()

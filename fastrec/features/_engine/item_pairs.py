@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from fastrec._core import limits
 from fastrec.segments import Groups
-
-_BLOCK = 1 << 21  # places paired at a time: what is in hand stays small beside the pairs themselves
 
 
 class Pairs(NamedTuple):
@@ -51,8 +50,8 @@ def near_pairs(
     items, cells = size
     joined = item.new_zeros(0)
     total = weight.new_zeros(0)
-    for begin in range(0, len(item), _BLOCK):
-        end = min(begin + _BLOCK, len(item))
+    for begin in range(0, len(item), limits.PAIRED_PLACES):
+        end = min(begin + limits.PAIRED_PLACES, len(item))
         found, weights = [joined], [total]
         for step in range(1, window + 1):
             a = torch.arange(begin, max(min(end, len(item) - step), begin), device=item.device)

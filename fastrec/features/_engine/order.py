@@ -8,13 +8,13 @@ from weakref import ref
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import shared_codes
 from fastrec.features._inputs import as_list, order_keys
 from fastrec.features.base import Grouped
 from fastrec.segments import Groups, as_of
 from fastrec.segments.as_of_join import FewMerged, few
-from fastrec.segments.order import SMALL
 from fastrec.segments.windows import tie_start
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
@@ -166,7 +166,7 @@ class Aligned:
 
 def is_request(table: Table, log: Table) -> bool:
     """Tell whether rows and events are few, as in a request, so that sharing the alignment pays."""
-    return len(table) + len(log) <= SMALL and table.device.type == "cpu"
+    return len(table) + len(log) <= limits.REQUEST_ROWS and table.device.type == "cpu"
 
 
 def _times(column: Column) -> str:

@@ -9,6 +9,7 @@ from threading import Lock
 
 import torch
 
+from fastrec._core import limits
 from fastrec._core.malloc import keeping_memory
 from fastrec._core.threads import shared_out
 from fastrec.features._engine.counting import counted
@@ -17,10 +18,6 @@ from fastrec.table import Column, Table
 
 Made = dict[str, Column]
 Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
-
-_MIN_ROWS = 50_000  # below, threads cost more than they save
-_MAX_ROWS = 1_000_000  # above, each step has the threads to itself: what two of them hold meanwhile is too much memory
-_MAX_WORKERS = 8  # each holds the intermediate columns of its step
 
 
 def walk(
@@ -42,9 +39,9 @@ def walk(
         Both tables with the columns added. The values do not depend on the number of threads.
     """
     do = counted(do)
-    if work.device.type == "cpu" and len(work) >= _MIN_ROWS:
+    if work.device.type == "cpu" and len(work) >= limits.PARALLEL_STEPS_FROM:
         with keeping_memory():
-            workers = _workers(steps) if len(work) <= _MAX_ROWS else 1
+            workers = _workers(steps) if len(work) <= limits.PARALLEL_STEPS_TO else 1
             return _walk(steps, work, extra, _releasing(steps, work, do) if release else do, workers)
     return _walk(steps, work, extra, do, 1)
 
@@ -102,4 +99,4 @@ def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[T
 def _workers(steps: Sequence[Feature]) -> int:
     if any(hasattr(s, "function") for s in steps):
         return 1  # a user's own function may not be made for threads
-    return min(torch.get_num_threads(), len(steps), _MAX_WORKERS)
+    return min(torch.get_num_threads(), len(steps), limits.PARALLEL_STEPS)

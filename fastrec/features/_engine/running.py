@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fastrec._core import limits
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.order import difference
 from fastrec.features._inputs import order_keys
@@ -15,7 +16,6 @@ from fastrec.segments.order import run_starts
 from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
-_BLOCK = 16
 _FARTHEST = 2.0**62
 
 
@@ -36,18 +36,20 @@ def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor 
     if not len(place):
         return values
     longest = int(place.max()) + 1
-    inside = place % _BLOCK
-    total, product = _short_sum(values, inside, factor, min(longest, _BLOCK))
-    if longest <= _BLOCK:
+    inside = place % limits.RUNNING_BLOCK
+    total, product = _short_sum(values, inside, factor, min(longest, limits.RUNNING_BLOCK))
+    if longest <= limits.RUNNING_BLOCK:
         return total
     goes_on = torch.zeros_like(place, dtype=torch.bool)
-    goes_on[:-1] = (inside[:-1] == _BLOCK - 1) & (place[1:] > 0)
+    goes_on[:-1] = (inside[:-1] == limits.RUNNING_BLOCK - 1) & (place[1:] > 0)
     ends = goes_on.nonzero().squeeze(1)
     blocks = running_sum(
-        total.index_select(1, ends), place[ends] // _BLOCK, None if product is None else product.index_select(0, ends)
+        total.index_select(1, ends),
+        place[ends] // limits.RUNNING_BLOCK,
+        None if product is None else product.index_select(0, ends),
     )
     block = (torch.cumsum(goes_on, 0) - goes_on.long() - 1).clamp_min(0)  # the last one that ends before the row
-    carried = blocks.index_select(1, block).masked_fill_(place < _BLOCK, 0)
+    carried = blocks.index_select(1, block).masked_fill_(place < limits.RUNNING_BLOCK, 0)
     return total.add_(carried) if product is None else total.addcmul_(carried, product.expand_as(carried))
 
 
