@@ -48,18 +48,14 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
-        _check_other(found)
+        try:
+            torch.zeros(1, device=found).cpu()
+        except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+            raise DeviceError(
+                f"device {str(found)!r} was asked for, but it is not usable here",
+                remedy="Use 'auto', 'cpu' or 'cuda'",
+            ) from error
     return found
-
-
-def _check_other(device: torch.device) -> None:
-    """Refuse a device of another kind (such as Apple's) that cannot be used on this machine."""
-    try:
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
-        raise DeviceError(
-            f"device {str(device)!r} was asked for, but it is not usable here", remedy="Use 'auto', 'cpu' or 'cuda'"
-        ) from error
 
 
 def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch.device:

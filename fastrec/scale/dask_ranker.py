@@ -75,7 +75,7 @@ def fit_on_dask(
     made = [task(_sides, table, ranker.fresh(), list(columns), target, groups) for table in buckets]
     # A bucket a worker: XGBoost would put two on one worker into order anew, at the cost of a copy.
     kept = [client.compute(m, workers=[w], allow_other_workers=True) for m, w in zip(made, workers, strict=False)]
-    if not sum(client.gather([client.submit(_rows_in, sides) for sides in kept])):
+    if not sum(client.gather([client.submit(lambda sides: len(sides[0]), sides) for sides in kept])):
         raise DataError(
             f"{ranker.name} has no list to learn from",
             remedy="Give lists of two candidates or more, one of them relevant",
@@ -188,10 +188,6 @@ def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> 
 
 def _starts(ranker: XGBRanker) -> list[str]:
     return [ranker.margin] if ranker.margin else []
-
-
-def _rows_in(sides: tuple[pd.DataFrame, pd.DataFrame]) -> int:
-    return len(sides[0])
 
 
 def _scores(part: pd.DataFrame, ranker: XGBRanker) -> pd.Series:

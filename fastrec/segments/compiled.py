@@ -56,13 +56,13 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
-    given = (*map(view, map(_as_matrix, (keys, events))), shift, view(starts))
+    given = (
+        *map(view, (k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k)) for k in (keys, events))),
+        shift,
+        view(starts),
+    )
     shared(groups().last_before, *given, strict, view(found), numbers=len(found))
     return found
-
-
-def _as_matrix(keys: Sequence[Tensor]) -> Tensor:
-    return keys[0].contiguous()[None] if len(keys) == 1 else torch.stack(list(keys))
 
 
 def _can_compile(values: Tensor, dtypes: Sequence[torch.dtype]) -> bool:

@@ -47,9 +47,10 @@ def _as_integer(key: torch.Tensor) -> torch.Tensor:
     if not key.is_floating_point():
         return key.long()
     key = key.double()
-    scaled = _as_decimal(key)
-    if scaled is not None:
-        return scaled
+    # Whole numbers, or numbers with two decimals (prices); a few rows tell if a look at all of them pays.
+    for scale in (1, 100):
+        if _scaled(key[:1000], scale) is not None and (scaled := _scaled(key, scale)) is not None:
+            return scaled
     return float_order(key)
 
 
@@ -57,15 +58,6 @@ def float_order(key: torch.Tensor) -> torch.Tensor:
     """Return float64 as int64 in the same order, NaN last."""
     bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
     return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
-
-
-def _as_decimal(key: torch.Tensor) -> torch.Tensor | None:
-    """Return whole numbers, or numbers written with two decimals (prices), as whole numbers; else None."""
-    for scale in (1, 100):
-        # A few rows say whether it is worth a look at all of them.
-        if _scaled(key[:1000], scale) is not None:
-            return _scaled(key, scale)
-    return None
 
 
 def _scaled(key: torch.Tensor, scale: int) -> torch.Tensor | None:

@@ -39,7 +39,12 @@ def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
     if model.kind in ("datetime", "vector") and all(_same(p, model) for p in parts):
         return replace(model, values=torch.cat([p.values for p in parts]), missing=_stack_missing(parts))
     if model.kind == "list" and all(p.kind == "list" for p in parts):
-        return _stack_lists(parts, model, device)
+        offsets, end = [parts[0].values[:1]], 0
+        for part in parts:
+            offsets.append(part.values[1:] + end)
+            end += int(part.values[-1])
+        elements = concat_columns([p.elements for p in parts], device)
+        return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts))
     return _stack_arrow(parts, model).to(device)
 
 
@@ -111,15 +116,6 @@ def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
         codes.append(table.to(part.values.device)[part.values.long()])
     ordered = model.ordered if len({p.ordered for p in parts}) == 1 else None
     return replace(model, values=torch.cat(codes), distinct=union.columns[0], ordered=ordered)
-
-
-def _stack_lists(parts: Sequence[Column], model: Column, device: torch.device) -> Column:
-    offsets, end = [parts[0].values[:1]], 0
-    for part in parts:
-        offsets.append(part.values[1:] + end)
-        end += int(part.values[-1])
-    elements = concat_columns([p.elements for p in parts], device)
-    return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts))
 
 
 def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:

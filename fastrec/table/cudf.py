@@ -14,10 +14,6 @@ from fastrec.table.column import Column
 from fastrec.table.from_arrow import arrow_column
 
 
-def _cudf() -> Any:
-    return require("cudf", "cuDF", "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU")
-
-
 def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
     """Read columns of a cuDF frame on its GPU (names must exist)."""
     return {name: column_of(frame[name], name=name) for name in columns}
@@ -71,7 +67,7 @@ def _from_host(series: Any, *, name: str) -> Column:
 
 def attach(frame: Any, columns: dict[str, Column]) -> Any:
     """Add columns to a cuDF frame; its index and other columns are untouched."""
-    cudf = _cudf()
+    cudf = require("cudf", "cuDF", "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU")
     new = frame.copy(deep=False)
     for name, column in columns.items():
         if (

@@ -50,8 +50,13 @@ def arrow_column(array: pa.Array, *, name: str) -> Column:
         return _dictionary_column(array, name=name)
     if pa.types.is_null(kind):
         return Column("number", torch.full((len(array),), torch.nan, dtype=torch.float64), name=name)
-    if is_text(kind) or pa.types.is_decimal(kind) or _is_huge(array):
-        return _encode(_wide_decimals(array), name=name)
+    if (
+        is_text(kind)
+        or pa.types.is_decimal(kind)
+        or (pa.types.is_uint64(array.type) and len(array) > array.null_count and (pc.max(array).as_py() >= 1 << 63))
+    ):
+        codes, distinct = text_codes.encode(_wide_decimals(array))
+        return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return _arrow_number(array, name=name)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -114,15 +119,6 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
     codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) + 1
     ordered = True if array.type.ordered else None
     return Column("category", torch.from_numpy(codes), name=name, distinct=values, ordered=ordered)
-
-
-def _encode(array: pa.Array, *, name: str) -> Column:
-    codes, distinct = text_codes.encode(array)
-    return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
-
-
-def _is_huge(array: pa.Array) -> bool:
-    return pa.types.is_uint64(array.type) and len(array) > array.null_count and pc.max(array).as_py() >= 1 << 63
 
 
 def _date_as_time(array: pa.Array) -> pa.Array:

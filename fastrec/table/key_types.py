@@ -83,7 +83,8 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
     if pa.types.is_timestamp(kind):
         return _match_times(values, kind)
     if pa.types.is_decimal(kind) or pa.types.is_decimal(values.type):
-        return _match_decimals(values, kind)
+        matched = [None if v is None else _match_one(v, kind) for v in values.to_pylist()]
+        return pa.array([bool(v) if v is not None and pa.types.is_boolean(kind) else v for v in matched], kind)
     if pa.types.is_floating(values.type):
         return _match_floats(values, kind)
     return _match_integers(values, kind)
@@ -174,13 +175,6 @@ def _match_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     own = np.iinfo(numbers.dtype)
     inside = (numbers >= max(low, own.min)) & (numbers <= min(high - 1, own.max))
     return pa.array(np.where(inside, numbers, 0).astype(kind.to_pandas_dtype()), mask=missing | ~inside)
-
-
-def _match_decimals(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    matched = [None if v is None else _match_one(v, kind) for v in values.to_pylist()]
-    if pa.types.is_boolean(kind):
-        matched = [None if v is None else bool(v) for v in matched]
-    return pa.array(matched, kind)
 
 
 def _match_one(value: bool | int | float | decimal.Decimal, kind: pa.DataType) -> int | float | decimal.Decimal | None:

@@ -35,7 +35,8 @@ class _Values:
 
     def find(self, wanted: pa.Array) -> np.ndarray:
         if self.rising is None or wanted.null_count or not len(self.rising):
-            return _index_in(wanted, self.known)
+            found = pc.index_in(wanted, value_set=self.known, skip_nulls=True)
+        return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         # By halving: Arrow's kernel would make a table of all known values, some 60 bytes each.
         sought = wanted.to_numpy(zero_copy_only=False)
         place = np.searchsorted(self.rising, sought).clip(max=len(self.rising) - 1)
@@ -160,7 +161,9 @@ class Keys:
             if order is not None:
                 return torch.from_numpy(order)
             return torch.from_numpy(np.array(pc.array_sort_indices(self.columns[0]), dtype=np.int64))
-        table = pa.table({str(i): _sortable(c) for i, c in enumerate(self.columns)})
+        table = pa.table(
+            {str(i): (c.cast(pa.uint8()) if pa.types.is_boolean(c.type) else c) for i, c in enumerate(self.columns)}
+        )
         order = pc.sort_indices(table, sort_keys=[(n, "ascending") for n in table.column_names])
         return torch.from_numpy(np.array(order, dtype=np.int64))
 
@@ -315,10 +318,6 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
     return joined
 
 
-def _sortable(column: pa.Array) -> pa.Array:
-    return column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
-
-
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
     encoded = values.dictionary_encode()
@@ -332,8 +331,3 @@ def _first_rows(codes: np.ndarray, size: int) -> np.ndarray:
     rows = np.empty(size, dtype=np.int64)
     rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return rows
-
-
-def _index_in(values: pa.Array, known: pa.Array) -> np.ndarray:
-    found = pc.index_in(values, value_set=known, skip_nulls=True)
-    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -84,7 +84,9 @@ class Lookup:
         if device not in self._tensors:
             keys = _as_tensor(self.values)
             keys = (keys.to(torch.float64) + 0).view(torch.int64) if self.kind == "float" else keys.to(torch.int64)
-            made = _Narrow if _is_narrow(keys) else _Hashed
+            low, high = (int(v) for v in torch.aminmax(keys)) if len(keys) else (0, -1)
+            narrow = high - low < max(limits.NARROW_SPAN, limits.NARROW_SPARE * len(keys))
+            made = _Narrow if narrow else _Hashed
             self._tensors[device] = made(keys.numpy(), self.codes, self.absent, device)
         return self._tensors[device]
 
@@ -102,13 +104,6 @@ def _as_tensor(values: pa.Array) -> torch.Tensor:
     whole = _domain(values.type) == "whole"
     values = values.cast(pa.int64()) if whole else values
     return torch.from_numpy(np.array((values.fill_null(0) if values.null_count else values).to_numpy()))
-
-
-def _is_narrow(keys: torch.Tensor) -> bool:
-    if not len(keys):
-        return True
-    low, high = (int(v) for v in torch.aminmax(keys))
-    return high - low < max(limits.NARROW_SPAN, limits.NARROW_SPARE * len(keys))
 
 
 class _Numbers:

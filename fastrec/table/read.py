@@ -73,7 +73,11 @@ def read_file(
         raise UnreadableFileError("the file is empty", file=path, remedy="Fetch or write it again")
     try:
         if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
-            return _read_parquet(path, columns)
+            dataset = pq.ParquetDataset(path)
+        if not dataset.files:
+            raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
+        check_names(dataset.schema.names, columns, file=path)
+        return dataset.read(columns=list(columns) if columns is not None else None)
         return _read_csv(path, columns, dict(types or {}), form or CsvForm())
     except FastrecError:
         raise
@@ -134,15 +138,6 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
             )
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> pa.Table:
-    dataset = pq.ParquetDataset(path)
-    if not dataset.files:
-        raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
-    names = dataset.schema.names
-    check_names(names, columns, file=path)
-    return dataset.read(columns=list(columns) if columns is not None else None)
-
-
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
     asked, raw = frozenset(types), {n for n, t in types.items() if pa.types.is_binary(t)}
     how = _How.of(path, form)
@@ -157,7 +152,11 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
     for name in table.column_names:
         if pa.types.is_binary(table[name].type) and name not in raw:
             raise _not_utf8(path, name, table[name])
-    return _trimmed(table) if how.trim else table
+    if how.trim:
+        for i, name in enumerate(table.column_names):
+            if pa.types.is_string(table[name].type):
+                table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
+    return table
 
 
 @dataclass
@@ -182,13 +181,6 @@ class _How:
 
 def _source(path: Path) -> Any:
     return open_text(path) if path.suffix.lower() == ".zip" else path
-
-
-def _trimmed(table: pa.Table) -> pa.Table:
-    for i, name in enumerate(table.column_names):
-        if pa.types.is_string(table[name].type):
-            table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
-    return table
 
 
 def _header(path: Path, how: _How) -> list[str]:

@@ -66,7 +66,7 @@ def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
     seconds = torch.where(seconds < end, seconds, torch.remainder(seconds - end, _CYCLE) + end - _CYCLE)
     if isinstance(seconds, torch.Tensor):
         ends = [_start_of(_FIRST), *(torch.aminmax(seconds) if len(seconds) else ())]
-        first, last = (_year_of(max(int(s), ends[0])) for s in (ends[1:] or ends * 2))
+        first, last = ((_EPOCH + dt.timedelta(seconds=max(int(s), ends[0]))).year for s in (ends[1:] or ends * 2))
     else:  # rows of a graph that is being written, of any year
         first, last = _FIRST, _LAST
     changes = [c for year in range(first, last + 1) for c in _changes(zone, year)]
@@ -78,10 +78,6 @@ def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
 
 def _start_of(year: int) -> int:
     return (dt.datetime(year, 1, 1) - _EPOCH).days * _DAY
-
-
-def _year_of(second: int) -> int:
-    return (_EPOCH + dt.timedelta(seconds=second)).year
 
 
 @cache

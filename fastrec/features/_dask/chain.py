@@ -64,7 +64,7 @@ class DaskChain(Chain):
             hidden: rows whose targets no value may hold; None: none.
             learn: whether the steps keep what they learn.
         """
-        own = self._own(self.steps if steps is None else steps)
+        own = [self.bare[self.steps.index(s)] for s in (self.steps if steps is None else steps)]
         rows = [work] if extra is None else [work, extra]
         for groups in rounds(own, training=True, here=partial(stays, rows=rows, others=others)):
             say(groups)
@@ -119,12 +119,9 @@ class DaskChain(Chain):
         columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
         for column in sorted(columns):
             keys = [task(given_keys, table, column) for table in work.select([column])]
-            self._fold_keys[column] = _reduced(keys, _union)
+            self._fold_keys[column] = _reduced(keys, lambda a, b: union_keys(a, b)[0])
 
     # Parts of a round ------------------------------------------------------------------------------------------------
-
-    def _own(self, steps: Sequence[Feature]) -> list[Feature]:
-        return [self.bare[self.steps.index(s)] for s in steps]
 
     def _rule(self, step: Feature, hidden: Hidden | None) -> CellRule:
         if not (isinstance(step, Fitted) and step.uses_target and not step.causal):
@@ -327,10 +324,6 @@ def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], m
 
 def _by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.Tensor]:
     return count_keys(table, key, Cells(hidden.of(table).long(), 2))
-
-
-def _union(a: Keys, b: Keys) -> Keys:
-    return union_keys(a, b)[0]
 
 
 # Helpers -------------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class GatheredInFiles:
                 shelf.put(at, piece)
             self._sizes.append([len(piece) for piece in pieces])
             self._buckets.append(buckets)
-        self.tables = [task(_from_shelf, shelf, at) for at in range(cut.count)]
+        self.tables = [task(lambda shelf, at: concat(shelf.tables(at)), shelf, at) for at in range(cut.count)]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
         shelf = Shelf(self._folder, len(self._sizes))
@@ -142,10 +142,6 @@ def _split(table: Table, cut: Cut) -> tuple[Any, ...]:
 
 def _stacked(pieces: list[Table]) -> tuple[Table, list[int]]:
     return concat(pieces), [len(t) for t in pieces]
-
-
-def _from_shelf(shelf: Shelf, at: int) -> Table:
-    return concat(shelf.tables(at))
 
 
 def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:

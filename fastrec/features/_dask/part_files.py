@@ -52,7 +52,7 @@ class MadeParts:
         self._parts, self.columns = list(parts), list(columns)
 
     def __getitem__(self, names: Sequence[str]) -> MadeParts:
-        return MadeParts([task(_select, p, list(names)) for p in self._parts], names)
+        return MadeParts([task(pa.Table.select, p, list(names)) for p in self._parts], names)
 
     def to_delayed(self) -> list[Any]:
         return list(self._parts)
@@ -60,7 +60,3 @@ class MadeParts:
 
 def _read(file: str, names: list[str]) -> pa.Table:
     return pq.ParquetFile(file).read(columns=names)
-
-
-def _select(table: pa.Table, names: list[str]) -> pa.Table:
-    return table.select(names)

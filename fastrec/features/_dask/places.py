@@ -35,7 +35,7 @@ class Others:
         if name not in self._shared:
             table = self.tables[name]
             if isinstance(table, Blocks):
-                whole = task(_below, table.select(table.names))
+                whole = task(concat, table.select(table.names))
                 # In one process that works bucket by bucket: once, not for every bucket.
                 self._shared[name] = whole if spill_folder() is None else share(dask.compute(whole)[0])
             else:
@@ -128,7 +128,3 @@ def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, blocks: 
     if not set(key) <= set(step.table_inputs[table]):
         return False
     return isinstance(others.tables[table], Blocks) or (isinstance(step, Fitted) and step.whole_groups)
-
-
-def _below(tables: list[Table]) -> Table:
-    return concat(tables)

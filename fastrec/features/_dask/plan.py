@@ -84,17 +84,13 @@ def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
     ready = [s for s in pending if not made & set(reads(s, training=training))]
     groups: list[Group] = []
     # The smallest keys first: rows that are together by user are so by user and city, too.
-    for step in sorted(ready, key=lambda s: _rank(keys[id(s)])):
+    for step in sorted(ready, key=lambda s: -1 if keys[id(s)] is None else len(keys[id(s)])):
         key = keys[id(step)]
         group = next((g for g in groups if _fits(key, g.key, same=True)), None)
         if group is None:
             groups.append(group := Group(key))
         group.steps.append(step)
     return groups
-
-
-def _rank(key: tuple[str, ...] | None) -> int:
-    return -1 if key is None else len(key)
 
 
 def in_time(key: tuple[str, ...] | None) -> bool:

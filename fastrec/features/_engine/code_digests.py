@@ -123,7 +123,11 @@ class Surroundings:
             owner = getattr(value, "__self__", None)
             bound = () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
-            return self.of(type(value).__name__, _module_of(value), name, *bound)
+            module = getattr(value, "__module__", None) or getattr(
+                getattr(value, "__objclass__", None), "__module__", None
+            )
+            home = _version_of(module) if isinstance(module, str) else ""
+            return self.of(type(value).__name__, home, name, *bound)
         home = value.__globals__.get("__name__")  # not __module__, which ``functools.wraps`` copies
         if is_library(home) and vars(sys.modules.get(home or "", self)) is value.__globals__:
             return self.of(_version_of(home), value.__qualname__, value.__code__.co_code)
@@ -287,11 +291,6 @@ def _reduced(value: Any) -> Any:
     if make in (copyreg.__newobj__, object.__reduce_ex__) or make.__module__ == "copyreg":
         make = "new"
     return [make, list(args), state, *(None if i is None else list(i) for i in items)]
-
-
-def _module_of(value: Any) -> str:
-    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
-    return _version_of(module) if isinstance(module, str) else ""
 
 
 @cache

@@ -93,7 +93,13 @@ class _Digests:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, torch.Tensor):
-            return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_tensor(value)}"
+            if value.layout != torch.strided:
+                raise NoDigestError(f"a {value.layout} tensor has no digest")
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            if len(flat) == 1:  # one element counts as contiguous whatever its stride, but has no view as bytes then
+                flat = flat.as_strided((1,), (1,))
+            data = flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8)
+            return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_bytes(data)}"
         if isinstance(value, Column):
             return column_digest(value)
         if isinstance(value, Table):
@@ -163,15 +169,6 @@ class _Digests:
             return self.all([str(series.dtype), as_column(series)])
         except FastrecError:  # objects of several kinds
             return self.all([str(series.dtype), series.tolist()])
-
-
-def _of_tensor(tensor: torch.Tensor) -> str:
-    if tensor.layout != torch.strided:
-        raise NoDigestError(f"a {tensor.layout} tensor has no digest")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    if len(flat) == 1:  # one element counts as contiguous whatever its stride, but has no view as bytes then
-        flat = flat.as_strided((1,), (1,))
-    return _of_bytes(flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8))
 
 
 def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:

@@ -67,9 +67,13 @@ def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
         torch.random.fork_rng(devices=[]),
     ):  # first weights are drawn, and not used
         net, encode = read(str(folder) if local else model, device)
-    probe = [""] if kind == "text" else [_blank()]
+    probe = [""] if kind == "text" else [require("PIL.Image", "Pillow", _INSTALL).new("RGB", (32, 32))]
     about = f"{read.__name__}\0{net!r}\0".encode() + (_settings_of(folder) if local else model.encode())
-    return Encoder(net, encode, _digest_of(net, about), int(encode(probe).shape[1]))
+    digest = hashlib.sha256(about)
+    for name, values in net.state_dict().items():
+        digest.update(name.encode())
+        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return Encoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
 
 
 def _settings_of(folder: Path) -> bytes:
@@ -77,14 +81,6 @@ def _settings_of(folder: Path) -> bytes:
     found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
     contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
     return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
-
-
-def _digest_of(net: nn.Module, about: bytes) -> str:
-    digest = hashlib.sha256(about)
-    for name, values in net.state_dict().items():
-        digest.update(name.encode())
-        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
 
 
 Reader = Callable[[str, str], tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]]
@@ -238,8 +234,3 @@ def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[S
         return found.flatten(1).float()
 
     return net, encode
-
-
-def _blank() -> Any:
-    image = require("PIL.Image", "Pillow", _INSTALL)
-    return image.new("RGB", (32, 32))

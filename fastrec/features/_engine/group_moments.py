@@ -62,7 +62,11 @@ def collect_moments(
             edge = torch.where(known, values, _EMPTY[part])
             result[part] = extreme_by_cell(edge, codes, cells, size, largest=part == "max")
     if "bins" in parts:
-        inside = _bin_of(values, known, bins)
+        # A bin holds its lower edge, the last one both; -1 = none.
+        edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
+        place = torch.bucketize(values, edges, right=True) - 1
+        place = torch.where(values == edges[-1], len(edges) - 2, place)
+        inside = torch.where(known & (place < len(edges) - 1), place, -1)
         for i in range(len(bins) - 1):
             result[f"bin{i}"] = sum_by_cell((inside == i).double(), codes, cells, size)
     return {n: v[:, 1:] for n, v in result.items()}
@@ -92,14 +96,6 @@ def _central(
             left = sum_by_cell(rest, codes, cells, size) / some
             result["m3"] = sum_by_cell(rest**3, codes, cells, size) - 3 * left * m2 + 2 * count * left**3
     return result
-
-
-def _bin_of(values: torch.Tensor, known: torch.Tensor, bins: Sequence[float]) -> torch.Tensor:
-    """Return each value's bin, int64 ``[n]``, -1 = none; a bin holds its lower edge, the last one both."""
-    edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
-    place = torch.bucketize(values, edges, right=True) - 1
-    place = torch.where(values == edges[-1], len(edges) - 2, place)
-    return torch.where(known & (place < len(edges) - 1), place, -1)
 
 
 def merge_arrays(

@@ -122,14 +122,12 @@ def _at_shares(
         if reached is not None:
             at = [torch.searchsorted(reached, a, right=True) for a in at]
         ends = [value[a.clamp_max(len(value) - 1)] for a in at]
-        result.append(torch.where(some, _between(*ends, place - low), torch.nan))
+        (a, b), part = ends, place - low
+        gap = b - a
+        between = torch.where(gap.isfinite(), a + gap * part, a * (1 - part) + b * part)
+        # A part of 0 takes ``a`` alone: 0 times infinity is NaN.
+        result.append(torch.where(some, torch.where(part == 0, a, between), torch.nan))
     return result
-
-
-def _between(a: torch.Tensor, b: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    gap = b - a
-    made = torch.where(gap.isfinite(), a + gap * share, a * (1 - share) + b * share)
-    return torch.where(share == 0, a, made)
 
 
 # Distinct values -----------------------------------------------------------------------------------------------------

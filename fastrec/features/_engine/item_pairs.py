@@ -64,17 +64,14 @@ def near_pairs(
                 weighs = weighs * torch.exp2(-(time[b] - time[a]).abs() / half_life)
             found.append((low * items + high) * cells + cell[a])
             weights.append(weighs)
-        joined, total = _summed(torch.cat(found), torch.cat(weights))
+        keys, order = torch.sort(torch.cat(found), stable=True)
+    joined, place = torch.unique_consecutive(keys, return_inverse=True)
+    weight = torch.cat(weights)[order]
+    total = weight.new_zeros(len(joined)).index_add_(0, place, weight)
     pair, place = torch.unique_consecutive(joined // cells, return_inverse=True)
     made = weight.new_zeros(cells, len(pair))
     made[joined % cells, place] = total
     return Pairs(pair // max(items, 1), pair % max(items, 1), made)
-
-
-def _summed(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    keys, order = torch.sort(keys, stable=True)
-    distinct, place = torch.unique_consecutive(keys, return_inverse=True)
-    return distinct, values.new_zeros(len(distinct)).index_add_(0, place, values[order])
 
 
 def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, size: int) -> Pairs:

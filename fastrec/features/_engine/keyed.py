@@ -134,19 +134,13 @@ def accurate_sum(
     """
     weighted = values if weight is None else weight * values
     total = segment_sum(weighted, places, len(count))
-    if _adds_exactly(weighted):
+    # Whole numbers whose partial sums float64 holds exactly need no second pass.
+    largest = max(abs(float(v)) for v in torch.aminmax(weighted)) if len(weighted) else 0.0
+    if largest * len(weighted) < 2.0**53 and bool((weighted == torch.floor(weighted)).all()):
         return total
     mean = total / torch.where(count > 0, count, 1)
     rest = values - mean.index_select(0, places)
     return total + segment_sum(rest if weight is None else weight * rest, places, len(count))
-
-
-def _adds_exactly(values: torch.Tensor) -> bool:
-    """Tell whether all partial sums are whole numbers that float64 holds."""
-    if not len(values):
-        return True
-    largest = max(abs(float(v)) for v in torch.aminmax(values))
-    return largest * len(values) < 2.0**53 and bool((values == torch.floor(values)).all())
 
 
 def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:

@@ -45,7 +45,9 @@ def mixing_steps(
     encoded = {n for step in tainted for n in step.outputs}
     causal: set[str] = set()
     for step in tainted:
-        if _looks_back(step, targets) or causal & set(step.inputs):
+        if (bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))) or causal & set(
+            step.inputs
+        ):
             causal |= set(step.outputs)
     mixed: set[str] = set()
     found = []
@@ -58,11 +60,6 @@ def mixing_steps(
             mixed |= set(step.outputs)
             found.append(step)
     return found
-
-
-def _looks_back(step: Feature, targets: Collection[str]) -> bool:
-    """Tell whether rows see the targets of earlier rows, even of their fold."""
-    return bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))
 
 
 def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:

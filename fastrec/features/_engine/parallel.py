@@ -41,7 +41,10 @@ def walk(
     do = counted(do)
     if work.device.type == "cpu" and len(work) >= limits.PARALLEL_STEPS_FROM:
         with keeping_memory():
-            workers = _workers(steps) if len(work) <= limits.PARALLEL_STEPS_TO else 1
+            workers = min(torch.get_num_threads(), len(steps), limits.PARALLEL_STEPS)
+            # A user's function may not be thread-safe; on many rows two steps at once hold too much memory.
+            if len(work) > limits.PARALLEL_STEPS_TO or any(hasattr(s, "function") for s in steps):
+                workers = 1
             return _walk(steps, work, extra, _releasing(steps, work, do) if release else do, workers)
     return _walk(steps, work, extra, do, 1)
 
@@ -94,9 +97,3 @@ def _walk(
 def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[Table, Table | None]:
     work = work.with_columns(made[0]) if made[0] else work
     return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
-
-
-def _workers(steps: Sequence[Feature]) -> int:
-    if any(hasattr(s, "function") for s in steps):
-        return 1  # a user's own function may not be made for threads
-    return min(torch.get_num_threads(), len(steps), limits.PARALLEL_STEPS)

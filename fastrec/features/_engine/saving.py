@@ -83,9 +83,13 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
     """
     check_replaceable(folder, "features.json")
     states = [_state_of(step) for step in steps]
+    for step in steps:
+        name = type(step).__name__
+        if GENERATORS.get(name) is not type(step):
+            raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
     folders = [f"{i:03d}_{type(s).__name__}" if state else None for i, (s, state) in enumerate(zip(steps, states))]
     entries = [
-        {"class": _registered(step), "params": _plain_params(step, steps), "state": name}
+        {"class": type(step).__name__, "params": _plain_params(step, steps), "state": name}
         for step, name in zip(steps, folders)
     ]
     with atomic_folder(folder) as part:
@@ -124,10 +128,20 @@ def read_features(
         config = json.loads(path.read_text(encoding="utf-8"))
         places = [state_place(folder, e["state"]) for e in config["steps"]]
         states = [None if p is None else load_state(p) for p in places]
-        _check_digests(folder, config)
+        known = config.pop("digests")
+        found = _digests(folder, config)
+        odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
+        if odd is not None:
+            raise UnreadableFileError(
+                "the contents are not those that were written",
+                file=folder / ("features.json" if odd == "features" else odd),
+                remedy="Copy the folder again from a whole one, or save the features again",
+            )
         steps: list[Feature] = []
         for entry, state in zip(config["steps"], states, strict=True):
-            step = _feature_class(entry["class"])(**_revive(entry["params"], steps, trusted))
+            if entry["class"] not in GENERATORS:
+                raise ValueError(f"there is no generator {entry['class']!r}")
+            step = GENERATORS[entry["class"]](**_revive(entry["params"], steps, trusted))
             if state is not None:
                 step.set_state(state)
             steps.append(step)
@@ -175,32 +189,11 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _check_digests(folder: Path, config: dict[str, Any]) -> None:
-    if "digests" not in config:
-        return
-    known = config["digests"]
-    found = _digests(folder, {n: v for n, v in config.items() if n != "digests"})
-    odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
-    if odd is not None:
-        raise UnreadableFileError(
-            "the contents are not those that were written",
-            file=folder / ("features.json" if odd == "features" else odd),
-            remedy="Copy the folder again from where it was whole, or save the features again",
-        )
-
-
 def _state_of(step: Feature) -> dict[str, Any]:
     try:
         return step.get_state()
     except NotFittedError:
         return {}
-
-
-def _registered(step: Feature) -> str:
-    name = type(step).__name__
-    if GENERATORS.get(name) is not type(step):
-        raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
-    return name
 
 
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
@@ -221,13 +214,6 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
             remedy="Use text, numbers and lists",
         ) from error
     return params
-
-
-def _feature_class(name: str) -> type[Feature]:
-    found = GENERATORS.get(name)
-    if not (isinstance(found, type) and issubclass(found, Feature)):
-        raise ValueError(f"there is no generator {name!r}")
-    return found
 
 
 def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:
