@@ -74,10 +74,10 @@ def read_file(
     try:
         if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
             dataset = pq.ParquetDataset(path)
-        if not dataset.files:
-            raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
-        check_names(dataset.schema.names, columns, file=path)
-        return dataset.read(columns=list(columns) if columns is not None else None)
+            if not dataset.files:
+                raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
+            check_names(dataset.schema.names, columns, file=path)
+            return dataset.read(columns=list(columns) if columns is not None else None)
         return _read_csv(path, columns, dict(types or {}), form or CsvForm())
     except FastrecError:
         raise

@@ -52,7 +52,6 @@ def run(then: str, pause: float = 60, setting: str | None = "1", asking: str = "
 
 @pytest.mark.parametrize("setting", [None, "0", ""])
 def test_the_allocator_is_left_alone_unless_somebody_asks(setting) -> None:
-    """Large blocks go back at once, as glibc has it, and its settings were never touched."""
     kept, _ = run("assert not memory._changed; give_back()", setting=setting)
     assert kept < 50
 

@@ -488,7 +488,6 @@ def test_a_table_that_travels_is_the_same_and_a_part_travels_alone():
 
 
 def test_dask_computes_after_a_fit_in_a_fresh_process():
-    """The settings of ``distributed``, which a fit may be the first to load, stay there."""
     program = (
         "import dask.dataframe as dd, pandas as pd; from fastrec.features import CountEncode, FeatureSet;"
         "rows = dd.from_pandas(pd.DataFrame({'a': [1, 2, 1]}), npartitions=2);"

@@ -119,7 +119,6 @@ def test_last_event_before_a_row(rows, log, keys, strict):
     st.booleans(),
 )
 def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
-    """Also where rows have a whole order and events fractions, and among NaN, which comes last."""
     codes, events = ints([r[0] % 2**50 for r in rows]), ints([e[0] % 2**50 for e in log])
     here = [torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in (1, 2)]
     there = [torch.tensor([e[k] for e in log], dtype=torch.float64) for k in (1, 2)]
