@@ -64,10 +64,9 @@ def near_pairs(
                 weighs = weighs * torch.exp2(-(time[b] - time[a]).abs() / half_life)
             found.append((low * items + high) * cells + cell[a])
             weights.append(weighs)
-    keys, order = torch.sort(torch.cat(found), stable=True)
-    joined, place = torch.unique_consecutive(keys, return_inverse=True)
-    weight = torch.cat(weights)[order]
-    total = weight.new_zeros(len(joined)).index_add_(0, place, weight)
+        keys, order = torch.sort(torch.cat(found), stable=True)
+        joined, place = torch.unique_consecutive(keys, return_inverse=True)
+        total = weight.new_zeros(len(joined)).index_add_(0, place, torch.cat(weights)[order])
     pair, place = torch.unique_consecutive(joined // cells, return_inverse=True)
     made = weight.new_zeros(cells, len(pair))
     made[joined % cells, place] = total
