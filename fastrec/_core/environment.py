@@ -33,7 +33,7 @@ REQUIRED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class OptionalPart:
     """An optional part.
 
     Args:
@@ -53,22 +53,24 @@ class Part:
 
 
 PARTS = (
-    Part("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
-    Part("compiled", {"numba": "0.60"}, "compiled loops"),
-    Part("tune", {"optuna": "4.0"}, "fastrec tune"),
-    Part("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
-    Part(
+    OptionalPart("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
+    OptionalPart("compiled", {"numba": "0.60"}, "compiled loops"),
+    OptionalPart("tune", {"optuna": "4.0"}, "fastrec tune"),
+    OptionalPart("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
+    OptionalPart(
         "serve",
         {"httptools": "0.6", "onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"},
         "fastrec serve",
     ),
-    Part("redis", {"redis": "5.0"}, "events kept in Redis"),
-    Part("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
-    Part("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
-    Part("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),
-    Part("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
-    Part("polars", {"polars": "1.0"}, "polars frames in and out"),
-    Part("gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"),
+    OptionalPart("redis", {"redis": "5.0"}, "events kept in Redis"),
+    OptionalPart("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
+    OptionalPart("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
+    OptionalPart("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),
+    OptionalPart("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
+    OptionalPart("polars", {"polars": "1.0"}, "polars frames in and out"),
+    OptionalPart(
+        "gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"
+    ),
 )
 
 

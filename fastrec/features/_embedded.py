@@ -13,7 +13,7 @@ import torch
 from fastrec._core.device import resolve_device
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.features._engine.encoders import Encoder, Kind, load_encoder
+from fastrec.features._engine.encoders import Kind, PretrainedEncoder, load_encoder
 from fastrec.features._engine.vector_store import VectorStore, digest_of
 from fastrec.features._inputs import name_of
 from fastrec.features.base import Feature, RowWise, Tensors
@@ -109,7 +109,7 @@ class Embedded(RowWise):
             store.put([digests[i] for i in left], made[left])
         return made
 
-    def _encoded(self, encoder: Encoder, items: Sequence[Any]) -> np.ndarray:
+    def _encoded(self, encoder: PretrainedEncoder, items: Sequence[Any]) -> np.ndarray:
         what = f"a batch of {len(items)} values through {self.model}"
         with naming_out_of_memory(what, "Lower bs=, or compute on the CPU (device='cpu')"):
             return encoder.encode(items).cpu().numpy()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.earlier import Earlier, earlier_events
+from fastrec.features._engine.earlier import EarlierEvents, earlier_events
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.table import Column, Table
@@ -91,7 +91,7 @@ class Collect(Grouped):
             result[name] = Column("list", offsets, name=name, elements=source[name_of(col)].take(events))
         return result
 
-    def _lists(self, found: Earlier) -> tuple[torch.Tensor, torch.Tensor]:
+    def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:
         """The lists' offsets (int64 ``[n + 1]``) and the row numbers of their events, one list after the other."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)

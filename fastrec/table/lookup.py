@@ -33,10 +33,10 @@ class Lookup:
     def __init__(self, values: pa.Array, codes: np.ndarray, *, absent: int, name: str = "") -> None:
         self.values, self.codes, self.absent, self.name = values, codes.astype(np.int32), absent, name
         self.kind = _domain(values.type)
-        self._tensors: dict[torch.device, _Numbers] = {}
-        self._text: _Text | None = None
+        self._tensors: dict[torch.device, _NumberCodes] = {}
+        self._text: _TextCodes | None = None
         if is_text(values.type) and len(values) >= limits.ARROW_LOOKUPS:
-            self._text = _Text.of(values)
+            self._text = _TextCodes.of(values)
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Tell whether numbers of a dtype can be looked up as they are (see ``numbers``)."""
@@ -58,7 +58,7 @@ class Lookup:
             any larger that of the last.
         """
         found = self._on(torch.device("cpu")) if self.kind == "whole" else None
-        return (found.table, found.low, found.high) if isinstance(found, _Narrow) else None
+        return (found.table, found.low, found.high) if isinstance(found, _NarrowCodes) else None
 
     def distinct(self, values: pa.Array) -> torch.Tensor:
         """Return codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
@@ -80,13 +80,13 @@ class Lookup:
         codes = torch.from_numpy(self.codes)[found.clamp(min=0)].long()
         return torch.where(found >= 0, codes, self.absent)
 
-    def _on(self, device: torch.device) -> _Numbers:
+    def _on(self, device: torch.device) -> _NumberCodes:
         if device not in self._tensors:
             keys = _as_tensor(self.values)
             keys = (keys.to(torch.float64) + 0).view(torch.int64) if self.kind == "float" else keys.to(torch.int64)
             low, high = (int(v) for v in torch.aminmax(keys)) if len(keys) else (0, -1)
             narrow = high - low < max(limits.NARROW_SPAN, limits.NARROW_SPARE * len(keys))
-            made = _Narrow if narrow else _Hashed
+            made = _NarrowCodes if narrow else _HashedCodes
             self._tensors[device] = made(keys.numpy(), self.codes, self.absent, device)
         return self._tensors[device]
 
@@ -106,7 +106,7 @@ def _as_tensor(values: pa.Array) -> torch.Tensor:
     return torch.from_numpy(np.array((values.fill_null(0) if values.null_count else values).to_numpy()))
 
 
-class _Numbers:
+class _NumberCodes:
     """Codes of int64 numbers on one device."""
 
     def find(self, values: torch.Tensor) -> torch.Tensor:
@@ -114,7 +114,7 @@ class _Numbers:
         raise NotImplementedError
 
 
-class _Narrow(_Numbers):
+class _NarrowCodes(_NumberCodes):
     """Table of the whole range, with a place at either end for what is outside."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
@@ -129,7 +129,7 @@ class _Narrow(_Numbers):
         return self.table.index_select(0, values.clamp(self.low, self.high).sub_(self.low))
 
 
-class _Hashed(_Numbers):
+class _HashedCodes(_NumberCodes):
     """Open addressing with linear probing; at most a quarter full, so that few values move on."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
@@ -161,15 +161,15 @@ class _Hashed(_Numbers):
         return found.masked_fill_(found < 0, self.absent)
 
 
-class _Text:
+class _TextCodes:
     """Places of text by a 64-bit hash; hits are compared, so that no collision passes."""
 
     def __init__(self, values: pa.Array, hashed: np.ndarray) -> None:
         self.values = values
-        self.places = _Hashed(hashed, np.arange(len(values), dtype=np.int32), -1, torch.device("cpu"))
+        self.places = _HashedCodes(hashed, np.arange(len(values), dtype=np.int32), -1, torch.device("cpu"))
 
     @classmethod
-    def of(cls, values: pa.Array) -> _Text | None:
+    def of(cls, values: pa.Array) -> _TextCodes | None:
         """Build the lookup; None if two values have one hash."""
         values = values.cast(pa.large_string())
         hashed = hash_text(values)

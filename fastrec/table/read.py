@@ -140,7 +140,7 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
 
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
     asked, raw = frozenset(types), {n for n, t in types.items() if pa.types.is_binary(t)}
-    how = _How.of(path, form)
+    how = _ReadOptions.of(path, form)
     names = _header(path, how)
     check_names(names, columns, file=path)
     table = _convert_csv(path, columns, types, how, names, asked)
@@ -160,7 +160,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
 
 
 @dataclass
-class _How:
+class _ReadOptions:
     """Options for Arrow's reading of a text file."""
 
     read: pa_csv.ReadOptions
@@ -169,7 +169,7 @@ class _How:
     trim: bool
 
     @classmethod
-    def of(cls, path: Path, form: CsvForm) -> _How:
+    def of(cls, path: Path, form: CsvForm) -> _ReadOptions:
         asked = form.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
         sign, trim = (asked[0], True) if len(asked) > 1 and not asked[1:].strip() else (asked, False)
         if len(sign) != 1:
@@ -183,7 +183,7 @@ def _source(path: Path) -> Any:
     return open_text(path) if path.suffix.lower() == ".zip" else path
 
 
-def _header(path: Path, how: _How) -> list[str]:
+def _header(path: Path, how: _ReadOptions) -> list[str]:
     with pa_csv.open_csv(_source(path), read_options=how.read, parse_options=how.parse) as reader:
         try:
             return reader.schema.names
@@ -195,7 +195,7 @@ def _convert_csv(
     path: Path,
     columns: Sequence[str] | None,
     types: dict[str, pa.DataType],
-    how: _How,
+    how: _ReadOptions,
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
@@ -221,7 +221,7 @@ def _convert_csv(
                 types[name] = pa.binary()
 
 
-def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception) -> DataError:
+def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: Exception) -> DataError:
     found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
     value = found.group(1) if found else None
     options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])

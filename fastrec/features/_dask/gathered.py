@@ -32,7 +32,7 @@ class Gathered(Protocol):
         """Return columns of the buckets' rows, one task per bucket, as columns of the original partitions."""
 
 
-class Cut(Protocol):
+class BucketRule(Protocol):
     """Rule that gives each row a bucket.
 
     Attributes:
@@ -61,7 +61,7 @@ class ByKey:
         return row_folds(table, self.columns, self.count, seed=_BUCKET_SEED)
 
 
-def gather(blocks: Blocks, names: Sequence[str], cut: Cut) -> Gathered:
+def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
     """Bring rows together: on the workers, or at once and through files while ``spilled`` is active.
 
     Args:
@@ -83,7 +83,7 @@ class GatheredOnWorkers:
         cut: which rows come together.
     """
 
-    def __init__(self, parts: Sequence[Any], cut: Cut) -> None:
+    def __init__(self, parts: Sequence[Any], cut: BucketRule) -> None:
         count = cut.count
         split = [task(_split, part, cut, nout=count + 1) for part in parts]
         stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
@@ -108,7 +108,7 @@ class GatheredInFiles:
         folder: of the files.
     """
 
-    def __init__(self, parts: Sequence[Any], cut: Cut, folder: str) -> None:
+    def __init__(self, parts: Sequence[Any], cut: BucketRule, folder: str) -> None:
         self._folder, self._sizes, self._buckets = folder, [], []
         shelf = Shelf(folder, cut.count)
         for part in parts:
@@ -127,7 +127,7 @@ class GatheredInFiles:
         return [task(_unsplit_from, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
 
 
-def _split(table: Table, cut: Cut) -> tuple[Any, ...]:
+def _split(table: Table, cut: BucketRule) -> tuple[Any, ...]:
     """Split a partition's rows by bucket; also return each row's bucket (uint8 ``[n]``)."""
     count = cut.count
     if count == 1:

@@ -17,7 +17,7 @@ from fastrec.features._engine.naming import naming
 from fastrec.features._engine.nesting import key_keeps_together, mixing_steps, reads_target, tainted_steps
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._engine.parallel import walk
-from fastrec.features._engine.recall import Recall
+from fastrec.features._engine.recall import CachedStep
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State
 from fastrec.table import Column, Table, concat
@@ -115,7 +115,7 @@ class Chain:
         return made, more
 
     def _fit(
-        self, step: Fitted, work: Table, extra: Table | None, kept: Recall, *, learn: bool, used: bool
+        self, step: Fitted, work: Table, extra: Table | None, kept: CachedStep, *, learn: bool, used: bool
     ) -> tuple[dict[str, Column], State]:
         by_fold = _by_fold(step)
 
@@ -136,11 +136,11 @@ class Chain:
             step.learn(state)
         return kept.columns("rows", columns) if used else {}, state
 
-    def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> Recall:
+    def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> CachedStep:
         folds = (self.folds, self.key) if _by_fold(step) else None
         seen = None if extra is None or self.cache is None else columns_digest(extra, step.inputs)
         key = self.key if folds else []
-        return Recall.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
+        return CachedStep.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
 
     def all_steps(self) -> list[Feature]:
         """Return steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
@@ -276,7 +276,7 @@ def compute_kept(step: Feature, work: Table, context: Context, cache: FeatureCac
     if cache is None:
         return compute(step, work, context)
     learned = step.state_ if isinstance(step, Fitted) else None
-    kept = Recall.of(cache, step, work, context, also=("learned", learned))
+    kept = CachedStep.of(cache, step, work, context, also=("learned", learned))
     return kept.columns("rows", lambda: compute(step, work, context))
 
 

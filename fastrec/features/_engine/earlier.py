@@ -16,7 +16,7 @@ from fastrec.table.key_types import UNITS_PER_SECOND
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
+class EarlierEvents:
     """For each row the earlier events of its group, a run among the sorted events.
 
     Args:
@@ -45,7 +45,7 @@ def earlier_events(
     *,
     counted: torch.Tensor | None = None,
     tie: torch.Tensor | None = None,
-) -> Earlier:
+) -> EarlierEvents:
     """Find the events before each row.
 
     Args:
@@ -69,12 +69,12 @@ def earlier_events(
     last, events = as_of(rows, order_here, codes, order_log)
     numbers = torch.arange(len(codes), device=codes.device) if events.order is None else events.order
     start = events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last)
-    return Earlier(numbers if kept is None else kept[numbers], start, last)
+    return EarlierEvents(numbers if kept is None else kept[numbers], start, last)
 
 
 def _among_rows(
     table: Table, by: Sequence[str], order: Sequence[str], counted: torch.Tensor | None, tie: torch.Tensor | None
-) -> Earlier:
+) -> EarlierEvents:
     groups, outside = ordered_groups(table, by, order)
     keys = [groups.sort(k) for k in order_keys(table, order)]
     n = len(groups.codes)
@@ -92,7 +92,7 @@ def _among_rows(
     before = torch.cumsum(kept, 0) - kept.long()  # counted events before each place
     last, start = before[first] - 1, before[groups.start]
     last = torch.where(last >= start, last, -1)
-    return Earlier(rows[kept], groups.unsort(start), groups.unsort(last))
+    return EarlierEvents(rows[kept], groups.unsort(start), groups.unsort(last))
 
 
 def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ _INSTALL = "pip install 'fastrec-tabular[embed]'"
 
 
 @dataclass
-class Encoder:
+class PretrainedEncoder:
     """A net and its preprocessing of a batch.
 
     Args:
@@ -42,7 +42,7 @@ class Encoder:
 
 
 @lru_cache(maxsize=4)
-def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
+def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
     """Load the encoder of a name or folder.
 
     Args:
@@ -73,7 +73,7 @@ def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
     for name, values in net.state_dict().items():
         digest.update(name.encode())
         digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return Encoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
+    return PretrainedEncoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
 
 
 def _settings_of(folder: Path) -> bytes:

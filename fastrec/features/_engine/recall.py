@@ -1,4 +1,4 @@
-"""``Recall``: what a cache holds of one step on given rows."""
+"""``CachedStep``: what a cache holds of one step on given rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
 
 
-class Recall:
+class CachedStep:
     """A cache's entry of one step on given rows; without cache or digest everything is computed.
 
     Args:
@@ -37,7 +37,7 @@ class Recall:
         *,
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
-    ) -> Recall:
+    ) -> CachedStep:
         """Look a step up in a cache.
 
         Args:

@@ -156,7 +156,7 @@ class TimeRanks:
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
+class EarlierRows:
     """Each row's earlier rows of its group; rows at the same time do not see each other.
 
     Args:
@@ -168,7 +168,7 @@ class Earlier:
     last: torch.Tensor
 
     @classmethod
-    def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> Earlier:
+    def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> EarlierRows:
         """Return earlier rows with equal ``codes`` (int64 ``[n]``); None: all earlier rows."""
         if codes is None:
             groups = Groups.arranged(torch.zeros_like(ranks.rank), ranks.order)
