@@ -1,4 +1,4 @@
-"""Writing so that a crash, a full disk or Ctrl-C leaves either the old result or the new one, never half of one."""
+"""Writing so that a crash, a full disk or Ctrl-C leaves either the old result or the new one."""
 
 from __future__ import annotations
 

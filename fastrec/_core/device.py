@@ -1,4 +1,4 @@
-"""Which device tensors live on, and one pool of memory for torch and RAPIDS."""
+"""The device of tensors, and one memory pool for torch and RAPIDS."""
 
 from __future__ import annotations
 

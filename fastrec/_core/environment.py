@@ -1,4 +1,4 @@
-"""What fastrec runs on here: versions, device, threads, memory, and which optional parts are installed."""
+"""Versions, device, threads, memory and optional parts on this machine."""
 
 from __future__ import annotations
 

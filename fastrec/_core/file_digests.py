@@ -1,4 +1,4 @@
-"""Digests of files: what was damaged since it was written is refused before it is read."""
+"""Digests of files, to refuse damaged ones before they are read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Going on in a fresh process: a command that gives all memory back between the stages of its work.
+"""Replace a command's process by itself (``execv``) to return all memory between stages.
 
-What libraries keep of one stage (freed memory that is in pieces, caches, threads' stacks) is of no use to the next.
-The process is replaced by itself (``execv``): its number, its limits and whoever waits for it stay. Only a command may
-do so, whose process is its own: a notebook's or a test's is not.
+Fragments and caches of one stage are useless to the next.
 """
 
 from __future__ import annotations

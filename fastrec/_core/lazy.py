@@ -1,4 +1,4 @@
-"""Names that a package offers, imported at their first use: a command that needs one file need not load them all."""
+"""Names of a package, imported at their first use: a command that needs one file need not load all."""
 
 from __future__ import annotations
 

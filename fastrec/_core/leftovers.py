@@ -1,4 +1,4 @@
-"""Hidden names for what is being written; what a killed process left under one is found and removed."""
+"""Hidden names for files being written, locked by their writer; leftovers of killed processes are found and removed."""
 
 from __future__ import annotations
 

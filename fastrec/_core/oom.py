@@ -1,4 +1,4 @@
-"""Out of memory: an error that says what was being done, how much it wanted, what is free, and what to lower."""
+"""Errors of missing memory that tell the task, the requested and the free size, and what to lower."""
 
 from __future__ import annotations
 

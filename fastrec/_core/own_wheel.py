@@ -1,4 +1,4 @@
-"""The installed library as a wheel, written from its own files: no build tool, no source tree, no network is needed."""
+"""The installed library as a wheel, written from its own files without build tool or network."""
 
 from __future__ import annotations
 

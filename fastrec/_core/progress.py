@@ -1,4 +1,4 @@
-"""What a person sees while a long run works: bars in a terminal, plain lines elsewhere; and each stage's seconds."""
+"""Progress of a long run: bars in a terminal, plain lines elsewhere; and each stage's seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Processes that train together: who they are, and what they tell one another, by torch's collectives alone.
+"""Processes that train together, by torch's collectives.
 
-Every function is one that all ranks call, in the same order, unless it says otherwise. One process alone is rank 0 of
-1, and each function then returns what it was given.
+All ranks call each function in the same order; a single process is rank 0 of 1.
 """
 
 from __future__ import annotations

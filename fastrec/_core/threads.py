@@ -1,4 +1,4 @@
-"""The same work on several columns at once."""
+"""Work on several columns in parallel."""
 
 from __future__ import annotations
 

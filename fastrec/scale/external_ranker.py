@@ -1,4 +1,4 @@
-"""``fit_on_parts``: an ``XGBRanker`` of lists that are more than memory holds, part by part from where they lie."""
+"""``fit_on_parts``: an ``XGBRanker`` of lists larger than memory, read part by part."""
 
 from __future__ import annotations
 

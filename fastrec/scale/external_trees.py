@@ -1,8 +1,6 @@
-"""``external_matrix``: Parquet files larger than memory as what XGBoost grows trees from.
+"""``external_matrix``.
 
-XGBoost's own external memory: it asks for the rows batch by batch, twice at first (bins, then rows as bins), and keeps
-these in files of its own, which it reads again for every level of a tree. What is in memory is a batch, a page of the
-files, and the gradients: some tens of bytes a row.
+Parquet files larger than memory for XGBoost, which keeps bins in files and reads them again for every level of a tree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``write_predictions``: predictions of Parquet files larger than memory, written as they come."""
+"""``write_predictions``: predictions of Parquet files larger than memory, written batch by batch."""
 
 from __future__ import annotations
 

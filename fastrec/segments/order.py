@@ -1,6 +1,6 @@
-"""The segment kernels that features share: reductions by code; shifts, running sums and ranks inside ordered groups.
+"""Shifts, running sums and ranks inside ordered groups, in plain torch for CPU and GPU.
 
-All are plain torch and run unchanged on a CPU or a GPU. Codes are int64 ``[n]`` in ``0 … size - 1``.
+Codes are int64 ``[n]`` in ``0 … size - 1``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Kernels over windows of sorted rows: sums, spreads, extremes and medians of many windows at once; decayed means.
+"""Kernels over windows of sorted rows.
 
-A window is a first place and an end (the place after its last row). No kernel takes one running total from another:
-a window's value is made of its own rows alone, so that neither size nor infinity of the rows beside it can spoil it,
-and later rows cannot move its last digit. All are plain torch and run unchanged on a CPU or a GPU.
+Each value is computed from its window's rows alone, so that neither size nor infinity of other rows affects it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``ClassList``: what every code of a column means."""
+"""``ClassList``: the meaning of every code of a column."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Integers as dense codes in sorted order, and the permutation that sorts rows: the two passes that all features share.
+"""Integers as dense codes in sorted order, and stable sorting.
 
-On a CPU both are one sort of 64-bit words that hold the value above and the row's number below: numpy sorts plain
-words several times faster than anything that moves row numbers about, and the result is stable by itself.
+On a CPU both sort 64-bit words of value and row number: numpy sorts plain words several times faster than it moves row
+numbers.
 """
 
 from __future__ import annotations

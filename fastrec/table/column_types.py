@@ -1,7 +1,5 @@
-"""The type of a column in a word, and values of another type as values of it: one rule for files, frames and requests.
-
-The words are ``text``, ``number``, ``bool``, ``time`` (without a zone), ``time in Europe/Berlin``, ``clock`` (a time of
-day), ``list of text`` and so on. A run keeps them of its tables, and whatever it is given later is read by them.
+"""The type of a column in a word (``text``, ``number``, ``bool``, ``time``, ``time in Europe/Berlin``, ``clock``,
+``list of text``, …), and conversion of values to it: one rule for files, frames and requests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Key values of one type as values of another, exactly or not at all.
+"""Exact conversion of key values between types, or none.
 
-Frames of one data set seldom agree on types: an id is int64 here, float64 there because pandas met a missing value, a
-decimal in the next file. A value keeps its identity across them; one that the other type cannot hold is no value of
-that type.
+An id is int64 in one file, float64 in another because pandas met a missing value, a decimal in the next.
 """
 
 from __future__ import annotations

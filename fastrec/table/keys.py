@@ -1,8 +1,6 @@
-"""Distinct key values, of one column or of several together, kept as Arrow arrays and looked up by Arrow's kernels.
+"""Distinct key values of one or several columns, in Arrow arrays.
 
-Raw values meet the tensors here and nowhere else: a column becomes dense codes once, a fitted statistic remembers which
-key each of its rows is for, and only the *distinct* values of new data are looked up; the rows then follow by one
-gather.
+Raw values are coded once, and only *distinct* values of new data are looked up.
 """
 
 from __future__ import annotations

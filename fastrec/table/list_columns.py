@@ -1,4 +1,4 @@
-"""List columns: vectors as lists, and elements laid without gaps."""
+"""List columns: vectors as lists, and elements without gaps."""
 
 from __future__ import annotations
 

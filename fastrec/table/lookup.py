@@ -1,7 +1,5 @@
-"""Known values found among new ones: built once for a vocabulary and kept, so that a block of rows costs its own size.
-
-Whole numbers in a narrow range are looked up in a table, all others by their hash: a table of four times as many
-places, a value in the first free place from its own on. Text is found by a hash of its bytes, and then compared.
+"""Lookup of values by a table for narrow integer ranges, else by hash; built once per vocabulary, so that a block of
+rows costs its own size.
 """
 
 from __future__ import annotations

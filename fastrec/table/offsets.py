@@ -1,6 +1,6 @@
-"""Offsets of lists that lie one after the other, their lengths, and the rows that they come from.
+"""Offsets and lengths of lists, and the rows of their elements.
 
-Sizes are asked of ``shape``, which a graph can hold open; ``len`` would fix them to those that it was traced with.
+Sizes come from ``shape``, which a traced graph keeps open; ``len`` would fix them.
 """
 
 from __future__ import annotations

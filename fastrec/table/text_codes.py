@@ -1,7 +1,5 @@
-"""Text coded by its distinct values; without compiled loops text of one width up to eight bytes as whole numbers.
-
-Hashed ids, country and language codes, flags and zero-padded numbers all have one width. Eight bytes are one machine
-word, and Arrow tells words apart two to three times as fast as text.
+"""Text coded by its distinct values; without compiled loops, text of one width up to eight bytes is coded as integers,
+two to three times as fast as text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compiled loops for CPUs, where numba is installed (``pip install fastrec-tabular[compiled]``).
+"""Compiled loops for CPUs if numba is installed.
 
-Everything that uses them has a way without: torch's own calls, which give the same numbers and take longer. The first
-use compiles, some 15 s once; numba keeps the result on disk.
+Every user has a path without them: torch's calls, with the same numbers. The first use compiles for some 15 s; numba
+caches the result on disk.
 """
 
 from __future__ import annotations

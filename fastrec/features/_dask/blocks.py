@@ -1,8 +1,4 @@
-"""Rows in partitions: the columns that were read and those made since.
-
-Tables travel rather than pandas frames. A frame's dtypes differ from partition to partition (integers are floats where
-a value is missing); ``Table`` joins them exactly, keeps lists and 64-bit ids, and the rows stay in their order.
-"""
+"""Rows in partitions as Tables: pandas' dtypes differ from partition to partition, ``Table`` joins them exactly."""
 
 from __future__ import annotations
 

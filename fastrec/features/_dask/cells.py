@@ -1,4 +1,4 @@
-"""Which cell each row of a partition is in, and which rows a fold hides: worked out anew wherever the rows are."""
+"""The cell of each row of a partition, and the rows that a fold hides; recomputed wherever the rows are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a FeatureSet at work on partitions: what ``Chain`` does on one table, with the same numbers."""
+"""Steps of a FeatureSet on partitions: the numbers of ``Chain`` on one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a FeatureSet does with Dask frames: fit, transform, fit_transform, cross_fit."""
+"""FeatureSet's methods on Dask frames."""
 
 from __future__ import annotations
 

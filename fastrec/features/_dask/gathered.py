@@ -1,4 +1,4 @@
-"""How rows of one key come together from all partitions, and go back to where they came from."""
+"""Bring rows of one key together from all partitions, and back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What was learned, in a worker's file and not in its memory: ``Mapped``.
+"""``Mapped``: learned states in a worker's unnamed file instead of its memory.
 
-A state of millions of keys travels once to each worker. There its arrays go into a file that has no name any more, so
-that nothing is left of it when the worker ends, and are read where look-ups touch them: what lies there is the system's
-to keep or to drop, and no copy of it is the worker's own.
+The system drops or reads its pages as needed, and nothing is left when the worker ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``PartFiles``: a table in Parquet files, a partition each, of which it is known what lies together."""
+"""``PartFiles``: a table in Parquet files, one per partition, with known groups of rows in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a group of generators is computed: tables with the rows that it needs together, other tables beside them."""
+"""Tables that a group of generators is computed on, with the rows that it needs together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which generators are computed together, and which rows each must have together."""
+"""Plan of which generators are computed together, and which rows each needs together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables and states weigh: by this a worker knows when to put what waits on its disk."""
+"""Sizes of tables and states, by which a Dask worker decides what to move to its disk."""
 
 from __future__ import annotations
 

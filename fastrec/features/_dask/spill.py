@@ -1,4 +1,4 @@
-"""Tables that lie in files while others are worked on, in one process whose memory holds few of them."""
+"""Tables in files while others are processed, in one process with little memory."""
 
 from __future__ import annotations
 

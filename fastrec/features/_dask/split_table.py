@@ -1,4 +1,4 @@
-"""A table in memory, whose rows the workers of a cluster read from files: features of a run are made on them."""
+"""A table in memory whose rows the workers of a cluster read from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What partitions have learned, merged on the cluster: as a tree, or by hash of the key where keys are many."""
+"""States of partitions, merged on the cluster: as a tree, or by hash of the key if keys are many."""
 
 from __future__ import annotations
 

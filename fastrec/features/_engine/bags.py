@@ -1,7 +1,7 @@
-"""Texts as bags of words: which words, how often each; every distinct bag once, in an order of its own.
+"""Texts as bags of words, on the host.
 
-All here is on the host. A bag's key are the bytes of its words' codes and counts: equal bags have equal ones, and bags
-are sorted by them, so that neither the rows' order nor partitions move the result.
+Bags are sorted by the bytes of their codes and counts, so that neither the order of rows nor partitions change the
+result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The steps of a FeatureSet at work on training rows, and how a target is kept from its own rows."""
+"""Steps of a FeatureSet on training rows, with each target hidden from its own rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a function, a class or an object of a user's own does: its code, and all that the code uses from outside.
+"""Digests of users' functions, classes and objects: their code and all that it uses from outside.
 
-A library's own functions and classes (those installed, Python's, fastrec's) count by their name and version: their code
-does not change between two runs. All else counts by its contents, or has no digest at all.
+Libraries count by name and version: their code does not change between two runs.
 """
 
 from __future__ import annotations

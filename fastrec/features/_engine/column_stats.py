@@ -1,8 +1,4 @@
-"""Statistics of whole number columns, kept by cell and merged exactly: how often each value occurs, and moments.
-
-What needs quantiles, a median or a mode keeps every distinct value with its count: partitions then merge without loss,
-and a cell's rows can be left out without subtracting anything.
-"""
+"""Statistics of whole number columns by cell, merged exactly: value counts (for quantiles, mode) and moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a set of features has come, told to whoever shows it."""
+"""Progress of a set of features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests: short text that two columns, parameters or functions share if they are the same."""
+"""Digests: short text that two columns, parameters or functions share if they are equal."""
 
 from __future__ import annotations
 

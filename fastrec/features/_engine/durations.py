@@ -1,4 +1,4 @@
-"""Lengths of time as users write them, exact."""
+"""Durations as users write them, exact."""
 
 from __future__ import annotations
 

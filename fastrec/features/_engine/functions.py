@@ -1,4 +1,4 @@
-"""What generators made of a function share, and how the function is found again."""
+"""Base of generators that call a user's function."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Statistics of a column by cell and key that are numbers: counts, sums, moments, extremes, shares of given bins.
+"""Numeric statistics of a column by cell and key, arrays ``[cells, K]``.
 
-A column's statistics are a dict of arrays ``[cells, K]``; those of two partitions merge into those of both.
+Counts, sums, moments, extremes, shares of bins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Statistics of a column by cell and key that need the values themselves: quantiles, distinct values, first and last.
+"""Statistics of a column by cell and key that need the values: quantiles, distinct values, first and last.
 
-What is kept can be merged exactly: sorted values with their counts, distinct pairs of key and value, and for each key
-the value that stands first (or last) with its place in the order.
+States merge exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights of unordered pairs of items: made from items that stand near each other, merged, and looked up."""
+"""Weights of unordered pairs of items that are near each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of keys, learned from training rows: what ``CountEncode`` and ``RankByCount`` share."""
+"""Counts of keys in training rows: base of ``CountEncode`` and ``RankByCount``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Statistics kept by key and by cell: collecting, merging and summing them over cells.
-
-Every array has the shape ``[cells, K]``: row ``c`` holds what the rows in cell ``c`` contribute to each of ``K`` keys.
-"""
+"""Statistics by key and cell, arrays ``[cells, K]``: collected, merged and summed over cells."""
 
 from __future__ import annotations
 

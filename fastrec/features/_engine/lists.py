@@ -1,4 +1,4 @@
-"""What the generators over lists share: any column as lists, their rows, and lists gathered from lists."""
+"""Base of the generators over lists."""
 
 from __future__ import annotations
 

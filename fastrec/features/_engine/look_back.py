@@ -1,4 +1,4 @@
-"""What a generator that looks back over all rows keeps of some, for the rows that come after them."""
+"""State that generators that look back over all rows keep for later rows."""
 
 from __future__ import annotations
 

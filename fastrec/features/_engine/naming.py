@@ -1,4 +1,4 @@
-"""Names in a chain: no column made twice, and every error says which generator met it."""
+"""Names in a chain: no column is written twice, and every error names its generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of a chain a target passes through, and through which of them it could come back to its own row."""
+"""Steps that a target passes through, and those through which it could return to its own row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several generators ask of their constructors' arguments."""
+"""Checks of constructor arguments that several generators share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of groups in their order of time, gaps between rows, and values taken from other rows."""
+"""Rows of groups in time order, gaps between rows, and values taken from other rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a chain side by side, each in a thread of its own, as far as they do not read one another."""
+"""Independent steps of a chain in parallel threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``CachedStep``: what a cache holds of one step on given rows."""
+"""``CachedStep``: a cache's entry of one step on given rows."""
 
 from __future__ import annotations
 

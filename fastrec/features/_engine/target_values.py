@@ -1,4 +1,4 @@
-"""Targets and sample weights as numbers, checked: what the target encoders share."""
+"""Targets and sample weights as checked numbers, for the target encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors in a folder, found by the digest of what they were made of."""
+"""Vectors in a folder, found by the digest of their source."""
 
 from __future__ import annotations
 
