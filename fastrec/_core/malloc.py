@@ -25,8 +25,6 @@ import pyarrow as pa
 from fastrec._core import limits
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt(3)
-_NEVER = 2**31 - 1  # the largest that mallopt takes
-_NO_LIMIT = -1  # as an unsigned number, the largest there is
 
 _lock = threading.Lock()
 _users = 0
@@ -75,8 +73,9 @@ def keeping_memory() -> Iterator[None]:
         if _users == 1:
             _changed = True
             libc.mallopt(_ARENA_MAX, 1)
-            libc.mallopt(_MMAP_THRESHOLD, _NEVER)
-            libc.mallopt(_TRIM_THRESHOLD, _NO_LIMIT)
+            # The largest threshold that mallopt takes: no block gets a mapping.
+            libc.mallopt(_MMAP_THRESHOLD, 2**31 - 1)
+            libc.mallopt(_TRIM_THRESHOLD, -1)
     try:
         yield
     finally:

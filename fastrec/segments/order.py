@@ -16,8 +16,6 @@ from fastrec._core import limits
 from fastrec.segments.compiled import rank_small_groups
 from fastrec.table.coding import sort_rows
 
-_ALL_BUT_SIGN = (1 << 63) - 1
-
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return the stable permutation that sorts rows by the first key, then the second, and so on.
@@ -57,7 +55,8 @@ def _as_integer(key: torch.Tensor) -> torch.Tensor:
 def float_order(key: torch.Tensor) -> torch.Tensor:
     """Return float64 as int64 in the same order, NaN last."""
     bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
-    return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
+    # Negative floats rise as their bits fall: all bits but the sign are flipped.
+    return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ ((1 << 63) - 1), bits))
 
 
 def _scaled(key: torch.Tensor, scale: int) -> torch.Tensor | None:

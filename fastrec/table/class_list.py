@@ -13,7 +13,6 @@ from fastcore.foundation import L
 from fastrec._core import limits
 from fastrec.table.vocab import RARE, UNSEEN, Vocab
 
-_EXACT = 1 << 53  # whole numbers up to here are floats without loss
 _PLAIN = (
     (str, lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)),
     (int, pa.types.is_integer),
@@ -60,7 +59,8 @@ class ClassList(Sequence):
         own = type(value)
         if value is None or (own is float and value != value):
             return 0
-        if own is kind or ({own, kind} == {int, float} and -_EXACT <= value <= _EXACT):  # 2.0 and 2 are one key
+        # Up to 2^53 whole numbers are floats without loss.
+        if own is kind or ({own, kind} == {int, float} and -(2**53) <= value <= 2**53):  # 2.0 and 2 are one key
             return codes.get(value, other)
         return None
 

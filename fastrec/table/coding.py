@@ -11,8 +11,6 @@ import torch
 
 from fastrec._core import limits
 
-_BITS = 63  # of a word; the sign is not used
-
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Code integers densely, in the order of their values.
@@ -88,7 +86,8 @@ def sort_rows(
     bits = max(len(values) - 1, 1).bit_length()
     if low is None or high is None:
         low, high = (int(v) for v in torch.aminmax(values))
-    if values.is_cuda or (high - low).bit_length() + bits > _BITS:
+    # The sign bit of a word is not used.
+    if values.is_cuda or (high - low).bit_length() + bits > 63:
         ordered, order = torch.sort(values, stable=True)
         return order, ordered
     words = (values - low).numpy()

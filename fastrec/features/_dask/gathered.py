@@ -16,8 +16,6 @@ from fastrec.features._dask.spill import Shelf, spill_folder
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, concat
 
-_BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
-
 
 class Gathered(Protocol):
     """Partitions whose rows have been brought together by a key, or all of them, in their old order.
@@ -58,7 +56,8 @@ class ByKey:
         self.columns, self.count = list(columns), buckets if columns else 1
 
     def of(self, table: Table) -> torch.Tensor:
-        return row_folds(table, self.columns, self.count, seed=_BUCKET_SEED)
+        # Another seed than the folds': a bucket must not hold the rows of one fold alone.
+        return row_folds(table, self.columns, self.count, seed=3)
 
 
 def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:

@@ -19,8 +19,6 @@ import torch
 
 from fastrec._core import limits
 
-_ALIGN = 64  # bytes: a tensor of any type may begin there
-
 
 class Mapped:
     """A value that is stored in a file on every process that it is sent to.
@@ -90,7 +88,8 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
     places, end = [], 0
     for view in views:
         places.append(end)
-        end += -(-max(view.nbytes, 1) // _ALIGN) * _ALIGN
+        # A tensor of any type may begin at a multiple of 64 bytes.
+        end += -(-max(view.nbytes, 1) // 64) * 64
     if end < limits.MAPPED_BYTES:
         return pickle.loads(head, buffers=[bytearray(v) for v in views])
     with tempfile.TemporaryFile(dir=_folder()) as file:

@@ -20,7 +20,6 @@ from fastrec.table import Keys
 from fastrec.table.vocab import hash_codes
 
 ByKey = Sequence[Sequence[str]]  # see ``Fitted``
-_SEED = 4
 
 
 def share(value: Any) -> Any:
@@ -193,5 +192,5 @@ def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
         return [torch.zeros(0, dtype=torch.int64)] * count
     text = [key_text(c) for c in keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
-    bucket = torch.from_numpy(hash_codes(joined, count, seed=_SEED))
+    bucket = torch.from_numpy(hash_codes(joined, count, seed=4))
     return [(bucket == b).nonzero().squeeze(1) for b in range(count)]

@@ -16,8 +16,6 @@ from fastrec.segments.order import run_starts
 from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
-_FARTHEST = 2.0**62
-
 
 def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
     """Compute ``y[i] = factor[i] · y[i - 1] + values[i]`` inside each group, ``y = values`` in its first row.
@@ -98,7 +96,7 @@ class Clock:
     def at(cls, values: torch.Tensor, unit: int) -> Clock:
         """Return the clock of order values: int64 ``[n]`` of which ``unit`` are a second, or float64 seconds."""
         if values.is_floating_point():
-            values = values.clamp(-_FARTHEST, _FARTHEST)
+            values = values.clamp(-(2.0**62), 2.0**62)
             whole = torch.floor(values)
             return cls(whole.long(), values - whole)
         whole = torch.div(values, unit, rounding_mode="floor")

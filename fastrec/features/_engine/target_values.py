@@ -14,8 +14,6 @@ from fastrec.features.base import Feature
 from fastrec.table import Keys, Table
 from fastrec.table.key_types import is_text
 
-_SHOWN = 10
-
 
 def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
     """Return a target of numbers as float64 ``[n]``, NaN where missing.
@@ -33,7 +31,7 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
     who = type(wanted_by).__name__
     if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
         found = sorted(column.distinct.to_pylist())
-        listed = ", ".join(map(repr, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
+        listed = ", ".join(map(repr, found[:10])) + (", …" if len(found) > 10 else "")
         raise DataError(
             f"{who}: the target holds classes ({listed}), not numbers",
             column=name,
