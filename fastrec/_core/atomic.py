@@ -62,6 +62,7 @@ def _beside(path: str | Path, *, folder: bool) -> Iterator[tuple[Path, Path]]:
     part = hidden_beside(path, "part")
     with _named_write_error(path, part):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Before the disk is needed for the new result.
         remove_leftovers(path.parent, path.name)
         with hidden_part(part, folder=folder):
             yield path, part

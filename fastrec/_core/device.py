@@ -49,6 +49,7 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
         try:
+            # Other backends differ in what they support: only a trial tells.
             torch.zeros(1, device=found).cpu()
         except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
             raise DeviceError(

@@ -36,6 +36,7 @@ def begin_anew(folder: Path) -> NoReturn:
     lock = locks[folder]  # stays open: no other process may take the folder for a leftover meanwhile
     os.set_inheritable(lock, True)
     os.environ[_SETTING] = f"{lock} {folder.absolute()}"
+    # execv drops what is buffered.
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

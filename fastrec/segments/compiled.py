@@ -54,6 +54,7 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
         0, highest.bit_length() - max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS).bit_length()
     )
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
+    # Buckets bound the search of each row to a few events.
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
     given = (

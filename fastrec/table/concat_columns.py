@@ -39,6 +39,7 @@ def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
     if model.kind in ("datetime", "vector") and all(_same(p, model) for p in parts):
         return replace(model, values=torch.cat([p.values for p in parts]), missing=_stack_missing(parts))
     if model.kind == "list" and all(p.kind == "list" for p in parts):
+        # Each part counts its elements from 0: later offsets are shifted.
         offsets, end = [parts[0].values[:1]], 0
         for part in parts:
             offsets.append(part.values[1:] + end)

@@ -55,6 +55,7 @@ def arrow_column(array: pa.Array, *, name: str) -> Column:
         or pa.types.is_decimal(kind)
         or (pa.types.is_uint64(array.type) and len(array) > array.null_count and (pc.max(array).as_py() >= 1 << 63))
     ):
+        # float64 would merge such keys: they are coded by their exact values.
         codes, distinct = text_codes.encode(_wide_decimals(array))
         return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):

@@ -34,6 +34,7 @@ class _Values:
     def find(self, wanted: pa.Array) -> np.ndarray:
         if self.rising is None or wanted.null_count or not len(self.rising):
             found = pc.index_in(wanted, value_set=self.known, skip_nulls=True)
+            # -1: not known.
             return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         # By halving: Arrow's kernel would make a table of all known values, some 60 bytes each.
         sought = wanted.to_numpy(zero_copy_only=False)

@@ -82,6 +82,7 @@ class Lookup:
         if device not in self._tensors:
             keys = _as_tensor(self.values)
             keys = (keys.to(torch.float64) + 0).view(torch.int64) if self.kind == "float" else keys.to(torch.int64)
+            # A table beats hashing, but its memory grows with the range.
             low, high = (int(v) for v in torch.aminmax(keys)) if len(keys) else (0, -1)
             narrow = high - low < max(limits.NARROW_SPAN, limits.NARROW_SPARE * len(keys))
             made = _NarrowCodes if narrow else _HashedCodes

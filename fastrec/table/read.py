@@ -74,6 +74,7 @@ def read_file(
     try:
         if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
             dataset = pq.ParquetDataset(path)
+            # An empty folder has no schema to report.
             if not dataset.files:
                 raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
             check_names(dataset.schema.names, columns, file=path)

@@ -88,6 +88,7 @@ class Blocks:
         """Return one task per partition that gives a Table of these columns; other columns are not computed."""
         wanted, used = list(dict.fromkeys(names)), []
         left, exact = set(wanted), False  # exact: what is used has no other columns
+        # Later layers replace columns of earlier ones.
         for i in reversed(range(len(self._layers))):
             own, parts = self._layers[i]
             here = [n for n in own if n in left]
@@ -97,6 +98,7 @@ class Blocks:
                 parts, exact = self._read(here), here == wanted
             used.append((here, parts))
             left -= set(here)
+        # One source with just these columns in this order needs no task to join them.
         if len(used) == 1 and (exact or used[0][0] == wanted == self._layers[0][0]):
             return list(used[0][1])
         lists = [here for here, _ in used]

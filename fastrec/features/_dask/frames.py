@@ -56,6 +56,7 @@ def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
     Dask's full optimization reads several small files as one partition, and how many depends on the columns.
     """
     some = frame if names is None else frame[list(names)]
+    # PartFiles and SplitTable have no optimizer that could combine partitions.
     if not hasattr(some, "simplify"):  # of this library: nothing is put together
         return some.to_delayed()
     lean = some.simplify()

@@ -69,6 +69,7 @@ def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
         cut: which rows come together.
     """
     parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
+    # With files one partition or bucket at a time is in memory; workers have memory for more.
     if folder is not None:
         return GatheredInFiles(parts, cut, folder)
     return GatheredOnWorkers(parts, cut)
@@ -150,6 +151,7 @@ def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
 
 def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
     whole = concat(pieces)
+    # The stable sort by bucket is undone by sorting its permutation.
     return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
 
 

@@ -90,6 +90,7 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
         places.append(end)
         # A tensor of any type may begin at a multiple of 64 bytes.
         end += -(-max(view.nbytes, 1) // 64) * 64
+    # A small value stays in memory: a file per value would cost more.
     if end < limits.MAPPED_BYTES:
         return pickle.loads(head, buffers=[bytearray(v) for v in views])
     with tempfile.TemporaryFile(dir=_folder()) as file:

@@ -49,6 +49,7 @@ def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list
 @contextmanager
 def quietly() -> Iterator[None]:
     """Silence Dask's warning of large graphs: learned states are part of the graph."""
+    # Importing distributed later would reset this setting.
     with suppress(ImportError):  # it puts its own settings beside ours, and they would go when ours do
         import distributed  # noqa: F401
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
@@ -56,6 +57,7 @@ def quietly() -> Iterator[None]:
 
 
 def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
+    # Dask would begin many partitions before it ends one, and hold the rows of all.
     if spill_folder() is not None:
         return _merged_one_by_one(batches)
     kept = dask.persist(*[list(parts) for _, parts in batches])
@@ -63,6 +65,7 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
     plans = []
     for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
         keys = [sum(c[i] for c in counts) for i in range(len(steps))]
+        # A tree ends in one task with all keys; many keys are merged in buckets instead.
         hashed = [i for i, total in enumerate(keys) if total > limits.MANY_KEYS]
         others = [i for i in range(len(steps)) if i not in hashed]
         tree = _tree([steps[i] for i in others], [task(_chosen, p, others) for p in own]) if others else None
@@ -129,6 +132,7 @@ def _halves(step: Fitted, states: list[State]) -> State:
     if len(states) == 1:
         return states[0]
     middle = len(states) // 2
+    # By halves, not one after the other: every key is sorted few times.
     return step.merge(_halves(step, states[:middle]), _halves(step, states[middle:]))
 
 

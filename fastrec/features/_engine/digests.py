@@ -182,6 +182,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:
 def _of_bytes(data: np.ndarray) -> str:
     if len(data) <= limits.DIGEST_CHUNK:
         return hashlib.sha256(data.data).hexdigest()
+    # In pieces, so that several threads hash large arrays.
     pieces = [data[i : i + limits.DIGEST_CHUNK] for i in range(0, len(data), limits.DIGEST_CHUNK)]
     with ThreadPoolExecutor(max(min(torch.get_num_threads(), os.cpu_count() or 1), 1)) as pool:
         found = list(pool.map(lambda piece: hashlib.sha256(piece.data).digest(), pieces))

@@ -69,6 +69,7 @@ def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
         net, encode = read(str(folder) if local else model, device)
     probe = [""] if kind == "text" else [require("PIL.Image", "Pillow", _INSTALL).new("RGB", (32, 32))]
     about = f"{read.__name__}\0{net!r}\0".encode() + (_settings_of(folder) if local else model.encode())
+    # The digest of weights and settings is the key of stored vectors, wherever the files are.
     digest = hashlib.sha256(about)
     for name, values in net.state_dict().items():
         digest.update(name.encode())

@@ -165,6 +165,7 @@ def _skew(total: Arrays) -> torch.Tensor:
     """Return the adjusted Fisher-Pearson skewness, as pandas does (Joanes, Gill 1998, G1)."""
     count, mean, m2 = total["count"], total["mean"], total["m2"]
     differ = m2 > 0
+    # Equal values have no skewness: avoid 0 / 0.
     m2 = torch.where(differ, m2, 1)
     made = count * torch.sqrt((count - 1).clamp_min(0)) / (count - 2).clamp_min(1) * (total["m3"] / m2) / torch.sqrt(m2)
     return torch.where((count > 2) & mean.isfinite(), torch.where(differ, made, 0), torch.nan)

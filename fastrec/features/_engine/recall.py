@@ -92,5 +92,6 @@ class CachedStep:
             made = copies
         made = {n: c.to(self.device) for n, c in made.items()}
         for name, column in made.items():
+            # Later steps digest these columns by origin instead of contents.
             remember(column, digest(key, name))
         return made

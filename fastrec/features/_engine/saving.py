@@ -128,6 +128,7 @@ def read_features(
         config = json.loads(path.read_text(encoding="utf-8"))
         places = [state_place(folder, e["state"]) for e in config["steps"]]
         states = [None if p is None else load_state(p) for p in places]
+        # Before any state is used: damage could show as wrong numbers alone.
         known = config.pop("digests")
         found = _digests(folder, config)
         odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
@@ -165,6 +166,7 @@ def state_place(folder: Path, name: Any) -> Path | None:
     if name is None:
         return None
     place = folder / name if isinstance(name, str) and is_plain_name(name) else None
+    # A link could lead out of the folder.
     links = [] if place is None else [p for p in (place, *_files_of(place)) if p.is_symlink()]
     if place is None or links:
         raise UnreadableFileError(
