@@ -17,19 +17,6 @@ from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, concat
 
 
-class Gathered(Protocol):
-    """Partitions whose rows have been brought together by a key, or all of them, in their old order.
-
-    Attributes:
-        tables: one task per bucket, each gives a Table.
-    """
-
-    tables: list[Any]
-
-    def back(self, made: Iterable[Any]) -> list[Any]:
-        """Return columns of the buckets' rows, one task per bucket, as columns of the original partitions."""
-
-
 class BucketRule(Protocol):
     """Rule that gives each row a bucket.
 
@@ -60,23 +47,8 @@ class ByKey:
         return row_folds(table, self.columns, self.count, seed=3)
 
 
-def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
-    """Bring rows together: on the workers, or at once and through files while ``spilled`` is active.
-
-    Args:
-        blocks: the rows.
-        names: the columns that are wanted.
-        cut: which rows come together.
-    """
-    parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
-    # With files one partition or bucket at a time is in memory; workers have memory for more.
-    if folder is not None:
-        return GatheredInFiles(parts, cut, folder)
-    return GatheredOnWorkers(parts, cut)
-
-
 class GatheredOnWorkers:
-    """Pieces that travel from worker to worker when the tasks run.
+    """Pieces that travel from worker to worker when the tasks run; ``tables``: one task per bucket.
 
     Args:
         parts: one task per partition, each gives a Table.
@@ -92,6 +64,7 @@ class GatheredOnWorkers:
         self._buckets = [s[count] for s in split]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
+        """Return columns of the buckets' rows, one task per bucket, as columns of the original partitions."""
         count = len(self._buckets)
         pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
         return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
@@ -125,6 +98,24 @@ class GatheredInFiles:
             for i, piece in enumerate(_cut(dask.compute(columns)[0], [sizes[at] for sizes in self._sizes])):
                 shelf.put(i, piece)
         return [task(_unsplit_from, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
+
+
+Gathered = GatheredOnWorkers | GatheredInFiles
+
+
+def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
+    """Bring rows together: on the workers, or at once and through files while ``spilled`` is active.
+
+    Args:
+        blocks: the rows.
+        names: the columns that are wanted.
+        cut: which rows come together.
+    """
+    parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
+    # With files one partition or bucket at a time is in memory; workers have memory for more.
+    if folder is not None:
+        return GatheredInFiles(parts, cut, folder)
+    return GatheredOnWorkers(parts, cut)
 
 
 def _split(table: Table, cut: BucketRule) -> tuple[Any, ...]:
