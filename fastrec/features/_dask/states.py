@@ -50,7 +50,7 @@ def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list
 def quietly() -> Iterator[None]:
     """Silence Dask's warning of large graphs: learned states are part of the graph."""
     # Importing distributed later would reset this setting.
-    with suppress(ImportError):  # it puts its own settings beside ours, and they would go when ours do
+    with suppress(ImportError):
         import distributed  # noqa: F401
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         yield

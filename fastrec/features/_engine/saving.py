@@ -128,10 +128,10 @@ def read_features(
         config = json.loads(path.read_text(encoding="utf-8"))
         places = [state_place(folder, e["state"]) for e in config["steps"]]
         states = [None if p is None else load_state(p) for p in places]
-        # Before any state is used: damage could show as wrong numbers alone.
-        known = config.pop("digests")
-        found = _digests(folder, config)
-        odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
+        # Before any state is used: damage could show as wrong numbers alone. A proc's features have no files to check.
+        known = config.pop("digests", None)
+        found = {} if known is None else _digests(folder, config)
+        odd = next((n for n in {**found, **(known or {})} if found.get(n) != known.get(n)), None)
         if odd is not None:
             raise UnreadableFileError(
                 "the contents are not those that were written",
