@@ -107,11 +107,7 @@ class CellRule:
 
 
 def given_keys(table: Table, column: str) -> Keys:
-    """Return the values of a column of folds in one partition, in order.
-
-    Raises:
-        DataError: a row has none.
-    """
+    """Return the values of a column of folds in one partition, in order."""
     keys, codes = sort_keys(table.coded(column))
     if bool((codes == 0).any()):
         row = int((codes == 0).nonzero()[0])

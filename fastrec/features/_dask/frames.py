@@ -32,9 +32,6 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
         frame: the rows.
         names: the columns that are read.
         optional: columns that are missing in every row where the frame lacks them.
-
-    Raises:
-        MissingColumnError: the frame lacks a column.
     """
     there = [str(n) for n in frame.columns] if is_dask(frame) else None
     names = list(dict.fromkeys(names))
@@ -99,9 +96,6 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
         blocks: the rows.
         frame: the frame that they are of.
         folds: a column's name, or one number per row.
-
-    Raises:
-        DataError: a fold is missing or below 0, or there are not as many as rows.
     """
     if isinstance(folds, str):
         parts = [task(outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]

@@ -24,9 +24,6 @@ class ByTime:
         blocks: the rows; a pass over them looks at the column.
         column: of numbers or times, none missing.
         ranges: how many, at most.
-
-    Raises:
-        DataError: the column holds neither numbers nor times, or a value is missing.
     """
 
     def __init__(self, blocks: Blocks, column: str, ranges: int) -> None:

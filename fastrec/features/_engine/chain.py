@@ -222,11 +222,7 @@ class Chain:
         return work.remember(key, self.key, lambda: _folded(row_folds(work, self.key, count, seed=INNER_SEED), count))
 
     def check_targets(self) -> None:
-        """Refuse a step that would give rows their own targets.
-
-        Raises:
-            DataError: naming generator and column.
-        """
+        """Refuse a step that would give rows their own targets."""
         for step in self.steps:
             read = reads_target(step, self.targets)
             placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}

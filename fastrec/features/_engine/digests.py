@@ -29,11 +29,7 @@ _KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # of one run's col
 
 
 def digest(*parts: Any) -> str:
-    """Return 32 hexadecimal digits for several values: text, numbers, tensors, columns, functions, generators, …
-
-    Raises:
-        NoDigestError: a value is of no kind that is known to stay what it is.
-    """
+    """Return 32 hexadecimal digits for several values: text, numbers, tensors, columns, functions, generators, …"""
     return _guarded(lambda of: of.all(parts))
 
 

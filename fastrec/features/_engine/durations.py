@@ -29,9 +29,6 @@ def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
         text: numbers, each with a unit: W, D, h, min, s, ms, us or ns.
         wanted_by: the generator's name, for errors.
         what: the argument's name, for errors.
-
-    Raises:
-        DataError: the text has another form, or is no time at all (``'0s'``).
     """
     parts, end = [], 0
     stripped = text.strip()
@@ -47,11 +44,7 @@ def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
 
 
 def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
-    """Check that a number is above 0 and return it, exactly.
-
-    Raises:
-        DataError: it is not one.
-    """
+    """Check that a number is above 0 and return it, exactly."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
         raise DataError(f"{wanted_by}: {what}={value!r} is not a number above 0", remedy="Give a number above 0")
     return Fraction(float(value)) if not isinstance(value, int | Fraction) else Fraction(value)

@@ -49,11 +49,6 @@ def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
         model: a folder that a net was saved to, or a name on Hugging Face's hub (or of ``timm``).
         kind: what it encodes.
         device: where it works.
-
-    Raises:
-        MissingFileError: there is no such folder, nor can the weights be fetched.
-        MissingPackageError: the package that reads it is not installed.
-        DataError: the folder holds no net of a known form, or one for something else.
     """
     folder = Path(model).expanduser()
     local = folder.is_dir()

@@ -62,9 +62,6 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
 
     Returns:
         int64 ``[n]`` on the rows' device.
-
-    Raises:
-        DataError: a fold is missing, below 0 or not whole, or there are not as many as rows.
     """
     name = folds if isinstance(folds, str) else None
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
@@ -83,9 +80,6 @@ def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
     Args:
         column: whole numbers from 0, of any type.
         name: what errors call the column.
-
-    Raises:
-        DataError: a fold is missing, below 0 or not whole, or the column holds no numbers.
     """
     if column.kind != "number":
         raise DataError(

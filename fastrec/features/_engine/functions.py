@@ -80,11 +80,7 @@ def _check_call(function: Callable[..., Any], count: int) -> None:
 
 
 def function_name(feature: Feature) -> str:
-    """Return ``module:name`` of a generator's function.
-
-    Raises:
-        DataError: no module holds the generator by the function's own name.
-    """
+    """Return ``module:name`` of a generator's function."""
     function = feature.function
     where = f"{function.__module__}:{function.__qualname__}"
     try:
@@ -105,10 +101,6 @@ def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
     Args:
         where: the name.
         trust: the modules that may be imported for it; of others only what is imported already is looked at.
-
-    Raises:
-        DataError: the module is neither imported nor trusted.
-        ValueError: there is no such generator: nothing but what ``@feature`` made is taken.
     """
     module, _, name = where.partition(":")
     if module not in sys.modules and module not in trust:

@@ -19,9 +19,6 @@ def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
         table: the rows.
         name: a column of lists, of vectors, or of missing values only.
         wanted_by: the generator, for the error.
-
-    Raises:
-        DataError: the column holds something else, naming generator, column and row.
     """
     column = table[name]
     if column.kind == "list":
@@ -47,11 +44,7 @@ def _held(column: Column) -> str:
 
 
 def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
-    """Code a list column's elements as keys: int64 ``[elements]``, 0 = missing.
-
-    Raises:
-        DataError: they are no keys (lists of lists, say), naming generator, column and row.
-    """
+    """Code a list column's elements as keys: int64 ``[elements]``, 0 = missing."""
     try:
         return column.elements.coded()
     except DataError as error:

@@ -51,11 +51,7 @@ def naming_table(name: str) -> Iterator[None]:
 
 
 def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
-    """Refuse two generators that write the same column, listed or read by those listed.
-
-    Raises:
-        DataError: naming the column.
-    """
+    """Refuse two generators that write the same column, listed or read by those listed."""
     for group in (listed, steps):
         makers: dict[str, Feature] = {}
         for step in group:
@@ -81,11 +77,7 @@ def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
 
 
 def checked_sources(step: Feature) -> list[str | Feature | Selector]:
-    """Return what a generator reads, and check that all of it is text, generators or selectors.
-
-    Raises:
-        DataError: naming the generator and what is no column.
-    """
+    """Return what a generator reads, and check that all of it is text, generators or selectors."""
     with naming(step):
         _check_parameters(step)
         sources = step.sources

@@ -59,9 +59,6 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
         feature: the generator.
         option: the argument's name; its value may be a mapping from column names.
         columns: the columns that it may name.
-
-    Raises:
-        DataError: naming the generator and the column.
     """
     given = getattr(feature, option)
     odd = next((n for n in given if n not in columns), None) if isinstance(given, Mapping) else None

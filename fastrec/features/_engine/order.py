@@ -60,11 +60,7 @@ class Timeline:
 
 
 def one_order(feature: Grouped, why: str) -> str:
-    """Return the one column that a generator orders by.
-
-    Raises:
-        DataError: there is none, or there are several, and ``why`` that does not do.
-    """
+    """Return the one column that a generator orders by."""
     order = as_list(feature.order)  # type: ignore[attr-defined]
     if len(order) != 1:
         name = type(feature).__name__
@@ -109,10 +105,6 @@ def aligned(
         log: the events.
         by: the columns of the group, in both.
         order: the columns that order rows and events, in both.
-
-    Raises:
-        DataError: an order column holds times in one of them and something else in the other, or times of two units, or
-            with and without a zone.
     """
     for name in order:
         here, there = table[name], log[name]

@@ -76,10 +76,6 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
         folder: where to.
         steps: the generators, those inside others before them.
         config: what else is to be kept, as JSON values.
-
-    Raises:
-        DataError: a generator cannot be read back: it is not registered, or a parameter is not a plain value.
-        WriteError: ``folder`` holds something else.
     """
     check_replaceable(folder, "features.json")
     states = [_state_of(step) for step in steps]
@@ -112,9 +108,6 @@ def read_features(
         folder: where from.
         make: takes the generators and the configuration.
         trust: the module(s) that may be imported for functions of one's own, besides those that are imported already.
-
-    Raises:
-        MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
     """
     folder = Path(folder)
     recover(folder)
@@ -158,11 +151,7 @@ def read_features(
 
 
 def state_place(folder: Path, name: Any) -> Path | None:
-    """Return the folder of a generator's state inside ``folder``; None: no state.
-
-    Raises:
-        UnreadableFileError: the name leads elsewhere, or what is there is a link.
-    """
+    """Return the folder of a generator's state inside ``folder``; None: no state."""
     if name is None:
         return None
     place = folder / name if isinstance(name, str) and is_plain_name(name) else None

@@ -23,9 +23,6 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
         name: the target.
         wanted_by: the generator, for errors.
         binary: 0 and 1 alone will do.
-
-    Raises:
-        DataError: it holds classes, or a value that is infinite or not binary where it must be.
     """
     column = table[name]
     who = type(wanted_by).__name__
@@ -63,11 +60,7 @@ def averaged_numbers(
 
 
 def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
-    """Refuse classes that are not different values of one kind.
-
-    Raises:
-        DataError: they are not.
-    """
+    """Refuse classes that are not different values of one kind."""
     who = type(wanted_by).__name__
     if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
         raise DataError(f"{who}: the classes are {classes!r}", remedy="Give a list of different values")
@@ -79,11 +72,7 @@ def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
 
 
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
-    """Return a number column as float64 ``[n]``, NaN where missing.
-
-    Raises:
-        DataError: a value is infinite.
-    """
+    """Return a number column as float64 ``[n]``, NaN where missing."""
     values = number_of(table, name, wanted_by=wanted_by)
     if bool(values.isinf().any()):
         row = int(values.isinf().nonzero()[0])
@@ -94,11 +83,7 @@ def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tenso
 
 
 def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.Tensor:
-    """Return sample weights as float64 ``[n]``, 0 where missing; all 1 without a column.
-
-    Raises:
-        DataError: a weight is infinite or below 0.
-    """
+    """Return sample weights as float64 ``[n]``, 0 where missing; all 1 without a column."""
     if name is None:
         return torch.ones(len(table), dtype=torch.float64, device=table.device)
     weight = finite_number(table, name, wanted_by=wanted_by).nan_to_num(0)
@@ -111,11 +96,7 @@ def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.
 
 
 def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by: Feature) -> list[torch.Tensor]:
-    """Return float64 ``[n]`` per class: 1 where the target is it, 0 for another, NaN if missing.
-
-    Raises:
-        DataError: the target's values cannot be compared with the classes.
-    """
+    """Return float64 ``[n]`` per class: 1 where the target is it, 0 for another, NaN if missing."""
     with_name = Keys((pa.array(list(classes)),), (name,))
     coded = table.coded(name)
     try:

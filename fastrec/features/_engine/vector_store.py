@@ -38,9 +38,6 @@ class VectorStore:
 
         Returns:
             float32 ``[n, dims]``, and which of them are known, bool ``[n]``.
-
-        Raises:
-            UnreadableFileError: a file of the folder is damaged.
         """
         vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
         place: dict[bytes, list[int]] = {}
@@ -63,11 +60,7 @@ class VectorStore:
         return vectors, known
 
     def put(self, digests: Sequence[bytes], vectors: np.ndarray) -> None:
-        """Store vectors, float32 ``[n, dims]``.
-
-        Raises:
-            WriteError: the file system refused.
-        """
+        """Store vectors, float32 ``[n, dims]``."""
         keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
         with atomic_file(self.folder / f"{uuid.uuid4().hex}.safetensors") as path:
             save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
