@@ -102,7 +102,7 @@ class Chain:
         learn: bool = True,
         used: bool = True,
     ) -> tuple[dict[str, Column], dict[str, Column]]:
-        read_by_all = extra is not None and any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
+        read_by_all = extra is not None and self._feeds_all(step)
         with naming(step):
             kept = self._recall(step, work, context, extra if read_by_all or step.scope == "all" else None)
             if not isinstance(step, Fitted):
@@ -151,6 +151,9 @@ class Chain:
                 found |= set(step.inputs)
                 kept.append(step)
         return kept[::-1]
+
+    def _feeds_all(self, step: Feature) -> bool:
+        return any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
 
     # How a target is kept from its own rows --------------------------------------------------------------------------
 
