@@ -1,23 +1,19 @@
-"""Writing so that a crash, a full disk or Ctrl-C leaves either the old result or the new one, never half of one."""
+"""Writing so that a crash, a full disk or Ctrl-C leaves either the old result or the new one."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fastrec._core.leftovers import hidden_beside, remove, remove_leftovers
+from fastrec._core.leftovers import hidden_beside, hidden_part, remove, remove_leftovers
 from fastrec.errors import FastrecError, WriteError
 
 # the disk is full, the place is wrong or forbidden; other system errors in a block that writes have other causes
 _NAMES = ["EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "EMFILE", "ENAMETOOLONG", "ENODEV", "ENOENT"]
 _NAMES += ["ENOSPC", "ENOTDIR", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE"]
-_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 _REFUSALS = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 
@@ -35,8 +31,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     Raises:
         WriteError: the file system refused (disk full, no permission); ``path`` is as it was.
     """
-    with _beside(path) as (path, temporary):
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    with _beside(path, folder=False) as (path, temporary):
         yield temporary
         if path.is_file():
             temporary.chmod(path.stat().st_mode & 0o777)
@@ -56,24 +51,21 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     Raises:
         WriteError: the file system refused; a folder that was at ``path`` is as it was.
     """
-    with _beside(path) as (path, temporary):
-        temporary.mkdir()
+    with _beside(path, folder=True) as (path, temporary):
         yield temporary
         _replace_folder(temporary, path)
 
 
 @contextmanager
-def _beside(path: str | Path) -> Iterator[tuple[Path, Path]]:
-    """Where a path leads, and a hidden one beside it, which is gone at the end; the folder of both is made."""
+def _beside(path: str | Path, *, folder: bool) -> Iterator[tuple[Path, Path]]:
     path = Path(os.path.realpath(path))
-    temporary = hidden_beside(path, "part")
-    try:
-        with _named_write_error(path, temporary):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(path.parent, path.name)
-            yield path, temporary
-    finally:
-        remove(temporary)
+    part = hidden_beside(path, "part")
+    with _named_write_error(path, part):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Before the disk is needed for the new result.
+        remove_leftovers(path.parent, path.name)
+        with hidden_part(part, folder=folder):
+            yield path, part
 
 
 def check_replaceable(folder: str | Path, *markers: str) -> None:
@@ -98,76 +90,50 @@ def check_replaceable(folder: str | Path, *markers: str) -> None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name read from a file, or given by a user, is one of a file or folder in the folder at hand."""
+    """Tell whether a name from a file or a user names a file or folder in the current folder."""
     return not set(name) & set("/\\:\0") and name not in ("", ".", "..") and Path(name).name == name
 
 
 def _replace_folder(new: Path, path: Path) -> None:
-    """Put a folder in another's place; the other is then in the folder's, or gone."""
-    if not path.exists():
-        try:
-            os.rename(new, path)
-            return
-        except OSError:  # somebody else put something there, perhaps
-            if not path.exists():
-                raise
-    if _exchange(new, path):
-        return
+    """Put a folder in another's place by two renames; ``recover`` puts back what a kill between them leaves hidden."""
     old = hidden_beside(path, "old")
     try:
-        os.rename(path, old)
-        os.rename(new, path)
-    except BaseException:  # Ctrl-C between the two as well; a process that is killed there: see leftovers.recover
-        if old.exists() and not path.exists():
-            os.rename(old, path)
-        raise
+        for last in (*[False] * 99, True):
+            with suppress(FileNotFoundError):
+                os.rename(path, old)
+            try:
+                os.rename(new, path)
+                return
+            except OSError:  # a reader put the old one back, or another writer was faster
+                if last or not path.exists():
+                    raise
+                remove(old)
     finally:
         if path.exists():
             remove(old)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two things change places in one step; False where the system or the file system does not know how."""
-    call = _renameat2()
-    return call is not None and call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
-
-
-@cache
-def _renameat2() -> Callable[..., int] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        call = ctypes.CDLL(None).renameat2  # glibc 2.28 and later
-    except (OSError, AttributeError):
-        return None
-    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return call
+        elif old.exists():
+            os.rename(old, path)
 
 
 @contextmanager
-def _named_write_error(path: Path, temporary: Path) -> Iterator[None]:
+def _named_write_error(path: Path, part: Path) -> Iterator[None]:
+    """Name ``path`` in errors about it and about its hidden ``part``."""
     try:
         yield
     except FastrecError as error:
         inner = Path(error.file or path)
-        if temporary not in inner.parents:
+        if part not in inner.parents:
             raise
-        # what was written inside goes by the name that it would have had
         about = {"column": error.column, "row": error.row, "remedy": error.remedy}
-        raise type(error)(error.problem, file=path / inner.relative_to(temporary), **about) from error
+        raise type(error)(error.problem, file=path / inner.relative_to(part), **about) from error
     except OSError as error:
-        if isinstance(error, FastrecError) or error.errno not in _REFUSALS or _is_elsewhere(error, path, temporary):
+        named = isinstance(error.filename, str | os.PathLike)
+        place = Path(os.path.realpath(error.filename)) if named else path
+        # A block may read other files: an error about one of them is not about this one.
+        if error.errno not in _REFUSALS or not (place in (path, *path.parents) or part in (place, *place.parents)):
             raise
         raise WriteError(
             f"could not be written ({error.strerror or error})",
             file=path,
             remedy="Free disk space or choose another place; what was there before is untouched",
         ) from error
-
-
-def _is_elsewhere(error: OSError, path: Path, temporary: Path) -> bool:
-    """True if the error is about another file: one that the block read, say."""
-    if not isinstance(error.filename, str | os.PathLike):
-        return False
-    found = Path(os.path.realpath(error.filename))
-    return not (found == path or found in path.parents or temporary in (found, *found.parents))

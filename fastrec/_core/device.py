@@ -1,4 +1,4 @@
-"""Which device tensors live on, and one pool of memory for torch and RAPIDS."""
+"""The device of tensors, and one memory pool for torch and RAPIDS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _pooled: list[torch.device] = []  # the device whose pool is shared, if one is
 
 
 def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
-    """The device to use.
+    """Choose the device to use.
 
     Args:
         device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA where there is one;
@@ -48,18 +48,15 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
-        _check_other(found)
+        try:
+            # Other backends differ in what they support: only a trial tells.
+            torch.zeros(1, device=found).cpu()
+        except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+            raise DeviceError(
+                f"device {str(found)!r} was asked for, but it is not usable here",
+                remedy="Use 'auto', 'cpu' or 'cuda'",
+            ) from error
     return found
-
-
-def _check_other(device: torch.device) -> None:
-    """Refuse a device of another kind (Apple's, say) that holds no values on this machine."""
-    try:
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
-        raise DeviceError(
-            f"device {str(device)!r} was asked for, but it is not usable here", remedy="Use 'auto', 'cpu' or 'cuda'"
-        ) from error
 
 
 def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch.device:
@@ -109,5 +106,5 @@ def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch
 
 
 def pool_is_shared() -> bool:
-    """Whether torch takes its memory from RMM's pool (see ``share_pool``)."""
+    """Tell whether torch uses RMM's pool (see ``share_pool``)."""
     return bool(_pooled)

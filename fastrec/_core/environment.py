@@ -1,4 +1,4 @@
-"""What fastrec runs on here: versions, device, threads, memory, and which optional parts are installed."""
+"""Versions, device, threads, memory and optional parts on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUIRED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class OptionalPart:
     """An optional part.
 
     Args:
@@ -48,32 +48,34 @@ class Part:
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """Command that installs it."""
         return f"pip install '{PACKAGE}[{self.extra}]'"
 
 
 PARTS = (
-    Part("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
-    Part("compiled", {"numba": "0.60"}, "compiled loops"),
-    Part("tune", {"optuna": "4.0"}, "fastrec tune"),
-    Part("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
-    Part(
+    OptionalPart("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
+    OptionalPart("compiled", {"numba": "0.60"}, "compiled loops"),
+    OptionalPart("tune", {"optuna": "4.0"}, "fastrec tune"),
+    OptionalPart("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
+    OptionalPart(
         "serve",
         {"httptools": "0.6", "onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"},
         "fastrec serve",
     ),
-    Part("redis", {"redis": "5.0"}, "events kept in Redis"),
-    Part("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
-    Part("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
-    Part("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),
-    Part("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
-    Part("polars", {"polars": "1.0"}, "polars frames in and out"),
-    Part("gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"),
+    OptionalPart("redis", {"redis": "5.0"}, "events kept in Redis"),
+    OptionalPart("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
+    OptionalPart("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
+    OptionalPart("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),
+    OptionalPart("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
+    OptionalPart("polars", {"polars": "1.0"}, "polars frames in and out"),
+    OptionalPart(
+        "gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"
+    ),
 )
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package; None: it is not installed."""
+    """Return the version of an installed package; None: it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -81,7 +83,7 @@ def installed_version(package: str) -> str | None:
 
 
 def is_older(found: str, floor: str) -> bool:
-    """Whether a version is below another, by the numbers that both begin with.
+    """Compare versions by the numbers that they begin with.
 
     Args:
         found: such as ``'2.13.0+cpu'``.
@@ -93,7 +95,7 @@ def is_older(found: str, floor: str) -> bool:
 
 
 def machine(device: DeviceLike = "auto") -> dict[str, str]:
-    """What the machine is, in words.
+    """Describe the machine in words.
 
     Args:
         device: as runs take it.

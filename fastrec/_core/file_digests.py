@@ -1,4 +1,4 @@
-"""Digests of files: what was damaged since it was written is refused before it is read."""
+"""Digests of files, to refuse damaged ones before they are read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def file_digest(file: Path) -> str:
-    """SHA-256 of a file's bytes, as hexadecimal digits."""
+    """Return the SHA-256 of a file's bytes, as hexadecimal digits."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def digests_below(folder: Path, *, but: str) -> dict[str, str]:
-    """The digest of every file in a folder and below it.
+    """Return the digest of every file in a folder and below it.
 
     Args:
         folder: where to look.

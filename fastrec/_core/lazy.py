@@ -1,4 +1,4 @@
-"""Names that a package offers, imported at their first use: a command that needs one file need not load them all."""
+"""Names of a package, imported at their first use: a command that needs one file need not load all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` (PEP 562); its ``__dir__`` has the names too, for completion.
+    """Return a module's ``__getattr__`` (PEP 562); its ``__dir__`` has the names too, for completion.
 
     Args:
         package: the package's ``__name__``.

@@ -1,9 +1,4 @@
-"""Hidden names for what is being written, which say who writes: what a killed process left is found and removed.
-
-A name holds the kernel's boot, the process's namespace, number and start. A writer of the same machine is asked for by
-its number and start. One of another boot can only be gone where no other machine writes to the file system; elsewhere
-(a shared disk, another container), and on systems without ``/proc``, nothing can be known, and nothing is removed.
-"""
+"""Hidden names for files being written, locked by their writer; leftovers of killed processes are found and removed."""
 
 from __future__ import annotations
 
@@ -12,10 +7,12 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fastrec._core import limits
 from fastrec.errors import WriteError
 
 try:
@@ -23,49 +20,55 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_LONGEST = 120  # bytes of a name that are kept as they are: hidden names are longer, and 255 is the limit
-_HIDDEN = re.compile(
-    r"\.(?P<name>.+)\.(?P<boot>[0-9a-f]{12})-(?P<space>\d+)-(?P<pid>\d{1,9})-(?P<start>\d+)-[0-9a-f]{8}\.(?P<kind>part|old)",
-    re.DOTALL,
-)
-_SHORTENED = re.compile("~[0-9a-f]{16}$")
-# file systems that one kernel has to itself
-_LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "xfs", "zfs"}
+_HIDDEN = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
+locks: dict[Path, int] = {}  # this process's hidden files and folders, each with the descriptor of its lock
 
 
 def hidden_beside(path: Path, kind: str) -> Path:
-    """A hidden name in the same folder that nothing has yet.
+    """Return a hidden name in the same folder that nothing has yet.
 
     Args:
-        path: what is written.
+        path: the target.
         kind: ``'part'`` for what is not whole yet, ``'old'`` for what is being replaced.
     """
-    return path.with_name(f".{_short(path.name)}.{_this_process()}-{secrets.token_hex(4)}.{kind}")
+    return path.with_name(f".{_short(path.name)}.{secrets.token_hex(4)}.{kind}")
+
+
+@contextmanager
+def hidden_part(part: Path, *, folder: bool) -> Iterator[None]:
+    """Create a hidden file or folder and lock it meanwhile; at the end it is removed if it is still there."""
+    try:
+        while part not in locks:  # again if another process took it for a leftover before it was locked
+            part.mkdir(exist_ok=True) if folder else part.touch()
+            _lock(part)
+        yield
+    finally:
+        remove(part)
+        lock = locks.pop(part, -1)
+        if lock >= 0:
+            os.close(lock)
 
 
 @contextmanager
 def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """A hidden folder beside ``path`` for what is gone at the end; what killed processes left of that name goes first.
+    """Yield a hidden folder beside ``path`` for temporary files; leftovers of killed processes go first.
 
     Args:
-        path: gives the name, and the folder that it is made in, which is there.
-        made: this process's own, that it made before it began anew; None: it makes one.
+        path: gives the name, and the folder to create it in, which exists.
+        made: the folder that this process created before ``begin_anew``; None: create one.
     """
     remove_leftovers(path.parent, path.name)
-    folder = hidden_beside(path, "part") if made is None else made
-    folder.mkdir(exist_ok=made is not None)
-    try:
-        yield folder
-    finally:
-        remove(folder)
+    part = hidden_beside(path, "part") if made is None else made
+    with hidden_part(part, folder=True):
+        yield part
 
 
 @contextmanager
 def alone_at(path: Path) -> Iterator[None]:
-    """Let no other process write to ``path`` meanwhile; the kernel gives the lock back if this one dies.
+    """Keep other processes from writing to ``path``; the kernel frees the lock if this one dies.
 
     Args:
-        path: what is written; the lock is a hidden file beside it. Systems without ``flock`` have no lock.
+        path: the target; the lock is a hidden file in the same folder. Systems without ``flock`` have no lock.
 
     Raises:
         WriteError: another process is writing there, or the lock cannot be opened.
@@ -103,37 +106,39 @@ def alone_at(path: Path) -> Iterator[None]:
         os.close(held)
 
 
-def is_of_this_process(path: Path) -> bool:
-    """Whether a hidden name says that this process made it."""
-    match = _HIDDEN.fullmatch(path.name)
-    return match is not None and _this_process() == "-".join(match[n] for n in ("boot", "space", "pid", "start"))
-
-
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what writers that are gone have left; what they had moved away is put back where nothing took its place.
+    """Remove what killed writers left; a result that one had moved away returns if nothing took its place.
 
     Args:
-        folder: where they wrote to.
-        name: of what they wrote; None: whatever it was.
+        folder: where they wrote.
+        name: of the target; None: of all targets.
     """
-    for found, match in _hidden(folder, name):
-        if not _is_gone(match, folder):
+    try:
+        found = [(entry, _HIDDEN.fullmatch(entry)) for entry in os.listdir(folder) if entry.startswith(".")]
+    except OSError:
+        return
+    for entry, match in found:
+        if match is None or (name is not None and match["name"] != _short(name)):
             continue
+        target = folder / (match["name"] if name is None else name)
         if match["kind"] == "part":
-            remove(found)
-        elif name is not None or not _SHORTENED.search(match["name"]):
-            _put_back_or_remove(found, folder / (name or match["name"]))
+            _remove_if_free(folder / entry)
+        elif target.exists():
+            remove(folder / entry)
+        elif name is not None or not re.search("~[0-9a-f]{16}$", match["name"]):  # a shortened name tells no target
+            with suppress(OSError):  # another process did so, or has just written there
+                os.rename(folder / entry, target)
 
 
 def recover(path: str | Path) -> None:
-    """Put back what was at ``path`` if a writer that is gone has moved it away and put nothing in its place."""
+    """Put back what was at ``path`` if a killed writer had moved it away and put nothing in its place."""
     path = Path(os.path.realpath(path))
     if not path.exists():
         remove_leftovers(path.parent, path.name)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it, as far as it goes."""
+    """Remove a file or a whole folder; what cannot be removed stays."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -142,79 +147,44 @@ def remove(path: Path) -> None:
 
 
 def _short(name: str) -> str:
-    """A name, or of a long one the beginning and a digest: two names never come out the same."""
+    # Hidden names are longer and 255 bytes is the limit; the digest keeps long names with one beginning apart.
     encoded = os.fsencode(name)
-    return name if len(encoded) <= _LONGEST else f"{name[:20]}~{hashlib.sha256(encoded).hexdigest()[:16]}"
+    return name if len(encoded) <= 120 else f"{name[:20]}~{hashlib.sha256(encoded).hexdigest()[:16]}"
 
 
-def _hidden(folder: Path, name: str | None) -> list[tuple[Path, re.Match[str]]]:
-    short = None if name is None else _short(name)
-    start = "." if short is None else f".{short}."
-    try:
-        found = [entry for entry in os.listdir(folder) if entry.startswith(start)]
-    except OSError:
-        return []
-    matches = [(folder / entry, _HIDDEN.fullmatch(entry)) for entry in found]
-    return [(path, match) for path, match in matches if match and short in (None, match["name"])]
+def _lock(part: Path) -> None:
+    if fcntl is None:
+        locks[part] = -1
+        return
+    with suppress(FileNotFoundError):
+        lock = os.open(part, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(lock), os.stat(part)):
+                locks[part] = lock
+        finally:
+            if part not in locks:
+                os.close(lock)
 
 
-def _put_back_or_remove(old: Path, path: Path) -> None:
-    if path.exists():
-        remove(old)
-    else:
-        with suppress(OSError):  # somebody else did so, or has just written there
-            os.rename(old, path)
-
-
-def _is_gone(match: re.Match[str], folder: Path) -> bool:
-    """Whether the process that a hidden name tells of is surely gone."""
-    mine = _HIDDEN.fullmatch(f".x.{_this_process()}-00000000.part")
-    if mine is None:
-        return False
-    if match["boot"] != mine["boot"]:
-        return _is_local(folder)
-    return match["space"] == mine["space"] and not _runs(int(match["pid"]), match["start"])
-
-
-def _runs(pid: int, start: str) -> bool:
-    try:
-        os.kill(pid, 0)  # also tells of those that /proc hides from other users
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    found = _stat(pid)
-    return found is None or (found[19] == start and found[0] not in ("Z", "X"))
-
-
-def _stat(pid: int | str) -> list[str] | None:
-    """Fields of proc(5)'s stat from the third, ``state``, on; the twentieth of these is ``starttime``."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _this_process() -> str:
-    """Boot, namespace, number and start; asked for anew every time: a fork has others."""
-    stat = _stat("self")
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        space = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        stat = None
-    if stat is None:
-        return str(os.getpid())
-    return f"{hashlib.sha256(boot.encode()).hexdigest()[:12]}-{space}-{os.getpid()}-{stat[19]}"
-
-
-def _is_local(folder: Path) -> bool:
-    """Whether no other machine can write there."""
-    try:
-        device = os.stat(folder).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()]
-    except OSError:
-        return False
-    kinds = {fields[fields.index("-") + 1] for fields in mounts if fields[2] == number}
-    return bool(kinds) and kinds <= _LOCAL
+def _remove_if_free(part: Path) -> None:
+    """Remove a hidden file or folder that no process has locked, on a file system without locks what is a day old."""
+    if fcntl is not None:
+        try:
+            lock = os.open(part, os.O_RDONLY)
+        except OSError:  # gone, or another user's
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(part)  # while it is locked: a writer that has just created it waits, and creates it again
+            return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
+    with suppress(OSError):
+        if time.time() - part.stat().st_mtime > limits.LEFTOVER_AGE:
+            remove(part)

@@ -22,15 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from fastrec._core import limits
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt(3)
-_NEVER = 2**31 - 1  # the largest that mallopt takes
-_NO_LIMIT = -1  # as an unsigned number, the largest there is
-_LARGEST = 32 << 20  # the largest threshold that glibc itself would come to
-_LEFT = 512 << 20  # bytes that stay at hand for good
-_MUCH = 1 << 30  # bytes held, used or free, from which it is worth giving the free ones back
-_LARGE = 32 << 20  # a block of fewer bytes is made as it comes
-_GROWN = 256 << 20  # bytes by which a process grows before free ones among them are given back
-_PAUSE = 10.0  # seconds without use after which they are given back
 
 _lock = threading.Lock()
 _users = 0
@@ -41,7 +35,7 @@ _waiting: threading.Timer | None = None
 
 @contextmanager
 def keep_memory() -> Iterator[None]:
-    """While it lasts, features, frames and training on a CPU keep the memory they free: several calls are faster by it.
+    """Keep memory that features, frames and training on a CPU free, meanwhile: repeated calls are faster.
 
     It changes settings of the process's allocator (glibc's; elsewhere, or with ``FASTREC_KEEP_MEMORY=0``, it does
     nothing). What stays for the rest of the process: one arena for all threads, and a fixed threshold of 32 MB for
@@ -62,7 +56,7 @@ def keep_memory() -> Iterator[None]:
 
 @contextmanager
 def keeping_memory() -> Iterator[None]:
-    """Where that was asked for, freed blocks of any size are kept meanwhile, and given back 10 s after the last use.
+    """Keep freed blocks of any size, if enabled, and return them 10 s after the last use.
 
     Folds, and several frames, come one after the other: each would fetch anew what the one before has given back.
     """
@@ -79,34 +73,35 @@ def keeping_memory() -> Iterator[None]:
         if _users == 1:
             _changed = True
             libc.mallopt(_ARENA_MAX, 1)
-            libc.mallopt(_MMAP_THRESHOLD, _NEVER)
-            libc.mallopt(_TRIM_THRESHOLD, _NO_LIMIT)
+            # The largest threshold that mallopt takes: no block gets a mapping.
+            libc.mallopt(_MMAP_THRESHOLD, 2**31 - 1)
+            libc.mallopt(_TRIM_THRESHOLD, -1)
     try:
         yield
     finally:
         with _lock:
             _users -= 1
             if not _users:
-                libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
-                if libc.mallinfo2().arena > _MUCH:
-                    _waiting = threading.Timer(_PAUSE, give_back)
+                libc.mallopt(_MMAP_THRESHOLD, limits.LARGEST_MMAP_THRESHOLD)
+                if libc.mallinfo2().arena > limits.MEMORY_MUCH:
+                    _waiting = threading.Timer(limits.MEMORY_PAUSE, give_back)
                     _waiting.daemon = True
                     _waiting.start()
                 else:
-                    libc.mallopt(_TRIM_THRESHOLD, _LEFT)
+                    libc.mallopt(_TRIM_THRESHOLD, limits.MEMORY_LEFT)
 
 
 def give_back() -> None:
-    """Give back at once what is kept for the next call, but for 512 MB; nothing where a call is under way."""
+    """Return at once what is kept for the next call, except 512 MB; nothing during a call."""
     libc = _glibc()
     with _lock:
         if libc is not None and _changed and not _users:
-            libc.mallopt(_TRIM_THRESHOLD, _LEFT)
-            libc.malloc_trim(_LEFT)
+            libc.mallopt(_TRIM_THRESHOLD, limits.MEMORY_LEFT)
+            libc.malloc_trim(limits.MEMORY_LEFT)
 
 
 def give_all_back() -> None:
-    """Give back all that is free: between stages of a work that memory is short for."""
+    """Return all free memory to the system: between stages that need much."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     libc = _glibc()
@@ -115,7 +110,7 @@ def give_all_back() -> None:
 
 
 class Growth:
-    """Gives free memory back whenever the process has grown by so much since it last did.
+    """Watch that returns free memory whenever the process has grown by a given size.
 
     Of long work that makes and frees large blocks, with small ones between them that stay (a number for each batch):
     glibc then finds no place for a large block among what is free, takes more from the system, and never gives it back.
@@ -124,11 +119,11 @@ class Growth:
         much: bytes.
     """
 
-    def __init__(self, much: int = _GROWN) -> None:
+    def __init__(self, much: int = limits.MEMORY_GROWN) -> None:
         self.much, self.least = much, held()
 
     def check(self) -> None:
-        """Look, and give back."""
+        """Check the size and return memory."""
         if held() - self.least > self.much:
             libc = _glibc()
             if libc is not None:
@@ -137,7 +132,7 @@ class Growth:
 
 
 def held() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not tell."""
+    """Return the bytes of memory that this process holds; 0 if the system does not tell."""
     if _glibc() is None:
         return 0
     with open("/proc/self/statm") as file:
@@ -145,20 +140,20 @@ def held() -> int:
 
 
 def make_room(size: int, before: int) -> None:
-    """Give freed memory back before a block of ``size`` bytes is made, if much of it came up since.
+    """Return freed memory before a block of ``size`` bytes is allocated, if much came up since.
 
     Args:
         size: bytes.
         before: what was ``held`` when the work began whose freed memory this is.
     """
     libc = _glibc()
-    if libc is not None and size >= _LARGE and held() - before > size // 8:
+    if libc is not None and size >= limits.MEMORY_BLOCK and held() - before > size // 8:
         pa.default_memory_pool().release_unused()
         libc.malloc_trim(0)
 
 
 def _after_fork() -> None:
-    """A child has no timer, and the lock may have been another thread's."""
+    """Reset timer and lock: a child has no timer, and the lock may be held by another thread."""
     global _lock, _users, _waiting
     _lock, _users, _waiting = threading.Lock(), 0, None
 
@@ -168,7 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Usage(ctypes.Structure):
-    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out."""
+    """Fields of mallinfo2(3); ``arena``: bytes fetched from the system except for separate blocks."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in ("arena", *map("word{}".format, range(9))))
 

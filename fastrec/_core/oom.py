@@ -1,4 +1,4 @@
-"""Out of memory: an error that says what was being done, how much it wanted, what is free, and what to lower."""
+"""Errors of missing memory that tell the task, the requested and the free size, and what to lower."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def naming_out_of_memory(
     device: torch.device | str | None = None,
     need: int | None = None,
 ) -> Iterator[None]:
-    """Whatever runs out of memory inside says so with a ``DeviceMemoryError``.
+    """Raise a ``DeviceMemoryError`` if anything inside runs out of memory.
 
     Of several around one another the innermost speaks: it knows best what was being done.
 
@@ -63,7 +63,7 @@ def naming_out_of_memory(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of torch, numpy, RMM, cuDF, CuPy, Arrow or XGBoost says that memory did not suffice.
+    """Tell whether an error of torch, numpy, RMM, cuDF, CuPy, Arrow or XGBoost is about memory.
 
     Args:
         error: any exception.
@@ -76,7 +76,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int] | None:
-    """Free and all memory of a device in bytes, or None where it cannot be told.
+    """Return free and total memory of a device in bytes, or None if unknown.
 
     What torch holds for later counts as taken, as it is to other libraries.
 
@@ -94,7 +94,7 @@ def free_memory(device: torch.device | str) -> tuple[int, int] | None:
 
 
 def shown_bytes(count: int) -> str:
-    """Bytes as people read them: ``'20.0 GiB'``.
+    """Format bytes for people: ``'20.0 GiB'``.
 
     Args:
         count: bytes.
@@ -121,7 +121,7 @@ def _refuse(error: Exception, what: str, remedy: str, device: torch.device, need
 
 
 def _where(error: Exception, device: torch.device | str | None) -> torch.device:
-    """The device whose memory was not enough: numpy's and torch's allocators of the host say that it was the host's."""
+    """Return the device that ran out: numpy's and torch's host allocators name the host."""
     text = str(error)
     if "DefaultCPUAllocator" in text or type(error).__module__.split(".", 1)[0] in ("numpy", "pyarrow"):
         return torch.device("cpu")
@@ -134,7 +134,7 @@ def _where(error: Exception, device: torch.device | str | None) -> torch.device:
 
 
 def _asked(error: Exception) -> int | None:
-    """Bytes that an error says were asked for."""
+    """Parse the requested bytes from an error."""
     found = _ASKED.search(str(error))
     if found is None:
         return None

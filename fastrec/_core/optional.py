@@ -26,11 +26,11 @@ def require(module: str, package: str, how: str) -> ModuleType:
 
 
 def library_of(frame: object) -> str:
-    """The name of the library that a frame's class comes from: ``'pandas'``, ``'polars'``, ``'pyarrow'``, ``'cudf'``"""
+    """Return the library of a frame's class: ``'pandas'``, ``'polars'``, ``'pyarrow'``, ``'cudf'`` …"""
     module = type(frame).__module__
     return module.split(".", 1)[0] if isinstance(module, str) else ""  # Cython's functions hold a descriptor there
 
 
 def is_dask(frame: object) -> bool:
-    """Whether it is a frame of Dask's, of pandas or cuDF partitions, or a table of ours that is split for Dask."""
+    """Tell whether it is a Dask frame of pandas or cuDF partitions, or a table split for Dask."""
     return library_of(frame) in ("dask", "dask_cudf", "dask_expr", "fastrec") and hasattr(frame, "to_delayed")

@@ -1,4 +1,4 @@
-"""The installed library as a wheel, written from its own files: no build tool, no source tree, no network is needed."""
+"""The installed library as a wheel, written from its own files without build tool or network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
 
 def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
-    """Write the code that is running as a wheel that pip installs.
+    """Write the running code as a wheel that pip installs.
 
     Args:
         folder: where to; it is there.
@@ -35,7 +35,10 @@ def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
     files[f"{about}/METADATA"] = _metadata(version).encode()
     files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: fastrec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{about}/entry_points.txt"] = b"[console_scripts]\nfastrec = fastrec.cli:main\n"
-    record = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
+    record = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
+        for name, content in files.items()
+    ]
     files[f"{about}/RECORD"] = "\n".join([*record, f"{about}/RECORD,,", ""]).encode()
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -54,8 +57,3 @@ def _metadata(version: str) -> str:
         for name, floor in part.packages.items():
             lines.append(f"Requires-Dist: {name}{f'>={floor}' if floor else ''}; extra == '{part.extra}'")
     return "\n".join([*lines, ""])
-
-
-def _digest(content: bytes) -> str:
-    """SHA-256 as a wheel's RECORD has it."""
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,4 +1,4 @@
-"""What a person sees while a long run works: bars in a terminal, plain lines elsewhere; and each stage's seconds."""
+"""Progress of a long run: bars in a terminal, plain lines elsewhere; and each stage's seconds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fastrec._core import limits
+
 Advance = Callable[[int], None]
 STAGE_NOTE = "in the stage: "
-PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
 
 
 class Stages:
-    """Times the stages of a run and shows how each gets on.
+    """Timer of the stages of a run that shows their progress.
 
     Args:
         console: where to; None: standard error.
@@ -91,19 +92,19 @@ class Stages:
 
 
 def summary(units: int | None, unit: str, seconds: float) -> str:
-    """``'203,418 rows in 2.3 s (88,443 rows/s)'``."""
+    """Return ``'203,418 rows in 2.3 s (88,443 rows/s)'``."""
     if not units:
         return f"{seconds:.1f} s"
     return f"{units:,} {unit} in {seconds:.1f} s ({units / max(seconds, 1e-9):,.0f} {unit}/s)"
 
 
 class _Bar(Progress):
-    """A bar, and what is to be seen below it."""
+    """A bar with lines below it."""
 
     stages: Stages | None = None
 
     def get_renderables(self) -> Iterator[Any]:
-        """The bar's line, and below it what the stages say."""
+        """Return the bar's line and the stages' lines."""
         yield self.make_tasks_table(self.tasks)
         if self.stages is not None and self.stages.below is not None:
             yield self.stages.below
@@ -145,7 +146,7 @@ def _lines(say: Callable[[str], None], name: str, total: int | None, unit: str) 
         nonlocal done, last
         done += units
         now = time.perf_counter()
-        if now - last < PLAIN_EVERY:
+        if now - last < limits.PLAIN_EVERY:
             return
         last = now
         rate = done / (now - start)

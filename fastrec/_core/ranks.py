@@ -1,7 +1,6 @@
-"""Processes that train together: who they are, and what they tell one another, by torch's collectives alone.
+"""Processes that train together, by torch's collectives.
 
-Every function is one that all ranks call, in the same order, unless it says otherwise. One process alone is rank 0 of
-1, and each function then returns what it was given.
+All ranks call each function in the same order; a single process is rank 0 of 1.
 """
 
 from __future__ import annotations
@@ -15,26 +14,25 @@ import torch
 import torch.distributed as group
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import FastrecError, RankError
 
 __all__ = ["agree", "all_rows", "broadcast", "is_first", "naming_lost_ranks", "on_first_rank", "rank", "summed"]
 __all__ += ["world_size"]
 
-_BUCKET = 1 << 24  # numbers that are sent at once, so that the copies take little memory
-
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """Return this process's number, from 0."""
     return group.get_rank() if _on() else 0
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """Return how many processes train together."""
     return group.get_world_size() if _on() else 1
 
 
 def is_first() -> bool:
-    """Whether this is rank 0, the one that writes files and shows progress."""
+    """Tell whether this is rank 0, the one that writes files and shows progress."""
     return rank() == 0
 
 
@@ -44,7 +42,7 @@ def _on() -> bool:
 
 @contextmanager
 def naming_lost_ranks(doing: str) -> Iterator[None]:
-    """What torch raises where another process has ended, or does not answer, as an error that says so.
+    """Turn torch's errors of a lost or hanging process into ones that say so.
 
     Args:
         doing: what for, such as ``'adding up gradients'``.
@@ -66,7 +64,7 @@ def naming_lost_ranks(doing: str) -> Iterator[None]:
 
 
 def _where(like: Tensor | None = None) -> torch.device:
-    """Where tensors have to be to be sent: NCCL sends from GPUs alone."""
+    """Return the device for sending: NCCL sends from GPUs alone."""
     if group.get_backend() == "nccl":
         own = None if like is None or like.device.type != "cuda" else like.device
         return own or torch.device("cuda", torch.cuda.current_device())
@@ -114,7 +112,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     for alike in by_kind.values():
         bucket: list[Tensor] = []
         for t in alike:
-            if bucket and sum(b.numel() for b in bucket) + t.numel() > _BUCKET:
+            if bucket and sum(b.numel() for b in bucket) + t.numel() > limits.SENT_NUMBERS:
                 yield bucket
                 bucket = []
             bucket.append(t)
@@ -128,7 +126,7 @@ def _put_back(flat: Tensor, bucket: Sequence[Tensor]) -> None:
 
 
 def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
-    """Each tensor's rows of all ranks, one rank's after the other's.
+    """Return each tensor's rows of all ranks, one rank's after the other's.
 
     Args:
         parts: ``[rows, …]`` each; the number of rows may be another on every rank.
@@ -187,7 +185,7 @@ def _short(value: Any) -> str:
 
 
 def on_first_rank(f: Callable[[], Any], doing: str) -> Any:
-    """What a function returns on rank 0, on every rank; what it raises there, every rank raises.
+    """Run a function on rank 0 and return its result on every rank; errors are raised on every rank.
 
     Args:
         f: called on rank 0 alone; its result is to be picklable and small.

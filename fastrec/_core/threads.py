@@ -1,4 +1,4 @@
-"""The same work on several columns at once."""
+"""Work on several columns in parallel."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["few_rows", "half_the_threads", "on_one_thread", "run_parallel", "shared_out"]
+from fastrec._core import limits
 
-_PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it saves
+__all__ = ["few_rows", "half_the_threads", "on_one_thread", "run_parallel", "shared_out"]
 
 
 def few_rows(rows: int) -> bool:
-    """Whether there are too few rows for several threads to be worth it."""
-    return rows < _PARALLEL_FROM
+    """Tell whether there are too few rows for several threads."""
+    return rows < limits.PARALLEL_ROWS
 
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """While it lasts, torch works on the calling thread alone; then it has as many threads as before.
+    """Restrict torch to the calling thread meanwhile.
 
     Pieces of some ten thousand rows wake torch's other threads for less work than waking them costs, and on a busy
     machine this thread then waits until each of them has had its turn.
@@ -31,7 +31,7 @@ def on_one_thread() -> Iterator[None]:
 
 
 def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) -> list[Any]:
-    """``[task(x) for x in over]``, on as many threads as torch may use where there are rows enough to be worth it."""
+    """Return ``[task(x) for x in over]``, on torch's number of threads if there are rows enough."""
     items, threads = list(over), torch.get_num_threads()
     if threads < 2 or few_rows(rows) or len(items) < 2:
         return [task(x) for x in items]
@@ -41,7 +41,7 @@ def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) 
 
 @contextmanager
 def shared_out(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool among whose workers torch's threads are shared out; the caller has as many as before when it is closed.
+    """Return a pool whose workers share torch's threads; closing it restores the caller's number.
 
     A task with as many threads of its own as there are cores would only wait for the others' cores.
 
@@ -62,7 +62,7 @@ def shared_out(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 @contextmanager
 def half_the_threads() -> Iterator[None]:
-    """Half of the threads for torch, here and in threads that begin meanwhile: for two that work side by side.
+    """Halve torch's threads meanwhile, here and in new threads: for two that work side by side.
 
     More threads than free cores is much worse than fewer: each parallel step then waits for the thread without a core.
     """

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from rich.table import Table as RichTable
 
-from fastrec._core.progress import PLAIN_EVERY, Stages
+from fastrec._core import limits
+from fastrec._core.progress import Stages
 from fastrec.errors import FastrecError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class LiveScores:
         """A line where there is no table: of each model's last fold, of others one in ten seconds."""
         (score, folds), total = self.scores[name], len(self.made.folds)
         now = time.perf_counter()
-        if self.stages.has_bars or (folds < total and now - self._last < PLAIN_EVERY):
+        if self.stages.has_bars or (folds < total and now - self._last < limits.PLAIN_EVERY):
             return
         self._last = now
         self.stages.say(f"  {name}: {self.metric.name} {score:.5f} after {folds} of {total} folds")

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features.selectors import Selector
-from fastrec.segments.order import SMALL
 from fastrec.table import Column, Table
 
 
@@ -90,7 +90,7 @@ def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
     """Return order columns as sortable tensors: integers and times exactly, floats as they are."""
-    if len(table) > SMALL:  # the keys of a large table cost more memory than computing them again costs time
+    if len(table) > limits.REQUEST_ROWS:  # large: computing again costs less than memory
         return [_order_key(table, name) for name in names]
     return [table.remember(("order", n), [n], partial(_order_key, table, n)) for n in names]
 

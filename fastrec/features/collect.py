@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.earlier import Earlier, earlier_events
+from fastrec.features._engine.earlier import EarlierEvents, earlier_events
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names
 from fastrec.table import Column, Table
@@ -95,7 +95,7 @@ class Collect(Grouped):
             result[name] = Column("list", offsets, name=name, elements=source[name_of(col)].take(events))
         return result
 
-    def _lists(self, found: Earlier) -> tuple[torch.Tensor, torch.Tensor]:
+    def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)

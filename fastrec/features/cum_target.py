@@ -11,7 +11,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
-from fastrec.features._engine.running import Clock, Earlier, TimeRanks, decay
+from fastrec.features._engine.running import Clock, EarlierRows, TimeRanks, decay
 from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
@@ -264,7 +264,7 @@ class CumTarget(Fitted):
         """Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells."""
         ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
-        every, one = Earlier.of(ranks), torch.ones_like(ranks.rank)
+        every, one = EarlierRows.of(ranks), torch.ones_like(ranks.rank)
         totals = [self._before(every, w, y, clock) for w, y in counted]
         if past is not None:
             totals = [self._longer(t, s, one, past[1], clock) for t, s in zip(totals, past[0]["total"], strict=True)]
@@ -272,7 +272,7 @@ class CumTarget(Fitted):
         result = {}
         for c, col in enumerate(as_list(self.cols)):
             coded = table.coded(names_of(col))
-            earlier, missing = Earlier.of(ranks, coded.codes), coded.codes == 0
+            earlier, missing = EarlierRows.of(ranks, coded.codes), coded.codes == 0
             there = None if past is None else coded.recode(past[0]["keys"][c])
             for t, ((w, y), prior) in enumerate(zip(counted, priors, strict=True)):
                 found = self._before(earlier, w, y, clock)
@@ -284,7 +284,7 @@ class CumTarget(Fitted):
         return {n: result[n] for n in self.outputs}
 
     def _before(
-        self, earlier: Earlier, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
+        self, earlier: EarlierRows, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return count, sum (float64 ``[n]``) and age of the last one, over the rows before each row."""
         if clock is None and bool((weight == 1).all()):  # counts of equal weights need no sums

@@ -7,12 +7,13 @@ from typing import Literal
 
 import torch
 
+from fastrec._core import limits
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, check_choices, name_of, number_of
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
-from fastrec.segments.order import PAIRS, run_starts
+from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
@@ -104,7 +105,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):
         return count
-    if len(count) <= PAIRS:  # few rows: comparing all pairs takes less than the sorts
+    if len(count) <= limits.PAIRED_ROWS:
         rank, known = groups.sort(torch.where(known, values, torch.inf)), groups.sort(known)
         before = (groups.codes[:, None] == groups.codes) & known & (rank < rank[:, None])
         return groups.unsort(before.tril_(-1).sum(1))

@@ -1,13 +1,4 @@
-"""When one machine or one device is too small: Dask frames, several processes, tables larger than a device.
-
-``distributed`` trains a Learner on the processes that ``torchrun`` has started (``fastrec.training`` has how);
-``join_ranks`` gives each its GPU; ``training_on_ranks`` lets estimators start such processes for their nets.
-``dask_cluster`` starts Dask workers here or finds others; ``frame_from_dask`` makes streamed batches of a Dask frame,
-``fit_on_dask`` and ``predict_on_dask`` an ``XGBRanker`` over its workers (``FeatureSet`` takes Dask frames itself).
-``external_matrix`` hands Parquet files larger than memory to XGBoost, ``fit_on_parts`` an ``XGBRanker``'s lists part by
-part; ``write_predictions`` predicts such files. ``keep_memory`` keeps freed memory for the next column, ``share_pool``
-gives torch and RAPIDS one pool.
-"""
+"""Dask frames, several processes, tables larger than a device or memory."""
 
 from fastrec._core.device import share_pool
 from fastrec._core.malloc import keep_memory

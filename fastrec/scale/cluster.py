@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastrec._core import limits
 from fastrec._core.leftovers import working_folder
 from fastrec._core.optional import require
 from fastrec.errors import DataError
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
     from fastrec.table import Table
 
 INSTALL = "pip install 'fastrec-tabular[scale]'"
-_PARTS = 2  # partitions for each worker: the second is read while the first is worked on
 
 
 @contextmanager
 def dask_cluster(scheduler: str) -> Iterator[Client]:
-    """A client of a cluster; one of this machine's own processes is closed at the end.
+    """Yield a client of a cluster; one of this machine's processes is closed at the end.
 
     Args:
         scheduler: ``tcp://host:port`` (or ``tls://…``), or ``local:N`` for N worker processes here.
@@ -55,7 +55,7 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
-    """What makes partitions of tables, which the workers of a cluster read from a folder; None without a scheduler.
+    """Return a function that partitions tables into files for the workers of a cluster; None without a scheduler.
 
     Args:
         scheduler: see ``dask_cluster``; None: none.
@@ -73,4 +73,4 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
         above = beside.resolve().parent
         above.mkdir(parents=True, exist_ok=True)
         with working_folder(above / f"{beside.name}.rows") as folder:
-            yield splitter(folder, _PARTS * workers)
+            yield splitter(folder, limits.PARTS_A_WORKER * workers)

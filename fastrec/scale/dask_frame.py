@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.optional import is_dask, require
 from fastrec.errors import DataError
@@ -15,8 +16,6 @@ from fastrec.features import FeatureSet
 from fastrec.scale.cluster import INSTALL
 from fastrec.table import Table
 from fastrec.tabular import ParquetFrame
-
-_GROUP = 65_536  # rows of a row group: many are mixed in a stream's buffer
 
 
 def frame_from_dask(
@@ -80,4 +79,4 @@ def _written(frame: Any, folder: Path, names: Sequence[str]) -> Path:
 
 
 def _write(part: Any, path: str) -> None:
-    pq.write_table(Table.read(part).to_arrow(), path, row_group_size=_GROUP)
+    pq.write_table(Table.read(part).to_arrow(), path, row_group_size=limits.ROW_GROUP)

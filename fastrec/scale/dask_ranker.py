@@ -75,7 +75,7 @@ def fit_on_dask(
     made = [task(_sides, table, ranker.fresh(), list(columns), target, groups) for table in buckets]
     # A bucket a worker: XGBoost would put two on one worker into order anew, at the cost of a copy.
     kept = [client.compute(m, workers=[w], allow_other_workers=True) for m, w in zip(made, workers, strict=False)]
-    if not sum(client.gather([client.submit(_rows_in, sides) for sides in kept])):
+    if not sum(client.gather([client.submit(lambda sides: len(sides[0]), sides) for sides in kept])):
         raise DataError(
             f"{ranker.name} has no list to learn from",
             remedy="Give lists of two candidates or more, one of them relevant",
@@ -99,7 +99,7 @@ def fit_on_dask(
 
 
 def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
-    """Scores of a Dask frame's rows, worked out partition by partition when they are asked for.
+    """Predict scores of a Dask frame's rows, partition by partition when they are computed.
 
     Args:
         ranker: a fitted ranker.
@@ -122,7 +122,7 @@ def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
 
 
 def current_client() -> Client:
-    """The client of the cluster that is in use.
+    """Return the client of the cluster in use.
 
     Raises:
         DataError: there is none.
@@ -148,7 +148,7 @@ def _check_frame(frame: Any) -> None:
 def _sides(
     table: Table, ranker: XGBRanker, columns: list[str], target: str, groups: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A bucket's rows to learn from, and those to stop by."""
+    """Split a bucket's rows into those to train on and those for early stopping."""
     ids = table[groups].integer()
     order = torch.argsort(ids, stable=True)
     table = table.take(order)
@@ -172,7 +172,7 @@ def _refuse_text(table: Table, columns: Sequence[str]) -> None:
 
 
 def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows as XGBoost's workers take them; None: no rows."""
+    """Return rows as XGBoost's workers take them; None: no rows."""
     import pandas as pd
 
     if rows is None:
@@ -188,10 +188,6 @@ def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> 
 
 def _starts(ranker: XGBRanker) -> list[str]:
     return [ranker.margin] if ranker.margin else []
-
-
-def _rows_in(sides: tuple[pd.DataFrame, pd.DataFrame]) -> int:
-    return len(sides[0])
 
 
 def _scores(part: pd.DataFrame, ranker: XGBRanker) -> pd.Series:

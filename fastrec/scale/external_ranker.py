@@ -1,4 +1,4 @@
-"""``fit_on_parts``: an ``XGBRanker`` of lists that are more than memory holds, part by part from where they lie."""
+"""``fit_on_parts``: an ``XGBRanker`` of lists larger than memory, read part by part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastrec.validate import Lists, whole_lists
 def fit_on_parts(
     ranker: XGBRanker, parts: Sequence[Callable[[], Lists]], cache: str | Path, *, seed: int = 0
 ) -> XGBRanker:
-    """Grow a ranker's trees from lists that are read a part at a time, by XGBoost's external memory.
+    """Grow a ranker's trees from lists read a part at a time, by XGBoost's external memory.
 
     The trees are those of ``ranker.fit`` on all lists, but for the bins of numbers, which are found part by part.
 
@@ -67,7 +67,7 @@ def fit_on_parts(
 
 
 def _inputs(ranker: XGBRanker, parts: Sequence[Callable[[], Lists]]) -> TreeInputs:
-    """The columns, and the codes of the values that categories have in any part."""
+    """Return the columns, with the codes of the values that categories have in any part."""
     values: dict[str, list[pa.Array]] = {}
     names: list[str] = []
     for lists in _teaching(parts):

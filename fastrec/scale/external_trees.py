@@ -1,8 +1,6 @@
-"""``external_matrix``: Parquet files larger than memory as what XGBoost grows trees from.
+"""``external_matrix``.
 
-XGBoost's own external memory: it asks for the rows batch by batch, twice at first (bins, then rows as bins), and keeps
-these in files of its own, which it reads again for every level of a tree. What is in memory is a batch, a page of the
-files, and the gradients: some tens of bytes a row.
+Parquet files larger than memory for XGBoost, which keeps bins in files and reads them again for every level of a tree.
 """
 
 from __future__ import annotations
@@ -15,13 +13,12 @@ import numpy as np
 import torch
 import xgboost as xgb
 
+from fastrec._core import limits
 from fastrec._core.malloc import give_all_back
 from fastrec.errors import DataError, MissingPackageError
 from fastrec.tabular import ParquetFrame
 
 __all__ = ["external_matrix", "tree_values"]
-
-BATCH_ROWS = 65_536
 
 
 def external_matrix(
@@ -32,9 +29,9 @@ def external_matrix(
     lists: str | None = None,
     ref: xgb.DMatrix | None = None,
     max_bin: int = 256,
-    batch_rows: int = BATCH_ROWS,
+    batch_rows: int = limits.BATCH_ROWS,
 ) -> xgb.ExtMemQuantileDMatrix:
-    """The rows of a ``ParquetFrame`` for ``xgboost.train``, in files beside it and not in memory.
+    """Pass the rows of a ``ParquetFrame`` to ``xgboost.train`` in files instead of memory.
 
     Args:
         frame: its categories become categories of XGBoost (missing and unseen values are missing), its numbers numbers;
@@ -78,7 +75,7 @@ def external_matrix(
 
 
 def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
-    """A batch as trees take it: float32 ``[n, columns]``, categories by code less one, NaN where missing.
+    """Return a batch as trees take it: float32 ``[n, columns]``, categories by code less one, NaN where missing.
 
     Args:
         x_cat: codes ``[n, categories]``, 0 where missing or unseen.
@@ -89,7 +86,7 @@ def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
 
 
 def tree_columns(frame: ParquetFrame) -> tuple[list[str], list[str]]:
-    """Names and XGBoost's types of the columns of ``tree_values``."""
+    """Return names and XGBoost's types of the columns of ``tree_values``."""
     from fastrec.estimators._xgb_calls import names_for_xgboost
 
     cats, conts = list(frame.recipe.cat_names), list(frame.recipe.conts)
@@ -120,13 +117,13 @@ class TurnIterator(xgb.DataIter):
         super().__init__(cache_prefix=cache, release_data=True)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start again."""
         if self._batches is not None:
             self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
         self._batches = self._begin()
 
     def next(self, input_data: Any) -> bool:
-        """Hand over the next batch; whether there was one."""
+        """Pass on the next batch, and tell whether there was one."""
         if self._batches is None:
             self.reset()
         assert self._batches is not None
@@ -137,7 +134,7 @@ class TurnIterator(xgb.DataIter):
 
 
 class _RowsInTurn(TurnIterator):
-    """A frame's batches, a list never cut in two."""
+    """A frame's batches; no list is cut in two."""
 
     def __init__(self, loader: Any, frame: ParquetFrame, cache: str, lists: int | None) -> None:
         self.loader, self.lists = loader, lists
@@ -171,5 +168,4 @@ class _RowsInTurn(TurnIterator):
 
     @staticmethod
     def _numbered(ids: np.ndarray, before: int) -> np.ndarray:
-        """Lists numbered in their order: XGBoost wants ascending ones."""
         return before + np.append(0, np.cumsum(np.diff(ids) != 0))

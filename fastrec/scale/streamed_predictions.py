@@ -1,4 +1,4 @@
-"""``write_predictions``: predictions of Parquet files larger than memory, written as they come."""
+"""``write_predictions``: predictions of Parquet files larger than memory, written batch by batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 import xgboost as xgb
 from fastai.learner import Learner
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
-from fastrec.scale.external_trees import BATCH_ROWS, tree_columns, tree_values
+from fastrec.scale.external_trees import tree_columns, tree_values
 from fastrec.tabular import ParquetFrame
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.loader import StreamLoader
@@ -27,7 +28,7 @@ def write_predictions(
     out: str | Path,
     *,
     ids: Sequence[str] = (),
-    bs: int = BATCH_ROWS,
+    bs: int = limits.BATCH_ROWS,
 ) -> int:
     """Predict the rows of Parquet files and write a Parquet file beside them, a batch at a time.
 
@@ -96,15 +97,14 @@ def _of_trees(booster: xgb.Booster, frame: ParquetFrame) -> Callable[[torch.Tens
 
 
 class _Following:
-    """Some columns of files, as many rows of them as are asked for."""
+    """Columns of files, read as many rows at a time as requested."""
 
     def __init__(self, paths: Paths, names: list[str]) -> None:
         source = ParquetSource(paths, names)
-        self._blocks = (block.select(names) for _, block in source.scan(BATCH_ROWS, names))
+        self._blocks = (block.select(names) for _, block in source.scan(limits.BATCH_ROWS, names))
         self._waiting: list[pa.Table] = []
 
     def take(self, rows: int) -> list[pa.ChunkedArray]:
-        """The columns of the next rows, of which there are so many."""
         while sum(map(len, self._waiting)) < rows:
             self._waiting.append(next(self._blocks))
         whole = pa.concat_tables(self._waiting)

@@ -1,8 +1,6 @@
-"""Codes and an order → sums, shifts, ranks, windows: the few kernels that all features share.
+"""Kernels that all features share: sums by code; shifts, ranks, sums and windows in ordered groups.
 
-In: int64 codes ``[n]`` and columns to order by. Out: tensors ``[n]`` or ``[codes]``. ``reduce.py`` sums over codes,
-``order.py`` sorts rows of groups and shifts, ranks and adds up within them, ``windows.py`` looks back over a span,
-``as_of_join.py`` finds the last event before a row, ``compiled.py`` does the same by compiled loops where they pay.
+In: int64 codes ``[n]`` and columns to order by.
 """
 
 from fastrec.segments.as_of_join import as_of

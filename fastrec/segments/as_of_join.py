@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.segments.compiled import last_before, worth
-from fastrec.segments.order import SMALL, Groups, float_order, lexical_order
+from fastrec.segments.order import Groups, float_order, lexical_order
 
 
 def as_of(
@@ -19,7 +20,7 @@ def as_of(
     *,
     inclusive: bool = False,
 ) -> tuple[torch.Tensor, Groups]:
-    """For each query row, the last event of the same group that is strictly earlier.
+    """Find each query row's last event of the same group that is strictly earlier.
 
     Args:
         codes: the queries' groups, int64 ``[q]``; 0 = in no group.
@@ -56,15 +57,15 @@ def as_of(
 
 
 def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
-    """Whether rows and events (``[q]``, ``[e]``) are so few that what each call costs counts."""
-    return codes.shape[0] + event_codes.shape[0] <= SMALL and not codes.is_cuda
+    """Tell whether rows and events (``[q]``, ``[e]``) are so few that the cost per call matters."""
+    return codes.shape[0] + event_codes.shape[0] <= limits.REQUEST_ROWS and not codes.is_cuda
 
 
 class FewMerged:
-    """A request's rows and events in one order, from which ``as_of`` follows for all events or for some of them.
+    """A request's rows and events in one order, for ``as_of`` over all events or some of them.
 
     Args:
-        codes, order, event_codes, event_order, inclusive: see ``as_of``; no more than ``SMALL`` of both, on the CPU.
+        codes, order, event_codes, event_order, inclusive: see ``as_of``; ``REQUEST_ROWS`` at most, on the CPU.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class FewMerged:
         self.codes, self.theirs = codes.numpy(), event_codes.numpy()[self.events]
 
     def last(self, counted: np.ndarray | None = None) -> tuple[torch.Tensor, Groups]:
-        """What ``as_of`` returns, as if there were no events but those counted (bool ``[e]``; None: all)."""
+        """Return what ``as_of`` does with the counted events only (bool ``[e]``; None: all)."""
         events, theirs, before = self.events, self.theirs, self.before
         if counted is not None:
             kept = counted[events]
@@ -113,7 +114,7 @@ def _by_sorting_events(
     *,
     inclusive: bool,
 ) -> tuple[torch.Tensor, Groups] | None:
-    """``as_of`` by sorting the events alone; None where there is no compiler."""
+    """Compute ``as_of`` by sorting the events alone; None without a compiler."""
     if codes.device.type != "cpu" or not len(event_codes) or not worth(len(codes) + len(event_codes)):
         return None
     pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
@@ -125,7 +126,7 @@ def _by_sorting_events(
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two order keys as int64 that compare as the numbers do, NaN last."""
+    """Return two order keys as int64 that compare as the numbers do, NaN last."""
     kind = torch.result_type(a, b)
     if not kind.is_floating_point:
         return a.long(), b.long()

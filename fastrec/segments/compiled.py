@@ -7,21 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, groups, shared, view
 
-_WORTH = 1 << 18  # rows: fewer take torch some milliseconds, and the compiler seconds, once
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
-_LEAST_BUCKETS = 1 << 10
-_EVENTS_A_BUCKET = 4
 
 
 def worth(rows: int) -> bool:
-    """Whether compiled loops are to be used for so many rows."""
-    return rows >= _WORTH and compiled(rows)
+    """Tell whether compiled loops pay for so many rows."""
+    return rows >= limits.COMPILED_ROWS and compiled(rows)
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
-    """Ranks where each group's rows stand together, groups ascend and are small, as an item's list in most logs.
+    """Rank rows whose groups are contiguous, ascending and small, as an item's list in most logs.
 
     Args:
         values: float64 or int64 ``[n]``.
@@ -41,7 +39,7 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
 
 
 def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: bool) -> Tensor:
-    """For each row the place of the last event of its group that is before it.
+    """Find the place of the last event of each row's group that is before it.
 
     Args:
         keys: the rows' groups (0 = none) and order keys, int64 ``[q]`` each.
@@ -52,18 +50,20 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
         int64 ``[q]``, -1 where there is none.
     """
     highest = max(int(events[0][-1]) - 1, 0)
-    shift = max(0, highest.bit_length() - max(len(events[0]) // _EVENTS_A_BUCKET, _LEAST_BUCKETS).bit_length())
+    shift = max(
+        0, highest.bit_length() - max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS).bit_length()
+    )
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
+    # Buckets bound the search of each row to a few events.
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
-    given = (*map(view, map(_as_matrix, (keys, events))), shift, view(starts))
+    given = (
+        *map(view, (k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k)) for k in (keys, events))),
+        shift,
+        view(starts),
+    )
     shared(groups().last_before, *given, strict, view(found), numbers=len(found))
     return found
-
-
-def _as_matrix(keys: Sequence[Tensor]) -> Tensor:
-    """``[k, n]``; one key alone is not copied."""
-    return keys[0].contiguous()[None] if len(keys) == 1 else torch.stack(list(keys))
 
 
 def _can_compile(values: Tensor, dtypes: Sequence[torch.dtype]) -> bool:

@@ -1,6 +1,6 @@
-"""The segment kernels that features share: reductions by code; shifts, running sums and ranks inside ordered groups.
+"""Shifts, running sums and ranks inside ordered groups, in plain torch for CPU and GPU.
 
-All are plain torch and run unchanged on a CPU or a GPU. Codes are int64 ``[n]`` in ``0 … size - 1``.
+Codes are int64 ``[n]`` in ``0 … size - 1``.
 """
 
 from __future__ import annotations
@@ -12,26 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.segments.compiled import rank_small_groups
 from fastrec.table.coding import sort_rows
 
-_ALL_BUT_SIGN = (1 << 63) - 1
-
-
-_FEW = 16  # rows of a group beyond this place are worth being picked out
-
-
-SMALL = 1 << 11  # rows of a request: numpy's fixed cost of a call is a fifth of torch's
-
-
-PAIRS = 1 << 7  # rows of a request's list: all pairs of them are compared in the time of a few calls
-
-
-_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU: they stay in the cache
-
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The stable permutation that sorts rows by the first key, then the second, and so on.
+    """Return the stable permutation that sorts rows by the first key, then the second, and so on.
 
     Args:
         keys: numbers ``[n]`` each, one or more; NaN sorts last.
@@ -39,7 +26,7 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     Returns:
         int64 ``[n]``, or None where the rows are in that order already (nothing is sorted again).
     """
-    if len(keys[0]) <= SMALL and keys[0].device.type == "cpu":
+    if len(keys[0]) <= limits.REQUEST_ROWS and keys[0].device.type == "cpu":
         order = np.lexsort([key.numpy() for key in reversed(keys)])
         return None if (order[1:] > order[:-1]).all() else torch.from_numpy(order)
     keys = [_as_integer(key) for key in keys]
@@ -54,29 +41,22 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _as_integer(key: torch.Tensor) -> torch.Tensor:
-    """A key as int64 in the same order, NaN last; integers sort faster, and small ones several times faster."""
+    """Return a key as int64 in the same order, NaN last; integers sort faster, small ones several times."""
     if not key.is_floating_point():
         return key.long()
     key = key.double()
-    scaled = _as_decimal(key)
-    if scaled is not None:
-        return scaled
+    # Whole numbers, or numbers with two decimals (prices); a few rows tell if a look at all of them pays.
+    for scale in (1, 100):
+        if _scaled(key[:1000], scale) is not None and (scaled := _scaled(key, scale)) is not None:
+            return scaled
     return float_order(key)
 
 
 def float_order(key: torch.Tensor) -> torch.Tensor:
-    """float64 as int64 in the same order, NaN last."""
+    """Return float64 as int64 in the same order, NaN last."""
     bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
-    return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
-
-
-def _as_decimal(key: torch.Tensor) -> torch.Tensor | None:
-    """Floats that are whole numbers, or were written with two decimals (prices), as whole numbers; others: None."""
-    for scale in (1, 100):
-        # A few rows say whether it is worth a look at all of them.
-        if _scaled(key[:1000], scale) is not None:
-            return _scaled(key, scale)
-    return None
+    # Negative floats rise as their bits fall: all bits but the sign are flipped.
+    return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ ((1 << 63) - 1), bits))
 
 
 def _scaled(key: torch.Tensor, scale: int) -> torch.Tensor | None:
@@ -100,7 +80,7 @@ def _in_order(keys: Sequence[torch.Tensor]) -> bool:
 
 
 def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Integer keys as one int64 where their ranges fit, else None."""
+    """Return integer keys as one int64 if their ranges fit, else None."""
     if len(keys) == 1 or not len(keys[0]):
         return keys[0]
     bounds = [[int(v) for v in torch.aminmax(key)] for key in keys]
@@ -113,18 +93,18 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def run_starts(first: torch.Tensor) -> torch.Tensor:
-    """For each place the first place of its run: int64 ``[n]``; 0 before the first run.
+    """Return the first place of each place's run: int64 ``[n]``; 0 before the first run.
 
     Args:
         first: bool ``[n]``, True where a run begins.
     """
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
-    if not first.is_cuda and len(first) <= SMALL:
+    if not first.is_cuda and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))
     if first.is_cuda:
         return torch.cummax(places, 0).values if len(first) else places
-    for start in range(0, len(first), _BLOCK):
-        block = places[start : start + _BLOCK]
+    for start in range(0, len(first), limits.RUN_BLOCK):
+        block = places[start : start + limits.RUN_BLOCK]
         if start:
             block[0].clamp_(min=places[start - 1])
         block.copy_(torch.cummax(block, 0).values)
@@ -133,7 +113,7 @@ def run_starts(first: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Rows brought together by group and put in order within it.
+    """Rows sorted by group and in order within it.
 
     Args:
         order: int64 ``[n]``, the rows in sorted order; None = they are sorted already.
@@ -147,12 +127,12 @@ class Groups:
 
     @classmethod
     def of(cls, codes: torch.Tensor, *order: torch.Tensor) -> Groups:
-        """Groups of rows with equal ``codes``, ordered by the ``order`` keys, ties by row number."""
+        """Group rows by ``codes`` and order them by the ``order`` keys, ties by row number."""
         return cls.arranged(codes, lexical_order([codes, *order]))
 
     @classmethod
     def arranged(cls, codes: torch.Tensor, permutation: torch.Tensor | None) -> Groups:
-        """Groups of rows that are in order once they are permuted (int64 ``[n]``; None: as they stand)."""
+        """Group rows that a permutation (int64 ``[n]``; None: identity) puts in order."""
         codes = codes if permutation is None else codes.index_select(0, permutation)
         first = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
         first[1:] = codes[1:] != codes[:-1]
@@ -164,11 +144,11 @@ class Groups:
         return torch.arange(len(self.codes), device=self.codes.device) - self.start
 
     def sort(self, values: torch.Tensor) -> torch.Tensor:
-        """Values in row order → in sorted order."""
+        """Bring values from row order into sorted order."""
         return values if self.order is None else values.index_select(0, self.order)
 
     def unsort(self, values: torch.Tensor) -> torch.Tensor:
-        """Values in sorted order → in row order."""
+        """Bring values from sorted order into row order."""
         if self.order is None:
             return values
         if values.ndim > 1:
@@ -177,7 +157,7 @@ class Groups:
 
 
 def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
-    """The row that stands ``periods`` places before each row in its group (after it, where negative).
+    """Return the row ``periods`` places before each row in its group (after it, if negative).
 
     Returns:
         int64 ``[n]`` row numbers in the input's row order, -1 where there is none.
@@ -194,7 +174,7 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
 
 
 def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
-    """Running sum inside each group, in the group's order; no group's values touch another's rounding.
+    """Sum up inside each group in its order; no group's values affect another's rounding.
 
     Args:
         values: ``[n]`` in row order, without NaN.
@@ -223,7 +203,7 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
 
 
 def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Running sum inside each group of floats that are in its order, the place itself too; they may be overwritten.
+    """Sum up floats inside each group, each place included; the values may be overwritten.
 
     Args:
         ordered: float ``[n]`` in sorted order, without NaN.
@@ -236,10 +216,10 @@ def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
 
 
 def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Running sums of sorted rows, in place, by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
+    """Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
     step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
     while step < longest:
-        if step < _FEW:
+        if step < limits.LONG_GROUP_ROWS:
             same = groups.codes[step:] == groups.codes[:-step]
             total[step:].add_(torch.where(same, total[:-step], 0))
         else:  # fewer rows at every step
@@ -252,7 +232,7 @@ def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
 
 
 def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
-    """The latest marked row before each row in its group.
+    """Find the latest marked row before each row in its group.
 
     Args:
         marks: bool ``[n]`` in row order.
@@ -277,7 +257,7 @@ def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = Fals
 def rank_in_group(
     values: torch.Tensor, codes: torch.Tensor, *, method: str = "min", missing: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Rank of each value among its group's values, from 1, smallest first; NaN and missing values have no rank.
+    """Rank each value in its group from 1, smallest first; NaN and missing values have no rank.
 
     Args:
         values: floats or integers ``[n]``.
@@ -301,7 +281,7 @@ def rank_in_group(
     ranks = rank_small_groups(values, codes, absent, method=method)
     if ranks is not None:
         return ranks
-    if len(codes) <= PAIRS and method in ("min", "max", "average") and not codes.is_cuda:
+    if len(codes) <= limits.PAIRED_ROWS and method in ("min", "max", "average") and not codes.is_cuda:
         return _rank_by_pairs(values, codes, absent, method)
     groups = Groups.of(codes, *keys)
     del keys
@@ -329,7 +309,7 @@ def rank_in_group(
 
 
 def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tensor, method: str) -> torch.Tensor:
-    """``rank_in_group`` of a request's list: every value is compared with every other one."""
+    """Compute ``rank_in_group`` of a request's list: compare all pairs of values."""
     others = (codes[:, None] == codes) & ~absent
     ranks = []
     if method != "max":

@@ -6,12 +6,12 @@ import torch
 
 
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Rows of each code: int64 ``[size]``."""
+    """Count rows by code: int64 ``[size]``."""
     return torch.bincount(codes, minlength=size)
 
 
 def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Sum of ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
+    """Sum ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
     if (
         values.is_floating_point() and not values.is_cuda and len(values)
     ):  # bincount forgets the weights' type without rows
@@ -21,17 +21,17 @@ def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.T
 
 
 def segment_mean(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Mean of ``values`` (``[n]``) by code: float64 ``[size]``; NaN for an empty segment."""
+    """Average ``values`` (``[n]``) by code: float64 ``[size]``; NaN for an empty segment."""
     return segment_sum(values.double(), codes, size) / segment_count(codes, size)
 
 
 def segment_min(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Smallest value by code: ``[size]``; +inf (floats) or the largest integer for an empty segment."""
+    """Take the smallest value by code: ``[size]``; +inf (floats) or the largest integer for an empty segment."""
     return _reduce(values, codes, size, "amin")
 
 
 def segment_max(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Largest value by code: ``[size]``; -inf (floats) or the smallest integer for an empty segment."""
+    """Take the largest value by code: ``[size]``; -inf (floats) or the smallest integer for an empty segment."""
     return _reduce(values, codes, size, "amax")
 
 

@@ -1,8 +1,6 @@
-"""Kernels over windows of sorted rows: sums, spreads, extremes and medians of many windows at once; decayed means.
+"""Kernels over windows of sorted rows.
 
-A window is a first place and an end (the place after its last row). No kernel takes one running total from another:
-a window's value is made of its own rows alone, so that neither size nor infinity of the rows beside it can spoil it,
-and later rows cannot move its last digit. All are plain torch and run unchanged on a CPU or a GPU.
+Each value is computed from its window's rows alone, so that neither size nor infinity of other rows affects it.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ Parts = tuple[torch.Tensor, ...]
 
 
 def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> torch.Tensor:
-    """The least key that is no more than ``span`` below each key.
+    """Return the least key that is no more than ``span`` below each key.
 
     Args:
         keys: int64 or float64 ``[n]``, in the unit of ``span``.
@@ -38,7 +36,7 @@ def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> 
 
 
 def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """The first place from ``low`` on whose key is not below the bound; ``high`` if there is none before it.
+    """Find the first place from ``low`` on whose key is not below the bound; ``high`` if there is none.
 
     Args:
         keys: ``[m]``, ascending from each ``low`` up to its ``high``.
@@ -59,7 +57,7 @@ def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, 
 
 
 def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
-    """For each sorted place the first one of its group with the same key: int64 ``[n]``.
+    """Return the first place of each sorted place's group with the same key: int64 ``[n]``.
 
     Args:
         groups: the groups.
@@ -71,7 +69,7 @@ def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
 
 
 def count_before(marks: torch.Tensor) -> torch.Tensor:
-    """How many places before each are marked, and before the end: bool ``[n]`` → int64 ``[n + 1]``."""
+    """Count the marked places before each place, and before the end: bool ``[n]`` → int64 ``[n + 1]``."""
     counts = torch.zeros(len(marks) + 1, dtype=torch.int64, device=marks.device)
     torch.cumsum(marks, 0, out=counts[1:])
     return counts
@@ -80,7 +78,7 @@ def count_before(marks: torch.Tensor) -> torch.Tensor:
 def fold_windows(
     values: Parts, first: torch.Tensor, end: torch.Tensor, join: Callable[..., Parts], *, empty: float = 0.0
 ) -> Parts:
-    """What the rows of each window come to, by blocks of 1, 2, 4, … rows: those of its length's binary digits.
+    """Reduce the rows of each window by blocks of 1, 2, 4, … rows: the binary digits of its length.
 
     Takes n log w steps for windows of up to w rows, and memory for one size of block at a time.
 
@@ -112,19 +110,19 @@ def fold_windows(
 
 
 def window_sum(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Sum of the rows of each window: float64 ``[q]``, 0 where there are none. Arguments as ``fold_windows``."""
+    """Sum the rows of each window: float64 ``[q]``, 0 where there are none. Arguments as ``fold_windows``."""
     return fold_windows((values,), first, end, lambda a, b, *_: (a[0] + b[0],))[0]
 
 
 def window_extreme(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor, *, largest: bool) -> torch.Tensor:
-    """Largest or smallest row of each window: float64 ``[q]``, ∓inf where there are none. See ``fold_windows``."""
+    """Take the extreme row of each window: float64 ``[q]``, ∓inf where there are none. See ``fold_windows``."""
     pick = torch.maximum if largest else torch.minimum
     empty = -torch.inf if largest else torch.inf
     return fold_windows((values,), first, end, lambda a, b, *_: (pick(a[0], b[0]),), empty=empty)[0]
 
 
 def window_squares(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Sum of squared deviations from each window's own mean: float64 ``[q]``, NaN where a row is infinite.
+    """Sum squared deviations from each window's mean: float64 ``[q]``, NaN if a row is infinite.
 
     Blocks are joined with their means (Chan, Golub, LeVeque 1979, eq. 2.1), so that 1e8 ± 1 has a spread of 1.
     """
@@ -139,7 +137,7 @@ def window_squares(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor)
 
 
 def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Median of the rows of each window, the mean of the two middle ones of an even number; NaN without rows.
+    """Take the median of the rows of each window, of an even number the mean of the middle two; NaN if empty.
 
     Args:
         values: float64 ``[m]``, no NaN.
@@ -170,7 +168,7 @@ def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor
 
 
 def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nth: torch.Tensor) -> torch.Tensor:
-    """The ``nth`` smallest (from 0) of the ranks (int64 ``[m]``) in each window: int64 ``[q]``.
+    """Return the ``nth`` smallest (from 0) of the ranks (int64 ``[m]``) in each window: int64 ``[q]``.
 
     A wavelet matrix (Claude, Navarro, Ordóñez 2015, sec. 3), one level at a time for all windows together: rows whose
     highest binary digit is 0 go before those with a 1, every window follows to where its answer must be, and so on.
@@ -192,7 +190,7 @@ def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nt
 def decayed_sums(
     values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, half_life: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of each row and those before it in its group, weighted by ``2^(-(at - their at) / half_life)``.
+    """Sum each row and those before it in its group, weighted by ``2^(-(at - their at) / half_life)``.
 
     A scan by doubling steps (Hillis, Steele 1986): every weight is relative to the row itself and so at most 1; nothing
     overflows however long the group is, and the steps end where the weights do.

@@ -1,9 +1,5 @@
-"""Raw values of any library → named columns and codes as tensors on one device.
-
-In: pandas, polars, Arrow, cuDF frames, dicts, CSV and Parquet files. Out: ``Table`` and ``Column``; ``attach`` gives a
-user's own frame back with columns added. ``column.py`` and ``table.py`` hold the two, ``from_values.py`` makes a column
-of anything, ``from_frames.py`` columns of a frame, ``frames.py`` puts them back, ``read.py`` reads files, ``vocab.py``
-and ``keys.py`` turn values into codes, ``cudf.py`` is all that knows of cuDF.
+"""Raw values of any library → named columns and codes as tensors on one device; ``attach`` returns a user's frame with
+columns added.
 """
 
 from fastrec.table.class_list import ClassList

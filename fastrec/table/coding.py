@@ -1,7 +1,7 @@
-"""Integers as dense codes in sorted order, and the permutation that sorts rows: the two passes that all features share.
+"""Integers as dense codes in sorted order, and stable sorting.
 
-On a CPU both are one sort of 64-bit words that hold the value above and the row's number below: numpy sorts plain
-words several times faster than anything that moves row numbers about, and the result is stable by itself.
+On a CPU both sort 64-bit words of value and row number: numpy sorts plain words several times faster than it moves row
+numbers.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-_SMALL = 1 << 22  # values below this many are told apart by a table of marks
-_BITS = 63  # of a word; the sign is not used
+from fastrec._core import limits
 
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense codes of integers, in the order of their values.
+    """Code integers densely, in the order of their values.
 
     Args:
         values: int64 ``[n]``.
@@ -31,7 +30,7 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
     if missing is not None:
         values = torch.where(missing, values[int(missing.to(torch.uint8).argmin())], values)
     low, high = (int(v) for v in torch.aminmax(values))
-    if high - low < max(_SMALL, 4 * len(values)):
+    if high - low < max(limits.MARKED_VALUES, 4 * len(values)):
         return _by_marks(values, missing, low, high)
     codes, distinct = _by_sort(values, low, high)
     return (codes, distinct) if missing is None else _close_ranks(codes.sub_(1), distinct, missing)
@@ -52,7 +51,7 @@ def _by_marks(
 
 
 def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes from 1 and the distinct values, of values too far apart for a table."""
+    """Code values that are too far apart for a table: codes from 1 and the distinct values."""
     order, ordered = sort_rows(values, low, high)
     first = torch.ones(len(values), dtype=torch.bool, device=values.device)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -64,7 +63,7 @@ def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, t
 def _close_ranks(
     codes: torch.Tensor, distinct: torch.Tensor, missing: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes from 1 with those of missing rows left out, where another row does not hold the same value."""
+    """Drop the codes of missing rows that no other row has."""
     used = torch.bincount(codes[~missing], minlength=len(distinct)) > 0
     table = torch.cumsum(used, 0)
     return torch.where(missing, 0, table.index_select(0, codes)), distinct[used]
@@ -73,7 +72,7 @@ def _close_ranks(
 def sort_rows(
     values: torch.Tensor, low: int | None = None, high: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The stable permutation that sorts integers, and the sorted integers.
+    """Sort integers stably; return the permutation and the sorted integers.
 
     Args:
         values: int64 ``[n]``.
@@ -87,7 +86,8 @@ def sort_rows(
     bits = max(len(values) - 1, 1).bit_length()
     if low is None or high is None:
         low, high = (int(v) for v in torch.aminmax(values))
-    if values.is_cuda or (high - low).bit_length() + bits > _BITS:
+    # The sign bit of a word is not used.
+    if values.is_cuda or (high - low).bit_length() + bits > 63:
         ordered, order = torch.sort(values, stable=True)
         return order, ordered
     words = (values - low).numpy()

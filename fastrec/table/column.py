@@ -60,14 +60,14 @@ class Column:
         return self.values.shape[0] - (self.kind == "list")  # a tensor's own len() takes four times as long
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its values alone, as numpy's arrays: what is kept for later is made anew, a part of a tensor goes alone."""
+        """Pickle the values alone, as numpy's arrays; caches are recomputed, views are sent alone."""
         values = self.values if self.kind == "opaque" else self.values.cpu().numpy()
         missing = None if self.missing is None else self.missing.cpu().numpy()
         return _revived, (self.kind, values, self.name, missing, self.distinct, self.ordered, self.elements, self.unit,
                           self.zone)  # fmt: skip
 
     def is_missing(self) -> torch.Tensor:
-        """Bool ``[n]``: True where the value is missing."""
+        """Return bool ``[n]``: True where the value is missing."""
         if self.missing is not None:
             return self.missing
         if self.kind == "category":
@@ -79,7 +79,7 @@ class Column:
         return torch.zeros(len(self), dtype=torch.bool, device=self.values.device)
 
     def number(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """The values as floats.
+        """Return the values as floats.
 
         Args:
             dtype: a float dtype.
@@ -118,7 +118,7 @@ class Column:
         return table.to(self.values.device)[self.values.long()]
 
     def plain(self) -> Column:
-        """A category of integers or booleans that int64 holds as a number column, exactly; any other as it is."""
+        """Return a category of integers or booleans that int64 holds as a number column, any other as it is."""
         kind = self.distinct.type if self.kind == "category" else None
         if kind is None or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) or self._is_huge():
             return self
@@ -130,18 +130,17 @@ class Column:
         return Column("number", values, name=self.name, missing=missing if bool(missing.any()) else None)
 
     def _is_huge(self) -> bool:
-        """Whether a category holds integers that int64 does not."""
         huge = pa.types.is_uint64(self.distinct.type) and len(self.distinct)
         return bool(huge) and pc.max(self.distinct).as_py() >= 1 << 63
 
     def _rows_of(self, chosen: pa.Array) -> torch.Tensor:
-        """Bool ``[n]``: the rows of a category whose distinct value is chosen."""
+        """Return bool ``[n]``: the rows of a category whose distinct value is chosen."""
         table = torch.zeros(len(self.distinct) + 1, dtype=torch.bool)
         table[1:] = torch.from_numpy(np.array(chosen))
         return table.to(self.values.device)[self.values.long()]
 
     def integer(self) -> torch.Tensor:
-        """The values as int64 ``[n]``, exact to 64 bits; undefined where missing (see ``is_missing``).
+        """Return the values as exact int64 ``[n]``; undefined where missing (see ``is_missing``).
 
         Raises:
             DataError: the column holds neither integers, booleans nor times.
@@ -153,7 +152,7 @@ class Column:
         raise self._refuse("an integer or a time")
 
     def coded(self) -> Coded:
-        """The column as a key, computed once and kept: dense codes (int64 ``[n]``, 0 = missing) and distinct values.
+        """Return the column as a key, cached: dense codes (int64 ``[n]``, 0 = missing) and distinct values.
 
         Raises:
             DataError: lists, vectors and opaque columns cannot be keys.
@@ -180,19 +179,19 @@ class Column:
         return Coded(codes, Keys((kept,), (self.name,)), whole is not None)
 
     def _as_whole(self, missing: torch.Tensor) -> torch.Tensor | None:
-        """The values as int64 ``[n]``, undefined where missing; None where they are not all whole numbers."""
+        """Return int64 ``[n]``, undefined where missing; None if not all are whole numbers."""
         if not self.values.is_floating_point():
             return self.values.to(torch.int64)
         whole = self.values.to(torch.int64)  # exact wherever it is equal
         return whole if bool(((whole.to(self.values.dtype) == self.values) | missing).all()) else None
 
     def anew(self) -> Column:
-        """The same values with nothing remembered of them, in case memory that is shared was changed in place."""
+        """Return the same values without caches, in case shared memory was changed in place."""
         elements = None if self.elements is None else self.elements.anew()
         return replace(self, elements=elements)
 
     def copy(self) -> Column:
-        """The same values in memory of their own (Arrow's arrays, which nothing changes, excepted)."""
+        """Copy the values, except Arrow's arrays, which are immutable."""
         return replace(
             self,
             values=self.values if self.kind == "opaque" else self.values.clone(),
@@ -201,13 +200,13 @@ class Column:
         )
 
     def changed(self, **fields: Any) -> Column:
-        """The column with other fields: ``dataclasses.replace`` in a third of its time."""
+        """Return the column with other fields: ``dataclasses.replace`` in a third of its time."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, **fields, _cache={}, _lock=RLock())
         return made
 
     def take(self, rows: torch.Tensor) -> Column:
-        """The rows at ``rows`` (int64 ``[m]``), in that order."""
+        """Return the rows at ``rows`` (int64 ``[m]``), in that order."""
         missing = None if self.missing is None else self.missing[rows]
         if self.kind == "opaque":
             front = torch.where(rows < 0, rows + len(self), rows)  # Arrow counts from the front only
@@ -222,7 +221,7 @@ class Column:
         return self.changed(values=self.values[rows], missing=missing)
 
     def slice(self, start: int, stop: int) -> Column:
-        """Rows ``start`` up to ``stop`` (0 ≤ start ≤ stop ≤ rows); all but a list column's offsets without a copy."""
+        """Return rows ``start`` up to ``stop`` (0 ≤ start ≤ stop ≤ rows); only list offsets are copied."""
         missing = None if self.missing is None else self.missing[start:stop]
         if self.kind == "opaque":
             return replace(self, values=self.values.slice(start, stop - start), missing=missing)
@@ -233,7 +232,7 @@ class Column:
         return self.changed(values=self.values[start:stop], missing=missing)
 
     def to(self, device: DeviceLike) -> Column:
-        """The column on another device (opaque values and distinct values stay on the host)."""
+        """Return the column on another device (opaque values and distinct values stay on the host)."""
         if self.kind == "opaque" or self.values.device == device:
             return self
         device = resolve_device(device)
@@ -256,7 +255,7 @@ class Column:
         return moved
 
     def to_arrow(self) -> pa.Array:
-        """The column as an Arrow array of its natural type; missing is null."""
+        """Return the column as an Arrow array of its natural type; missing is null."""
         if self.kind == "opaque":
             return self.values
         values = self.values.cpu()
@@ -296,7 +295,7 @@ class Column:
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
-    """Codes (0 = missing) and distinct values of floats, in any order."""
+    """Return codes (0 = missing) and distinct values of floats, in any order."""
     if values.is_cuda:
         distinct, codes = torch.unique(values, return_inverse=True)
         used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)
@@ -310,12 +309,11 @@ def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Ten
 
 
 def mask_of(array: pa.Array) -> torch.Tensor | None:
-    """Bool ``[n]`` of an Arrow array's nulls, None where there are none."""
+    """Return bool ``[n]`` of an Arrow array's nulls, None if there are none."""
     return torch.from_numpy(np.array(pc.is_null(array))) if array.null_count else None
 
 
 def _revived(kind: Kind, values: Any, name: str, missing: np.ndarray | None, *others: Any) -> Column:
-    """The column that was sent from another process; it comes to the CPU."""
     values = values if kind == "opaque" else _writable(values)
     return Column(kind, values, name, None if missing is None else _writable(missing), *others)
 

@@ -1,7 +1,5 @@
-"""The type of a column in a word, and values of another type as values of it: one rule for files, frames and requests.
-
-The words are ``text``, ``number``, ``bool``, ``time`` (without a zone), ``time in Europe/Berlin``, ``clock`` (a time of
-day), ``list of text`` and so on. A run keeps them of its tables, and whatever it is given later is read by them.
+"""The type of a column in a word (``text``, ``number``, ``bool``, ``time``, ``time in Europe/Berlin``, ``clock``,
+``list of text``, …), and conversion of values to it: one rule for files, frames and requests.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _EMPTY = {"text": pa.string(), "number": pa.float64(), "bool": pa.bool_(), "cloc
 
 
 def type_of(kind: pa.DataType) -> str | None:
-    """The word for an Arrow type; None: there is none (no values, or values that are carried through)."""
+    """Return the word for an Arrow type; None: no values, or values that are carried through."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if is_text(kind):
@@ -55,7 +53,7 @@ def type_of(kind: pa.DataType) -> str | None:
 
 
 def types_of(table: pa.Table | Table) -> dict[str, str]:
-    """Column → the word for its type, of the columns that have values.
+    """Return column → the word for its type, of the columns that have values.
 
     Decimals are numbers, or text where they are integers that no number holds.
     """
@@ -76,7 +74,7 @@ def _type_of_values(values: Any) -> str | None:
 
 
 def shared_types(*tables: pa.Table | Table | None) -> dict[str, str]:
-    """Column → the type that it has in several tables of the same rows' kind, such as train and test.
+    """Return column → its common type in several tables of the same kind, such as train and test.
 
     Text and anything else is text, yes or no and numbers are numbers; else the first table decides.
     """
@@ -90,7 +88,7 @@ def shared_types(*tables: pa.Table | Table | None) -> dict[str, str]:
 
 
 def differing(*tables: pa.Table | None) -> list[str]:
-    """Columns that are text in one table and something else in another."""
+    """List columns that are text in one table and something else in another."""
     types = [types_of(t) for t in tables if t is not None]
     mixed = shared_types(*tables)
     return [n for n, k in mixed.items() if k == "text" and any(t.get(n, "text") != "text" for t in types)]
@@ -99,7 +97,7 @@ def differing(*tables: pa.Table | None) -> list[str]:
 def as_types(
     table: Table, types: Mapping[str, str], names: Sequence[str] | None = None, *, file: str | Path | None = None
 ) -> Table:
-    """A table with its columns of the types that they should have.
+    """Convert a table's columns to given types.
 
     Args:
         table: the table.
@@ -128,7 +126,7 @@ def as_types(
 def as_type(
     values: pa.Array | pa.ChunkedArray, wanted: str, *, column: str, file: str | Path | None = None
 ) -> pa.Array | pa.ChunkedArray:
-    """Values as values of a type.
+    """Convert values to a type.
 
     Args:
         values: ``[n]`` values of any type.
@@ -179,7 +177,7 @@ def as_type(
 
 
 def times_in_text(texts: pa.Array, form: str | None = None, *, zoned: bool | None = None) -> pa.Array:
-    """Text as times in microseconds; missing where it is none.
+    """Parse text as times in microseconds; missing if it is none.
 
     Args:
         texts: ``[n]``.
@@ -202,7 +200,7 @@ def times_in_text(texts: pa.Array, form: str | None = None, *, zoned: bool | Non
 
 
 def clocks_in_text(texts: pa.Array) -> pa.Array:
-    """Text such as ``7:30`` or ``07:30:15`` as times of day; missing where it is none."""
+    """Parse text such as ``7:30`` or ``07:30:15`` as times of day; missing if it is none."""
     import pandas as pd
 
     text = pd.Series(texts.to_pandas(), dtype="object").str.strip()
@@ -221,7 +219,7 @@ def _arrow_type(wanted: str) -> pa.DataType:
 
 
 def _is_value(values: pa.Array) -> pa.Array:
-    """Whether there is a value: no null, no NaN, no text that means a missing one."""
+    """Tell whether a value is there: no null, no NaN, no text that means missing."""
     if is_text(values.type):
         text = pc.utf8_trim_whitespace(values.cast(pa.string()))
         return pc.and_(values.is_valid(), pc.invert(pc.is_in(text, value_set=pa.array(MISSING_TEXT))))

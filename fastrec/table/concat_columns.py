@@ -16,7 +16,7 @@ from fastrec.table.keys import Keys
 
 
 def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
-    """Columns one below the other; those with no value at all take the others' type.
+    """Concatenate columns; those with no value at all take the others' type.
 
     Args:
         parts: at least one column.
@@ -39,7 +39,13 @@ def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
     if model.kind in ("datetime", "vector") and all(_same(p, model) for p in parts):
         return replace(model, values=torch.cat([p.values for p in parts]), missing=_stack_missing(parts))
     if model.kind == "list" and all(p.kind == "list" for p in parts):
-        return _stack_lists(parts, model, device)
+        # Each part counts its elements from 0: later offsets are shifted.
+        offsets, end = [parts[0].values[:1]], 0
+        for part in parts:
+            offsets.append(part.values[1:] + end)
+            end += int(part.values[-1])
+        elements = concat_columns([p.elements for p in parts], device)
+        return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts))
     return _stack_arrow(parts, model).to(device)
 
 
@@ -113,17 +119,8 @@ def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
     return replace(model, values=torch.cat(codes), distinct=union.columns[0], ordered=ordered)
 
 
-def _stack_lists(parts: Sequence[Column], model: Column, device: torch.device) -> Column:
-    offsets, end = [parts[0].values[:1]], 0
-    for part in parts:
-        offsets.append(part.values[1:] + end)
-        end += int(part.values[-1])
-    elements = concat_columns([p.elements for p in parts], device)
-    return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts))
-
-
 def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:
-    """What is left: times of several units or zones, huge integers beside small ones, opaque values."""
+    """Concatenate times of several units or zones, huge and small integers, opaque values."""
     joined = parts[0].to_arrow()
     for part in parts[1:]:
         array = part.to_arrow()

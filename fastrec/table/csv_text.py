@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import MissingColumnError, MissingFileError, UnreadableFileError
 
-_ROWS_AT_ONCE = 1 << 16
-
 
 def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
-    """Column names of a CSV file.
+    """Read the column names of a CSV file.
 
     Args:
         path: the file; compressed ones are recognised by their ending.
@@ -100,8 +99,8 @@ def write_text_csv(path: str | Path, table: pa.Table, *, sep: str = ",") -> None
     header = pa.table({name: pa.array([name], pa.large_string()) for name in table.column_names})
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
         file.write(_csv_lines(header, sep).encode())
-        for start in range(0, len(table), _ROWS_AT_ONCE):
-            file.write(_csv_lines(table.slice(start, _ROWS_AT_ONCE), sep).encode())
+        for start in range(0, len(table), limits.CSV_ROWS):
+            file.write(_csv_lines(table.slice(start, limits.CSV_ROWS), sep).encode())
 
 
 def _csv_lines(table: pa.Table, sep: str) -> str:

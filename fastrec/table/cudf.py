@@ -14,17 +14,13 @@ from fastrec.table.column import Column
 from fastrec.table.from_arrow import arrow_column
 
 
-def _cudf() -> Any:
-    return require("cudf", "cuDF", "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU")
-
-
 def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
-    """Columns of a cuDF frame on its GPU (names must exist)."""
+    """Read columns of a cuDF frame on its GPU (names must exist)."""
     return {name: column_of(frame[name], name=name) for name in columns}
 
 
 def column_of(series: Any, *, name: str) -> Column:
-    """One cuDF series as a column: numbers and times by DLPack, text by ``factorize`` on the GPU, the rest by Arrow."""
+    """Convert a cuDF series: numbers and times by DLPack, text by ``factorize`` on the GPU, the rest by Arrow."""
 
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
     if str(series.dtype) == "category":  # its categories keep their order
@@ -70,8 +66,8 @@ def _from_host(series: Any, *, name: str) -> Column:
 
 
 def attach(frame: Any, columns: dict[str, Column]) -> Any:
-    """The cuDF frame with columns added; its index and other columns are untouched."""
-    cudf = _cudf()
+    """Add columns to a cuDF frame; its index and other columns are untouched."""
+    cudf = require("cudf", "cuDF", "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU")
     new = frame.copy(deep=False)
     for name, column in columns.items():
         if (

@@ -20,7 +20,7 @@ __all__ = ["attach", "select_columns", "take_rows", "to_library"]
 
 
 def attach(frame: Any, columns: Mapping[str, Column]) -> Any:
-    """A frame of the same library with columns added (or replaced); index, order and other columns are untouched.
+    """Add (or replace) columns of a frame; index, order and other columns are untouched.
 
     Args:
         frame: what the user gave; it is not changed.
@@ -96,7 +96,6 @@ def _attach_pandas(frame: Any, columns: Mapping[str, Column]) -> Any:
 
 
 def _exact_numpy(column: Column) -> np.ndarray:
-    """The values as numpy: integers with missing ones as objects, since floats would not hold them all."""
     array = column.to_arrow()
     if array.null_count and pa.types.is_integer(array.type):
         return np.array(array.to_pylist(), dtype=object)
@@ -104,7 +103,7 @@ def _exact_numpy(column: Column) -> np.ndarray:
 
 
 def select_columns(frame: Any, names: Sequence[str]) -> Any:
-    """Some columns of a frame of any supported library; its index stays, even without a column.
+    """Select columns of a frame of any supported library; its index stays, even without a column.
 
     Raises:
         MissingColumnError: one of them is not there.
@@ -119,7 +118,7 @@ def select_columns(frame: Any, names: Sequence[str]) -> Any:
 
 
 def to_library(frame: Any, library: str | None) -> Any:
-    """The frame as one of ``'pandas'`` or ``'polars'``; None, or what it is already: unchanged."""
+    """Convert the frame to ``'pandas'`` or ``'polars'``; None, or its own library: unchanged."""
     if library is None or library_of(frame) == library:
         return frame
     table = Table.read(frame)
@@ -127,7 +126,7 @@ def to_library(frame: Any, library: str | None) -> Any:
 
 
 def take_rows(frame: Any, rows: torch.Tensor) -> Any:
-    """The rows (int64 ``[m]``) of a frame of any supported library, in that order, its index and dtypes kept."""
+    """Take the rows (int64 ``[m]``) of a frame of any supported library, with index and dtypes."""
     if isinstance(frame, Table):
         return frame.take(rows)
     numbers = rows.cpu().numpy()

@@ -27,7 +27,7 @@ def _vector_column(values: np.ndarray, *, name: str, missing: torch.Tensor | Non
 
 
 def _shared(values: np.ndarray) -> torch.Tensor:
-    """Numbers as a tensor, in the same memory where their type and layout allow."""
+    """Return numbers as a tensor that shares memory if type and layout allow."""
     values = np.ascontiguousarray(values.astype(_WIDE.get(values.dtype, values.dtype), copy=False))
     if not values.flags.writeable:
         values = values.copy() if values.size == 0 else np.asarray(_WritableView(values))
@@ -44,14 +44,20 @@ class _WritableView:
 
 
 def arrow_column(array: pa.Array, *, name: str) -> Column:
-    """An Arrow array as a column: numbers and times as they are, text and wide integers as codes, lists by offsets."""
+    """Convert an Arrow array: numbers and times as they are, text and wide integers as codes, lists by offsets."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _dictionary_column(array, name=name)
     if pa.types.is_null(kind):
         return Column("number", torch.full((len(array),), torch.nan, dtype=torch.float64), name=name)
-    if is_text(kind) or pa.types.is_decimal(kind) or _is_huge(array):
-        return _encode(_wide_decimals(array), name=name)
+    if (
+        is_text(kind)
+        or pa.types.is_decimal(kind)
+        or (pa.types.is_uint64(array.type) and len(array) > array.null_count and (pc.max(array).as_py() >= 1 << 63))
+    ):
+        # float64 would merge such keys: they are coded by their exact values.
+        codes, distinct = text_codes.encode(_wide_decimals(array))
+        return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return _arrow_number(array, name=name)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -116,15 +122,6 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
     return Column("category", torch.from_numpy(codes), name=name, distinct=values, ordered=ordered)
 
 
-def _encode(array: pa.Array, *, name: str) -> Column:
-    codes, distinct = text_codes.encode(array)
-    return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
-
-
-def _is_huge(array: pa.Array) -> bool:
-    return pa.types.is_uint64(array.type) and len(array) > array.null_count and pc.max(array).as_py() >= 1 << 63
-
-
 def _date_as_time(array: pa.Array) -> pa.Array:
     if pa.types.is_date(array.type):
         return array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms"))
@@ -132,12 +129,11 @@ def _date_as_time(array: pa.Array) -> pa.Array:
 
 
 def _wide_decimals(values: pa.Array) -> pa.Array:
-    """Decimals of 32 and of 64 bits, for which Arrow has few kernels, as those of 128."""
     kind = values.type
     narrow = pa.types.is_decimal(kind) and kind.bit_width < 128
     return values.cast(pa.decimal128(kind.precision, kind.scale)) if narrow else values
 
 
 def _plain_zero(values: pa.Array) -> pa.Array:
-    """Floats without negative zeros, which would be a second key for the same number."""
+    """Replace negative zeros, which would be a second key for the same number."""
     return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values

@@ -21,7 +21,7 @@ __all__ = ["column_names", "read_columns"]
 def read_columns(
     source: Any, columns: Sequence[str] | None = None, *, types: Mapping[str, pa.DataType] | None = None
 ) -> dict[str, Column]:
-    """Columns of a file or a frame (see ``Table.read``)."""
+    """Read columns of a file or a frame (see ``Table.read``)."""
     columns = [columns] if isinstance(columns, str) else columns
     file = source if isinstance(source, str | Path) else None
     if file is not None:
@@ -43,7 +43,7 @@ def read_columns(
 
 
 def column_names(frame: Any) -> list[str]:
-    """The column names of a frame of any supported library.
+    """List the column names of a frame of any supported library.
 
     Raises:
         DataError: it is no frame.

@@ -26,7 +26,7 @@ _WIDE_TENSORS = {
 
 
 def as_column(values: Any, *, name: str = "") -> Column:
-    """A column from a ``Column``, tensor, numpy array, Arrow array, pandas, polars or cuDF series, or list.
+    """Convert a ``Column``, tensor, numpy array, Arrow array, pandas, polars or cuDF series, or list to a column.
 
     Args:
         values: ``[n]`` values, or ``[n, d]`` for vectors. Memory is shared where possible and never written to.
@@ -36,9 +36,21 @@ def as_column(values: Any, *, name: str = "") -> Column:
         DataError: the values have several types, or none that a column can hold.
     """
     if isinstance(values, Column):
-        return values if values.name == name or not name else _renamed(values, name)
+        if values.name == name or not name:
+            return values
+        renamed = replace(values, name=name)
+        if "coded" in values._cache:  # coding costs a sort: the codes stay
+            coded = values._cache["coded"]
+            renamed._cache["coded"] = Coded(coded.codes, Keys(coded.keys.columns, (name,)))
+        return renamed
     if isinstance(values, torch.Tensor):
-        return _tensor_column(values, name=name)
+        if values.dim() not in (1, 2):
+            raise _refuse_shape(values.dim(), name=name)
+        values = values.detach()
+        if values.dtype == torch.uint64 or values.is_complex():
+            return _numpy_column(values.cpu().numpy(), name=name).to(values.device)
+        values = values.to(_WIDE_TENSORS.get(values.dtype, values.dtype))
+        return Column("vector" if values.dim() == 2 else "number", values, name=name)
     if isinstance(values, np.ndarray):
         return _numpy_column(values, name=name)
     if isinstance(values, pa.ChunkedArray):
@@ -63,14 +75,6 @@ def as_column(values: Any, *, name: str = "") -> Column:
     return arrow_column(_to_arrow(list(values), name=name), name=name)
 
 
-def _renamed(column: Column, name: str) -> Column:
-    renamed = replace(column, name=name)
-    if "coded" in column._cache:
-        coded = column._cache["coded"]
-        renamed._cache["coded"] = Coded(coded.codes, Keys(coded.keys.columns, (name,)))
-    return renamed
-
-
 def _refuse_shape(dims: int, *, name: str) -> DataError:
     return DataError(
         f"holds an array of {dims} dimensions",
@@ -80,16 +84,6 @@ def _refuse_shape(dims: int, *, name: str) -> DataError:
 
 
 # torch and numpy
-
-
-def _tensor_column(values: torch.Tensor, *, name: str) -> Column:
-    if values.dim() not in (1, 2):
-        raise _refuse_shape(values.dim(), name=name)
-    values = values.detach()
-    if values.dtype == torch.uint64 or values.is_complex():
-        return _numpy_column(values.cpu().numpy(), name=name).to(values.device)
-    values = values.to(_WIDE_TENSORS.get(values.dtype, values.dtype))
-    return Column("vector" if values.dim() == 2 else "number", values, name=name)
 
 
 def _numpy_column(values: np.ndarray, *, name: str) -> Column:
@@ -158,7 +152,7 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
 
 
 def _lost_digits(values: Any) -> bool:
-    """True for objects with integers that floats do not hold: Arrow would round them."""
+    """Tell whether objects hold integers that floats, and so Arrow, would round."""
     if str(getattr(values, "dtype", "object")) != "object":
         return False
     return any(isinstance(v, int) and abs(v) > 1 << 53 and int(float(v)) != v for v in values)

@@ -1,8 +1,6 @@
-"""Key values of one type as values of another, exactly or not at all.
+"""Exact conversion of key values between types, or none.
 
-Frames of one data set seldom agree on types: an id is int64 here, float64 there because pandas met a missing value, a
-decimal in the next file. A value keeps its identity across them; one that the other type cannot hold is no value of
-that type.
+An id is int64 in one file, float64 in another because pandas met a missing value, a decimal in the next.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ _WIDE_INTEGER = pa.decimal128(20, 0)  # the whole of int64 and of uint64
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
-    """A type for the values of both.
+    """Return a type that holds the values of both.
 
     Args:
         a: the type of the values known so far.
@@ -60,7 +58,7 @@ def _common_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 
 
 def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
-    """``values`` as ``kind``, exactly.
+    """Convert ``values`` to ``kind``, exactly.
 
     One that ``kind`` cannot hold becomes missing: it cannot be among values of that kind. A float and a decimal are
     equal if the float's shortest text says so: 0.1 is the decimal 0.1.
@@ -83,14 +81,15 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
     if pa.types.is_timestamp(kind):
         return _match_times(values, kind)
     if pa.types.is_decimal(kind) or pa.types.is_decimal(values.type):
-        return _match_decimals(values, kind)
+        matched = [None if v is None else _match_one(v, kind) for v in values.to_pylist()]
+        return pa.array([bool(v) if v is not None and pa.types.is_boolean(kind) else v for v in matched], kind)
     if pa.types.is_floating(values.type):
         return _match_floats(values, kind)
     return _match_integers(values, kind)
 
 
 def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[pa.Array, pa.Array]:
-    """Both arrays in one type that holds every value of them exactly.
+    """Convert both arrays to one type that holds every value of them exactly.
 
     Integers and floats become integers where all the floats are whole numbers: such floats are ids that once met a
     missing value.
@@ -115,7 +114,6 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
 
 
 def _integer_choices(a: pa.DataType, b: pa.DataType) -> list[pa.DataType]:
-    """Integer types to try before a wider one."""
     kinds = (a, b)
     if (
         not all(is_numeric(k) for k in kinds)
@@ -177,13 +175,6 @@ def _match_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.array(np.where(inside, numbers, 0).astype(kind.to_pandas_dtype()), mask=missing | ~inside)
 
 
-def _match_decimals(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    matched = [None if v is None else _match_one(v, kind) for v in values.to_pylist()]
-    if pa.types.is_boolean(kind):
-        matched = [None if v is None else bool(v) for v in matched]
-    return pa.array(matched, kind)
-
-
 def _match_one(value: bool | int | float | decimal.Decimal, kind: pa.DataType) -> int | float | decimal.Decimal | None:
     exact = decimal.Decimal(repr(value)) if isinstance(value, float) else decimal.Decimal(value)
     if not exact.is_finite():
@@ -209,7 +200,7 @@ def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings."""
+    """Tell whether an Arrow type holds strings."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
@@ -218,5 +209,5 @@ def _is_whole(kind: pa.DataType) -> bool:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds numbers: integers, booleans, floats or decimals."""
+    """Tell whether an Arrow type holds integers, booleans, floats or decimals."""
     return _is_whole(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)

@@ -1,8 +1,6 @@
-"""Distinct key values, of one column or of several together, kept as Arrow arrays and looked up by Arrow's kernels.
+"""Distinct key values of one or several columns, in Arrow arrays.
 
-Raw values meet the tensors here and nowhere else: a column becomes dense codes once, a fitted statistic remembers which
-key each of its rows is for, and only the *distinct* values of new data are looked up; the rows then follow by one
-gather.
+Raw values are coded once, and only *distinct* values of new data are looked up.
 """
 
 from __future__ import annotations
@@ -17,16 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.table.coding import code_integers, sort_rows
 from fastrec.table.key_types import align_types, match_type
 from fastrec.table.text_codes import short_text_order
 
-_FEW_IN = 16  # fewer keys than a 16th of those known are few
-_TIMES = 2  # so often few are looked up before it is worth keeping what they are looked up by
-
 
 class _Values:
-    """Distinct values that others are looked up among.
+    """Distinct values to look others up among.
 
     Args:
         known: ``[K]``, each once, none missing.
@@ -36,9 +32,10 @@ class _Values:
         self.known, self.rising = known, _rising(known)
 
     def find(self, wanted: pa.Array) -> np.ndarray:
-        """The place of each value (``[n]``, of the same type) among the known ones: int64 ``[n]``, -1 = not there."""
         if self.rising is None or wanted.null_count or not len(self.rising):
-            return _index_in(wanted, self.known)
+            found = pc.index_in(wanted, value_set=self.known, skip_nulls=True)
+            # -1: not known.
+            return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         # By halving: Arrow's kernel would make a table of all known values, some 60 bytes each.
         sought = wanted.to_numpy(zero_copy_only=False)
         place = np.searchsorted(self.rising, sought).clip(max=len(self.rising) - 1)
@@ -46,7 +43,7 @@ class _Values:
 
 
 class _HashedValues(_Values):
-    """The same, with the values' hashes kept in order: Arrow's kernel would make its table anew for every look-up."""
+    """Values with sorted hashes: Arrow's kernel would rebuild its table for every lookup."""
 
     def __init__(self, known: pa.Array) -> None:
         super().__init__(known)
@@ -67,7 +64,7 @@ class _HashedValues(_Values):
 
 
 def _rising(values: pa.Array) -> np.ndarray | None:
-    """Whole numbers that rise, as a state's keys do; None: these are others."""
+    """Return whole numbers that rise, as a state's keys do; None for others."""
     if not pa.types.is_integer(values.type) or values.null_count:
         return None
     numbers = values.to_numpy(zero_copy_only=False)
@@ -75,7 +72,7 @@ def _rising(values: pa.Array) -> np.ndarray | None:
 
 
 def _hashes(values: pa.Array) -> np.ndarray | None:
-    """A number for each value, for this process alone; None: not for values of this type."""
+    """Hash each value, for this process alone; None: not for values of this type."""
     if pa.types.is_integer(values.type) and not values.null_count:
         return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -120,23 +117,23 @@ class Keys:
 
     @property
     def columns(self) -> tuple[pa.Array, ...]:
-        """One Arrow array of length ``K`` per key column."""
+        """Arrow arrays of length ``K``, one per key column."""
         return self._columns
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what look-ups have kept: another process has other hashes."""
+        """Drop lookup caches: another process has other hashes."""
         return {n: v for n, v in self.__dict__.items() if n not in ("_prepared", "_asked")}
 
     def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
-        """The keys at ``rows`` (int64 ``[m]``)."""
+        """Return the keys at ``rows`` (int64 ``[m]``)."""
         index = pa.array(np.asarray(rows))
         return Keys(tuple(c.take(index) for c in self.columns), self.names)
 
     def concat(self, other: Keys) -> Keys:
-        """These keys, then those of ``other``, brought to one type per column.
+        """Return these keys, then those of ``other``, brought to one type per column.
 
         Raises:
             DataError: no type holds the values of both exactly.
@@ -147,7 +144,7 @@ class Keys:
         return Keys(tuple(columns), self.names)
 
     def distinct(self) -> tuple[torch.Tensor, Keys]:
-        """Codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys among these."""
+        """Return codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys."""
         codes, kept = _dense(self.columns[0])
         rows = _first_rows(codes, len(kept))
         for column in self.columns[1:]:
@@ -157,18 +154,20 @@ class Keys:
         return torch.from_numpy(codes), self.take(rows)
 
     def sort_order(self) -> torch.Tensor:
-        """The permutation (int64 ``[K]``) that sorts the keys by value, column by column."""
+        """Return the permutation (int64 ``[K]``) that sorts the keys by value, column by column."""
         if len(self.columns) == 1:
             order = short_text_order(self.columns[0])
             if order is not None:
                 return torch.from_numpy(order)
             return torch.from_numpy(np.array(pc.array_sort_indices(self.columns[0]), dtype=np.int64))
-        table = pa.table({str(i): _sortable(c) for i, c in enumerate(self.columns)})
+        table = pa.table(
+            {str(i): (c.cast(pa.uint8()) if pa.types.is_boolean(c.type) else c) for i, c in enumerate(self.columns)}
+        )
         order = pc.sort_indices(table, sort_keys=[(n, "ascending") for n in table.column_names])
         return torch.from_numpy(np.array(order, dtype=np.int64))
 
     def find_in(self, known: Keys) -> torch.Tensor:
-        """Where each of these keys stands in ``known``.
+        """Find the place of each of these keys in ``known``.
 
         Args:
             known: the keys to look in, each once.
@@ -192,14 +191,14 @@ class Keys:
         return torch.from_numpy(mine if prepared.rows is None else prepared.rows[mine])
 
     def _to_find_in(self, count: int) -> _Prepared:
-        """What ``count`` keys are looked up by; kept where few are looked up again and again, as requests do."""
+        """Prepare a lookup of ``count`` keys; cached if few are looked up again and again, as requests do."""
         prepared = self.__dict__.get("_prepared")
         if prepared is not None:
             return prepared
-        if count * _FEW_IN > len(self):
+        if count * limits.FEW_KEYS_IN > len(self):
             return _Prepared(self.columns, _Values)
         self._asked = self.__dict__.get("_asked", 0) + 1
-        if self._asked <= _TIMES:
+        if self._asked <= limits.FEW_LOOKUPS:
             return _Prepared(self.columns, _Values)
         self._prepared = _Prepared(self.columns, _HashedValues)
         return self._prepared
@@ -209,7 +208,7 @@ class Keys:
 
 
 class _PairedKeys(Keys):
-    """Keys of two columns (or more) as rows of their own distinct keys; the arrays are made when they are asked for."""
+    """Keys of several columns as rows of their distinct keys; the arrays are built when needed."""
 
     def __init__(self, left: Keys, right: Keys, rows: tuple[torch.Tensor, torch.Tensor]) -> None:
         self.left, self.right, self.rows, self.names = left, right, rows, left.names + right.names
@@ -253,7 +252,7 @@ class Coded:
     _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 
     def in_order(self) -> Coded:
-        """The same with its keys in ascending order, so that equal rows in any order have equal codes; made once."""
+        """Sort the keys, so that equal rows in any order have equal codes; cached."""
         if self.is_sorted:
             return self
         with self._lock:
@@ -275,7 +274,7 @@ class Coded:
         return len(self.keys) + 1
 
     def recode(self, known: Keys) -> torch.Tensor:
-        """Codes of the rows in a fitted vocabulary.
+        """Return the rows' codes in a fitted vocabulary.
 
         Args:
             known: the vocabulary's keys, each once.
@@ -292,13 +291,12 @@ class Coded:
 
 
 def _same_array(a: Keys, b: Keys) -> bool:
-    """Whether both are of one column and hold the very same array of values, as a category's rows taken apart do."""
     x, y = (k.__dict__.get("_columns", ()) for k in (a, b))
     return len(x) == len(y) == 1 and x[0] is y[0]
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
-    """Several coded columns as one: a code per distinct combination that occurs.
+    """Combine coded columns: a code per distinct combination that occurs.
 
     Args:
         parts: the columns' codes, each ``[n]``.
@@ -319,12 +317,8 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
     return joined
 
 
-def _sortable(column: pa.Array) -> pa.Array:
-    return column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
-
-
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
+    """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
     encoded = values.dictionary_encode()
     codes = encoded.indices
     if codes.null_count:
@@ -336,8 +330,3 @@ def _first_rows(codes: np.ndarray, size: int) -> np.ndarray:
     rows = np.empty(size, dtype=np.int64)
     rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return rows
-
-
-def _index_in(values: pa.Array, known: pa.Array) -> np.ndarray:
-    found = pc.index_in(values, value_set=known, skip_nulls=True)
-    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -15,7 +15,7 @@ __all__ = ["ListBatch"]
 
 
 class ListBatch(Tensor):
-    """One list of codes per row: a tensor of shape ``[b]`` whose entries are lists.
+    """Tensor of shape ``[b]`` whose entries are lists of codes, one per row.
 
     It goes where tensors go: ``to``, ``cpu``, ``detach``, ``clone``, ``torch.cat``, ``len`` and rows by
     ``lists[rows]``, ``lists[a:b]`` or a mask. Models use its parts:
@@ -31,7 +31,7 @@ class ListBatch(Tensor):
 
     @staticmethod
     def __new__(cls, values: Tensor, offsets: Tensor, missing: Tensor | None = None) -> ListBatch:
-        """A tensor without memory of its own, of as many rows as there are lists."""
+        """Create a tensor without memory, of as many rows as lists."""
         return Tensor._make_wrapper_subclass(cls, (len(offsets) - 1,), dtype=values.dtype, device=values.device)
 
     def __init__(self, values: Tensor, offsets: Tensor, missing: Tensor | None = None) -> None:
@@ -39,7 +39,7 @@ class ListBatch(Tensor):
 
     @classmethod
     def of(cls, lists: Iterable[Sequence[int] | None], *, dtype: torch.dtype = torch.int64) -> ListBatch:
-        """Lists of codes; None is a missing one."""
+        """Build from lists of codes; None is a missing one."""
         rows = list(lists)
         lengths = torch.tensor([0 if r is None else len(r) for r in rows], dtype=torch.int64)
         values = torch.tensor([int(v) for r in rows if r is not None for v in r], dtype=dtype)
@@ -48,22 +48,22 @@ class ListBatch(Tensor):
 
     @property
     def lengths(self) -> Tensor:
-        """How many values each list holds, int64 ``[b]``."""
+        """Lengths of the lists, int64 ``[b]``."""
         return lengths_of(self.offsets)
 
     def nest(self, values: Sequence[Any]) -> list[list[Any] | None]:
-        """Values ``[m]``, one for each of ``self.values``, as one list per row; a missing list is None."""
+        """Nest values ``[m]``, one for each of ``self.values``, by row; a missing list is None."""
         found: list[list[Any] | None] = [list(values[a:b]) for a, b in pairwise(self.offsets.tolist())]
         for row in [] if self.missing is None else self.missing.nonzero().squeeze(1).tolist():
             found[row] = None
         return found
 
     def tolist(self) -> list[list[int] | None]:
-        """The lists as Python lists; a missing one is None."""
+        """Return the lists as Python lists; a missing one is None."""
         return self.nest(self.values.tolist())
 
     def as_subclass(self, cls: type) -> ListBatch:
-        """Itself: fastai casts what a model gets to plain tensors, and these cannot hold lists."""
+        """Return itself: fastai casts model inputs to plain tensors, which cannot hold lists."""
         return self
 
     def _each(self, change: Callable[[Tensor], Any]) -> ListBatch:
@@ -90,7 +90,7 @@ class ListBatch(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What torch asks of a tensor, answered by its parts."""
+        """Answer torch's calls by the parts."""
         name = func.overloadpacket.__name__
         first = args[0][0] if isinstance(args[0], list | tuple) else args[0]
         if name not in _OPERATIONS or not isinstance(first, ListBatch):

@@ -1,4 +1,4 @@
-"""List columns: vectors as lists, and elements laid without gaps."""
+"""List columns: vectors as lists, and elements without gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastrec.table.offsets import offsets_of
 
 
 def of_vectors(column: Column) -> Column:
-    """Vectors as lists of equal length; a missing one is a missing list."""
+    """Convert vectors to lists of equal length; a missing one is a missing list."""
     missing = column.is_missing()
     lengths = torch.where(missing, 0, column.values.shape[1])
     kept = column.values if column.missing is None else column.values[~missing]
@@ -20,7 +20,7 @@ def of_vectors(column: Column) -> Column:
 
 
 def packed(column: Column) -> Column:
-    """A list column whose first list begins at element 0, and whose last one ends at the last element."""
+    """Return a list column whose first list begins at element 0 and whose last ends at the last element."""
     first, last = (int(v) for v in column.values[[0, -1]])
     if first == 0 and last == len(column.elements):
         return column

@@ -1,7 +1,5 @@
-"""Known values found among new ones: built once for a vocabulary and kept, so that a block of rows costs its own size.
-
-Whole numbers in a narrow range are looked up in a table, all others by their hash: a table of four times as many
-places, a value in the first free place from its own on. Text is found by a hash of its bytes, and then compared.
+"""Lookup of values by a table for narrow integer ranges, else by hash; built once per vocabulary, so that a block of
+rows costs its own size.
 """
 
 from __future__ import annotations
@@ -11,19 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.table.key_types import is_text, match_type
 from fastrec.table.keys import Keys
 
-_SPAN = 1 << 16  # a range of whole numbers that is always narrow: a table of 256 kB
-_SPARE = 16  # and otherwise one of at most so many places for every value
 _FACTOR = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours end up far apart
 _SIGNED = _FACTOR - (1 << 64)  # the same 64 bits
-_FEW = 512  # text values: fewer are found by Arrow as fast
 _WORD = np.dtype("<u8")
 
 
 class Lookup:
-    """Which code each of any values has.
+    """Codes of values, for fast lookup.
 
     Args:
         values: ``[K]`` distinct values, none missing.
@@ -35,17 +31,17 @@ class Lookup:
     def __init__(self, values: pa.Array, codes: np.ndarray, *, absent: int, name: str = "") -> None:
         self.values, self.codes, self.absent, self.name = values, codes.astype(np.int32), absent, name
         self.kind = _domain(values.type)
-        self._tensors: dict[torch.device, _Numbers] = {}
-        self._text: _Text | None = None
-        if is_text(values.type) and len(values) >= _FEW:
-            self._text = _Text.of(values)
+        self._tensors: dict[torch.device, _NumberCodes] = {}
+        self._text: _TextCodes | None = None
+        if is_text(values.type) and len(values) >= limits.ARROW_LOOKUPS:
+            self._text = _TextCodes.of(values)
 
     def takes(self, dtype: torch.dtype) -> bool:
-        """Whether numbers of a dtype can be looked up as they are (see ``numbers``)."""
+        """Tell whether numbers of a dtype can be looked up as they are (see ``numbers``)."""
         return self.kind == ("float" if dtype.is_floating_point else "whole")
 
     def numbers(self, values: torch.Tensor) -> torch.Tensor:
-        """Codes int32 ``[m]`` of numbers ``[m]`` of a dtype that it ``takes``; a NaN has the code of absent values."""
+        """Return codes int32 ``[m]`` of numbers ``[m]`` of a dtype that it ``takes``; NaN counts as absent."""
         if self.kind == "float":
             values = (values.to(torch.float64) + 0).view(torch.int64)  # the bits; -0.0 is 0.0
         elif values.dtype != torch.int64:
@@ -53,17 +49,17 @@ class Lookup:
         return self._on(values.device).find(values)
 
     def table(self) -> tuple[torch.Tensor, int, int] | None:
-        """Codes int32 of all whole numbers from one to another, on the CPU, where they are so kept; others are absent.
+        """Return codes int32 of a whole range of integers, on the CPU, if stored as such; others are absent.
 
         Returns:
             The codes, and the numbers that the first and the last are of; any smaller one has the code of the first,
             any larger that of the last.
         """
         found = self._on(torch.device("cpu")) if self.kind == "whole" else None
-        return (found.table, found.low, found.high) if isinstance(found, _Narrow) else None
+        return (found.table, found.low, found.high) if isinstance(found, _NarrowCodes) else None
 
     def distinct(self, values: pa.Array) -> torch.Tensor:
-        """Codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
+        """Return codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
 
         Raises:
             DataError: the two kinds of values cannot be compared (strings and numbers, say).
@@ -82,17 +78,20 @@ class Lookup:
         codes = torch.from_numpy(self.codes)[found.clamp(min=0)].long()
         return torch.where(found >= 0, codes, self.absent)
 
-    def _on(self, device: torch.device) -> _Numbers:
+    def _on(self, device: torch.device) -> _NumberCodes:
         if device not in self._tensors:
             keys = _as_tensor(self.values)
             keys = (keys.to(torch.float64) + 0).view(torch.int64) if self.kind == "float" else keys.to(torch.int64)
-            made = _Narrow if _is_narrow(keys) else _Hashed
+            # A table beats hashing, but its memory grows with the range.
+            low, high = (int(v) for v in torch.aminmax(keys)) if len(keys) else (0, -1)
+            narrow = high - low < max(limits.NARROW_SPAN, limits.NARROW_SPARE * len(keys))
+            made = _NarrowCodes if narrow else _HashedCodes
             self._tensors[device] = made(keys.numpy(), self.codes, self.absent, device)
         return self._tensors[device]
 
 
 def _domain(kind: pa.DataType) -> str | None:
-    """``'whole'`` or ``'float'`` for numbers that 64 bits tell apart."""
+    """Return ``'whole'`` or ``'float'`` for numbers that 64 bits tell apart."""
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return "float"
     whole = (pa.types.is_integer(kind) and not pa.types.is_uint64(kind)) or pa.types.is_boolean(kind)
@@ -100,29 +99,22 @@ def _domain(kind: pa.DataType) -> str | None:
 
 
 def _as_tensor(values: pa.Array) -> torch.Tensor:
-    """Numbers as a tensor, int64 for whole ones; missing ones are 0."""
+    """Return numbers as a tensor, int64 for whole ones; missing ones are 0."""
     whole = _domain(values.type) == "whole"
     values = values.cast(pa.int64()) if whole else values
     return torch.from_numpy(np.array((values.fill_null(0) if values.null_count else values).to_numpy()))
 
 
-def _is_narrow(keys: torch.Tensor) -> bool:
-    if not len(keys):
-        return True
-    low, high = (int(v) for v in torch.aminmax(keys))
-    return high - low < max(_SPAN, _SPARE * len(keys))
-
-
-class _Numbers:
+class _NumberCodes:
     """Codes of int64 numbers on one device."""
 
     def find(self, values: torch.Tensor) -> torch.Tensor:
-        """Codes int32 ``[m]`` of int64 ``[m]``."""
+        """Return codes int32 ``[m]`` of int64 ``[m]``."""
         raise NotImplementedError
 
 
-class _Narrow(_Numbers):
-    """A table of the whole range, with a place at either end for what is outside."""
+class _NarrowCodes(_NumberCodes):
+    """Table of the whole range, with a place at either end for what is outside."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
         low, high = (int(keys.min()), int(keys.max())) if len(keys) else (1, 0)
@@ -136,8 +128,8 @@ class _Narrow(_Numbers):
         return self.table.index_select(0, values.clamp(self.low, self.high).sub_(self.low))
 
 
-class _Hashed(_Numbers):
-    """Open addressing with linear probing; at most a quarter of the places are taken, so that few values move on."""
+class _HashedCodes(_NumberCodes):
+    """Open addressing with linear probing; at most a quarter full, so that few values move on."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
         bits = max(int(4 * len(keys) - 1).bit_length(), 1)
@@ -168,22 +160,22 @@ class _Hashed(_Numbers):
         return found.masked_fill_(found < 0, self.absent)
 
 
-class _Text:
-    """Places of text among known values by a hash of 64 bits; what is found is compared, so no collision passes."""
+class _TextCodes:
+    """Places of text by a 64-bit hash; hits are compared, so that no collision passes."""
 
     def __init__(self, values: pa.Array, hashed: np.ndarray) -> None:
         self.values = values
-        self.places = _Hashed(hashed, np.arange(len(values), dtype=np.int32), -1, torch.device("cpu"))
+        self.places = _HashedCodes(hashed, np.arange(len(values), dtype=np.int32), -1, torch.device("cpu"))
 
     @classmethod
-    def of(cls, values: pa.Array) -> _Text | None:
-        """None where two values have one hash."""
+    def of(cls, values: pa.Array) -> _TextCodes | None:
+        """Build the lookup; None if two values have one hash."""
         values = values.cast(pa.large_string())
         hashed = hash_text(values)
         return None if len(np.unique(hashed)) < len(hashed) else cls(values, hashed)
 
     def find(self, values: pa.Array) -> torch.Tensor:
-        """Places int64 ``[m]`` of distinct values, -1 for the absent ones."""
+        """Return places int64 ``[m]`` of distinct values, -1 for absent ones."""
         values = values.cast(pa.large_string())
         found = self.places.find(torch.from_numpy(hash_text(values))).numpy()
         same = pc.equal(values, self.values.take(pa.array(found.clip(min=0)))).fill_null(False)
@@ -191,7 +183,7 @@ class _Text:
 
 
 def hash_text(values: pa.LargeStringArray) -> np.ndarray:
-    """A 64-bit hash of the UTF-8 of each value, eight bytes at a time, as int64 ``[K]``.
+    """Hash the UTF-8 of each value with 64 bits, eight bytes at a time, as int64 ``[K]``.
 
     Only for tables in memory: it depends on nothing but the bytes, but is no part of any saved form.
     """

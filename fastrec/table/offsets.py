@@ -1,6 +1,6 @@
-"""Offsets of lists that lie one after the other, their lengths, and the rows that they come from.
+"""Offsets and lengths of lists, and the rows of their elements.
 
-Sizes are asked of ``shape``, which a graph can hold open; ``len`` would fix them to those that it was traced with.
+Sizes come from ``shape``, which a traced graph keeps open; ``len`` would fix them.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ import torch
 
 
 def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
-    """Where each list begins, and the last one ends: int64 ``[n + 1]`` from lengths ``[n]``."""
+    """Return the start of each list and the end of the last: int64 ``[n + 1]`` from lengths ``[n]``."""
     offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
 
 
 def lengths_of(offsets: torch.Tensor) -> torch.Tensor:
-    """The lengths of lists: int64 ``[n]`` from offsets ``[n + 1]``."""
+    """Return the lengths of lists: int64 ``[n]`` from offsets ``[n + 1]``."""
     return offsets[1:] - offsets[:-1]
 
 
 def rows_of(offsets: torch.Tensor) -> torch.Tensor:
-    """The row of every element: int64 ``[elements]``."""
+    """Return the row of every element: int64 ``[elements]``."""
     lengths = lengths_of(offsets)
     return torch.repeat_interleave(torch.arange(lengths.shape[0], device=offsets.device), lengths)
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs of neighbouring elements, one after the other.
+    """Return runs of neighbouring elements, one after the other.
 
     Args:
         starts: where each run begins, int64 ``[n]``.

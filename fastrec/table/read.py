@@ -25,7 +25,7 @@ _NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the colu
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How a text file is written, where it is not as usual.
+    """Format of a text file that differs from the usual.
 
     Args:
         header: the columns of a file that has none in its first line; None: the first line names them.
@@ -46,7 +46,7 @@ def read_file(
     types: Mapping[str, pa.DataType] | None = None,
     form: CsvForm | None = None,
 ) -> pa.Table:
-    """A CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+    """Read a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
     Args:
         path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs; ``.gz``
@@ -73,7 +73,12 @@ def read_file(
         raise UnreadableFileError("the file is empty", file=path, remedy="Fetch or write it again")
     try:
         if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
-            return _read_parquet(path, columns)
+            dataset = pq.ParquetDataset(path)
+            # An empty folder has no schema to report.
+            if not dataset.files:
+                raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
+            check_names(dataset.schema.names, columns, file=path)
+            return dataset.read(columns=list(columns) if columns is not None else None)
         return _read_csv(path, columns, dict(types or {}), form or CsvForm())
     except FastrecError:
         raise
@@ -86,7 +91,7 @@ def read_file(
 
 
 def open_text(path: Path) -> BinaryIO:
-    """A text file's bytes, unpacked: of ``.gz``, and of the one file in a ``.zip``.
+    """Open a text file's bytes, unpacked from ``.gz`` or from the one file in a ``.zip``.
 
     Raises:
         UnreadableFileError: the archive is torn, or does not hold one CSV file.
@@ -109,7 +114,7 @@ def open_text(path: Path) -> BinaryIO:
 
 
 def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
-    """Refuse columns that are not among ``names``, or that stand there twice.
+    """Refuse columns that are not among ``names``, or that appear there twice.
 
     Raises:
         MissingColumnError: a column is not there.
@@ -134,18 +139,9 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
             )
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> pa.Table:
-    dataset = pq.ParquetDataset(path)
-    if not dataset.files:
-        raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
-    names = dataset.schema.names
-    check_names(names, columns, file=path)
-    return dataset.read(columns=list(columns) if columns is not None else None)
-
-
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
     asked, raw = frozenset(types), {n for n, t in types.items() if pa.types.is_binary(t)}
-    how = _How.of(path, form)
+    how = _ReadOptions.of(path, form)
     names = _header(path, how)
     check_names(names, columns, file=path)
     table = _convert_csv(path, columns, types, how, names, asked)
@@ -157,12 +153,16 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
     for name in table.column_names:
         if pa.types.is_binary(table[name].type) and name not in raw:
             raise _not_utf8(path, name, table[name])
-    return _trimmed(table) if how.trim else table
+    if how.trim:
+        for i, name in enumerate(table.column_names):
+            if pa.types.is_string(table[name].type):
+                table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
+    return table
 
 
 @dataclass
-class _How:
-    """How Arrow is to read a text file."""
+class _ReadOptions:
+    """Options for Arrow's reading of a text file."""
 
     read: pa_csv.ReadOptions
     parse: pa_csv.ParseOptions
@@ -170,7 +170,7 @@ class _How:
     trim: bool
 
     @classmethod
-    def of(cls, path: Path, form: CsvForm) -> _How:
+    def of(cls, path: Path, form: CsvForm) -> _ReadOptions:
         asked = form.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
         sign, trim = (asked[0], True) if len(asked) > 1 and not asked[1:].strip() else (asked, False)
         if len(sign) != 1:
@@ -181,18 +181,10 @@ class _How:
 
 
 def _source(path: Path) -> Any:
-    """What Arrow reads a text file from: it unpacks ``.gz`` itself."""
     return open_text(path) if path.suffix.lower() == ".zip" else path
 
 
-def _trimmed(table: pa.Table) -> pa.Table:
-    for i, name in enumerate(table.column_names):
-        if pa.types.is_string(table[name].type):
-            table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
-    return table
-
-
-def _header(path: Path, how: _How) -> list[str]:
+def _header(path: Path, how: _ReadOptions) -> list[str]:
     with pa_csv.open_csv(_source(path), read_options=how.read, parse_options=how.parse) as reader:
         try:
             return reader.schema.names
@@ -204,11 +196,11 @@ def _convert_csv(
     path: Path,
     columns: Sequence[str] | None,
     types: dict[str, pa.DataType],
-    how: _How,
+    how: _ReadOptions,
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
-    """The file as a table; a column that outgrows the type guessed from its first block is read as a wider one."""
+    """Read the file; a column that outgrows the type guessed from its first block gets a wider one."""
     while True:
         options = pa_csv.ConvertOptions(
             column_types=types,
@@ -230,7 +222,7 @@ def _convert_csv(
                 types[name] = pa.binary()
 
 
-def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception) -> DataError:
+def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: Exception) -> DataError:
     found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
     value = found.group(1) if found else None
     options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
@@ -246,7 +238,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception
 
 
 def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
-    """True for floats that include some beyond 2^63."""
+    """Tell whether floats include some beyond 2^63."""
     if not pa.types.is_float64(column.type):
         return False
     top = pc.max(pc.abs(column)).as_py()
@@ -254,7 +246,7 @@ def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
 
 
 def _long_integers(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers as uint64, those of 20 digits and more as the text that they are; floats where some are no integers."""
+    """Return integers as uint64, of 20 digits and more as text; floats if some are no integers."""
     digits = pc.utf8_trim_whitespace(text)
     if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
         return floats

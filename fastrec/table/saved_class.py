@@ -19,7 +19,7 @@ _ROOMS = ("features", "tabular", "estimators", "sequences", "retrieval", "stacki
 
 
 def saved_name(cls: type) -> str:
-    """The name by which a saved object's class is found again: one of fastrec's by its own, others by module too."""
+    """Return the name that finds a saved object's class again: fastrec's by name, others with module."""
     return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -34,7 +34,7 @@ def settings_of(thing: object) -> dict[str, Any]:
 
 
 def known_classes(base: type[T]) -> dict[str, type[T]]:
-    """The classes on a base that are defined so far and can be made, by their saved names; the base is left out."""
+    """Return the concrete subclasses of a base that are defined so far, by their saved names."""
     found: dict[str, type[T]] = {}
     for cls in base.__subclasses__():
         found |= {} if isabstract(cls) else {saved_name(cls): cls}
@@ -43,7 +43,7 @@ def known_classes(base: type[T]) -> dict[str, type[T]]:
 
 
 def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> type[T]:
-    """The class of a saved name. Nothing is imported that a file names: fastrec's own rooms alone are.
+    """Return the class of a saved name. Only fastrec's rooms are imported, never a module that a file names.
 
     Args:
         base: what all classes that may be saved so have in common, one of fastrec's.

@@ -18,7 +18,7 @@ from fastrec.table.keys import Coded, join_coded
 
 @dataclass(eq=False)
 class _Remembered:
-    """Something made of columns: which ones, whether it is made yet, and what it is."""
+    """A cached result: its columns, whether it is complete, and its value."""
 
     names: frozenset[str]
     made: bool = False
@@ -55,7 +55,7 @@ class Table:
         device: DeviceLike = None,
         types: Mapping[str, pa.DataType] | None = None,
     ) -> Table:
-        """A table from a file or a frame.
+        """Read a file or a frame.
 
         Args:
             source: a CSV or Parquet path, a folder of Parquet files, or a frame of pandas, polars, Arrow, cuDF, a dict,
@@ -82,12 +82,12 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The columns' names, in order."""
+        """Column names, in order."""
         return list(self._columns)
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return next((c.values.device for c in self._columns.values() if c.kind != "opaque"), torch.device("cpu"))
 
     def __len__(self) -> int:
@@ -113,16 +113,16 @@ class Table:
             ) from None
 
     def select(self, names: Iterable[str]) -> Table:
-        """The table with these columns only, in this order."""
+        """Return the table with these columns only, in this order."""
         return self._like({n: self[n] for n in names})
 
     def drop(self, names: Iterable[str]) -> Table:
-        """The table without these columns."""
+        """Return the table without these columns."""
         dropped = set(names)
         return self._like({n: c for n, c in self._columns.items() if n not in dropped})
 
     def rename(self, names: Mapping[str, str]) -> Table:
-        """The table with columns renamed (old name → new name).
+        """Rename columns (old name → new name).
 
         Raises:
             DataError: two columns would have one name.
@@ -135,13 +135,13 @@ class Table:
         return Table(renamed)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Table:
-        """The table with columns added, or replaced where the name is there already (scalars are not spread)."""
+        """Add columns, or replace those of the same name (scalars are not broadcast)."""
         new = Table({**self._columns, **columns}, device=self.device)
         new._memory = {k: kept for k, kept in list(self._memory.items()) if not kept.names & set(columns)}
         return new
 
     def take(self, rows: torch.Tensor) -> Table:
-        """The rows at ``rows``: int64 numbers ``[m]`` in any order, or a bool mask ``[n]``."""
+        """Return the rows at ``rows``: int64 numbers ``[m]`` in any order, or a bool mask ``[n]``."""
         rows = rows.to(self.device)
         if rows.dtype == torch.bool:
             if len(rows) != len(self):
@@ -152,7 +152,7 @@ class Table:
         return Table({n: c.take(rows) for n, c in self._columns.items()})
 
     def slice(self, start: int, stop: int) -> Table:
-        """Rows ``start`` up to ``stop``, which share the table's memory.
+        """Return rows ``start`` up to ``stop``, which share the table's memory.
 
         Raises:
             DataError: not ``0 <= start <= stop <= rows``.
@@ -164,11 +164,11 @@ class Table:
         return Table({n: c.slice(start, stop) for n, c in self._columns.items()})
 
     def to(self, device: DeviceLike) -> Table:
-        """The table on another device."""
+        """Return the table on another device."""
         return Table(self._columns, device=device)
 
     def coded(self, names: str | Sequence[str]) -> Coded:
-        """One or several columns together as a key, coded once and kept.
+        """Return one or several columns together as a key, coded once and cached.
 
         Args:
             names: a column or several.
@@ -184,7 +184,7 @@ class Table:
         return self.remember(("coded", names), names, lambda: join_coded([self[n].coded() for n in names]))
 
     def remember(self, key: Hashable, names: Iterable[str], make: Callable[[], Any]) -> Any:
-        """What ``make`` returned for this key before, or now.
+        """Return what ``make`` returned for this key, cached.
 
         Args:
             key: says what it is.
@@ -199,7 +199,7 @@ class Table:
             return kept.value
 
     def forget(self, name: str) -> None:
-        """Give back what was made of a column for its readers: its codes, and what ``remember`` keeps of it."""
+        """Drop caches of a column: its codes, and what ``remember`` holds of it."""
         column = self[name]
         with column._lock:  # a thread may be about to return what it has just made
             column._cache.clear()
@@ -208,11 +208,11 @@ class Table:
                 del self._memory[key]
 
     def to_arrow(self) -> pa.Table:
-        """The table as an Arrow table."""
+        """Return the table as an Arrow table."""
         return pa.table({str(n): c.to_arrow() for n, c in self._columns.items()})
 
     def to_pandas(self) -> Any:
-        """The table as a pandas frame with a fresh index; integers with missing values become nullable ``Int64``."""
+        """Return a pandas frame with a fresh index; integers with missing values become ``Int64``."""
         import pandas as pd
 
         shares = int(pd.__version__.partition(".")[0]) >= 3  # before, writing to the frame would write to the table
@@ -232,7 +232,7 @@ class Table:
         return pd.DataFrame(frame, copy=False)
 
     def to_polars(self) -> Any:
-        """The table as a polars frame."""
+        """Return the table as a polars frame."""
         from fastrec._core.optional import require
 
         return require("polars", "polars", "pip install polars").from_arrow(self.to_arrow())
@@ -248,7 +248,7 @@ class Table:
 
 
 def concat(tables: Sequence[Table]) -> Table:
-    """Tables of the same columns, one below the other.
+    """Concatenate tables of the same columns.
 
     Args:
         tables: at least one; the columns of the first decide.

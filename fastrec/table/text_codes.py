@@ -1,7 +1,5 @@
-"""Text coded by its distinct values; without compiled loops text of one width up to eight bytes as whole numbers.
-
-Hashed ids, country and language codes, flags and zero-padded numbers all have one width. Eight bytes are one machine
-word, and Arrow tells words apart two to three times as fast as text.
+"""Text coded by its distinct values; without compiled loops, text of one width up to eight bytes is coded as integers,
+two to three times as fast as text.
 """
 
 from __future__ import annotations
@@ -10,17 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, frames
 from fastrec.table.key_types import is_text
 
 _WORD = 8  # bytes
-_WORTH = 1 << 18  # rows: fewer take Arrow some milliseconds, and the compiler seconds, once
-_BLOCK = 1 << 15  # rows: their lengths stay in the cache
 _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
 
 def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """The codes of any Arrow values.
+    """Code any Arrow values.
 
     Args:
         array: ``[n]`` values.
@@ -30,7 +27,8 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
         which they first appear: value ``i`` has code ``i + 1``.
     """
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
-    if str(array.type) in _OFFSETS and len(array) >= _WORTH and compiled(len(array)):
+    # Compiled loops take a third of Arrow's time; few rows are not worth compiling.
+    if str(array.type) in _OFFSETS and len(array) >= limits.COMPILED_TEXT_ROWS and compiled(len(array)):
         return _by_loops(array)
     words, width = _words(array)
     encoded = (array if words is None else pa.array(words)).dictionary_encode()
@@ -45,7 +43,6 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def _by_loops(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """``encode`` of text; compiled loops take a third of Arrow's time."""
     _, ends, data = array.buffers()
     offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)
@@ -55,7 +52,7 @@ def _by_loops(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def short_text_order(array: pa.Array) -> np.ndarray | None:
-    """The permutation that sorts text of up to eight bytes, int64 ``[n]``: as machine words in a third of Arrow's time.
+    """Sort text of up to eight bytes as machine words, in a third of Arrow's time: int64 ``[n]``.
 
     Args:
         array: ``[n]`` values, each once.
@@ -88,7 +85,7 @@ def _plus_one(indices: pa.Array) -> np.ndarray:
 
 
 def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
-    """The bytes of the values that are there as words int64, and their width; None where it is not one width."""
+    """Return the bytes of present values as words int64, and their width; None if widths differ."""
     dtype, n = _OFFSETS.get(str(array.type)), len(array) - array.null_count
     if dtype is None or not n:
         return None, 0
@@ -99,16 +96,16 @@ def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
     if not 0 < width <= _WORD or last - first != width * n:
         return None, 0
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else None
-    for start in range(0, len(array), _BLOCK):
-        lengths = np.diff(ends[start : start + _BLOCK + 1])
+    for start in range(0, len(array), limits.TEXT_BLOCK):
+        lengths = np.diff(ends[start : start + limits.TEXT_BLOCK + 1])
         # An empty value, or bytes where one is missing, would shift all that follow.
-        if not (lengths == (width if valid is None else width * valid[start : start + _BLOCK])).all():
+        if not (lengths == (width if valid is None else width * valid[start : start + limits.TEXT_BLOCK])).all():
             return None, 0
     return _as_integers(np.frombuffer(data, dtype=np.uint8)[first:last], width), width
 
 
 def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
-    """Bytes ``[n * width]`` as integers ``[n]`` of the next width that a machine has; equal bytes are equal numbers."""
+    """Return bytes ``[n * width]`` as integers ``[n]`` of the next machine width."""
     if width in (1, 2, 4, _WORD):
         return raw.view(f"<i{width}")
     n = len(raw) // width
@@ -122,7 +119,6 @@ def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
 
 
 def _text(words: np.ndarray, width: int) -> pa.LargeStringArray:
-    """Text again from integers."""
     raw = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)[:, :width]
     offsets = np.arange(len(words) + 1, dtype=np.int64) * width
     return pa.LargeStringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw)))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table.column import Column
 from fastrec.table.keys import Coded, Keys
@@ -17,11 +18,10 @@ from fastrec.table.lookup import Lookup
 
 MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
 _PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
-_FEW = 64  # with fewer values a numpy step for all of them costs more than a step of Python for each
 
 
 class Vocab:
-    """The values of a column that have a code of their own.
+    """Values of a column that have a code.
 
     The default view is fastai's: code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that
     codes equal those of fastai's ``Categorify``. Codes for values never seen and for rare ones come right after 0 when
@@ -72,7 +72,7 @@ class Vocab:
     def of_keys(
         cls, keys: Keys, counts: torch.Tensor, *, ordered: bool | None = None, name: str = "", **options: Any
     ) -> tuple[Vocab, torch.Tensor]:
-        """The same from a column's distinct values in any order, and the number of training rows of each.
+        """Learn the codes from a column's distinct values in any order, and their numbers of training rows.
 
         Args:
             keys: distinct values, one key column.
@@ -110,7 +110,7 @@ class Vocab:
         keep_empty: bool = False,
         name: str = "",
     ) -> Vocab:
-        """The same from distinct values and the number of training rows of each.
+        """Learn the codes from distinct values and their numbers of training rows.
 
         Args:
             values: distinct, in code order.
@@ -136,11 +136,11 @@ class Vocab:
         return cls(values.filter(mask), reserved=reserved, rare=rare, name=name)
 
     def __len__(self) -> int:
-        """Number of codes, the reserved ones included: the height of an embedding table."""
+        """Return the number of codes, reserved ones included: the height of an embedding table."""
         return len(self.reserved) + len(self.values)
 
     def encode(self, column: Column | Coded) -> torch.Tensor:
-        """Codes of a column's rows.
+        """Return the codes of a column's rows.
 
         Args:
             column: any rows, values of a compatible type.
@@ -158,11 +158,11 @@ class Vocab:
         return self.codes_of(coded.keys).to(coded.codes.device)[coded.codes]
 
     def takes(self, column: Column) -> bool:
-        """Whether a column's numbers are looked up as they are; else only its distinct values are."""
+        """Tell whether a column's numbers are looked up as they are; else only its distinct values are."""
         return column.kind == "number" and self.lookup.takes(column.values.dtype)
 
     def codes_of(self, keys: Keys) -> torch.Tensor:
-        """Codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU.
+        """Return codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU.
 
         Raises:
             DataError: the values cannot be compared with the vocabulary's (strings and numbers, say).
@@ -173,7 +173,7 @@ class Vocab:
 
     @cached_property
     def lookup(self) -> Lookup:
-        """Finds the code of a value, those of rare and unseen ones included; made once."""
+        """Lookup of a value's code, rare and unseen ones included; cached."""
         values, codes = self.values, np.arange(len(self.reserved), len(self))
         if self.rare is not None and len(self.rare):
             values = pa.concat_arrays([values, self.rare])
@@ -182,14 +182,14 @@ class Vocab:
 
     @property
     def _absent(self) -> int:
-        """The code of a value never seen."""
+        """Code of an unseen value."""
         return self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "lookup"}  # it is large, and made in no time
 
     def decode(self, codes: torch.Tensor) -> pa.Array:
-        """Raw values of codes (integers ``[n]``); a reserved code decodes to missing.
+        """Return raw values of codes (integers ``[n]``); a reserved code decodes to missing.
 
         Raises:
             DataError: a code is outside the vocabulary.
@@ -209,11 +209,11 @@ class Vocab:
 
     @property
     def classes(self) -> list[Any]:
-        """The meaning of every code, as in fastai's ``classes``: the reserved names, then the values."""
+        """Meaning of every code, as fastai's ``classes``: the reserved names, then the values."""
         return [*self.reserved, *self.values.to_pylist()]
 
     def to_state(self) -> dict[str, Any]:
-        """A plain description of the vocabulary: Arrow arrays and JSON-able values (see ``fastrec.table.state``)."""
+        """Return a plain description: Arrow arrays and JSON-able values (see ``fastrec.table.state``)."""
         rare = {} if self.rare is None else {"rare": self.rare}
         return {
             "values": self.values,
@@ -225,7 +225,7 @@ class Vocab:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Vocab:
-        """The inverse of ``to_state``."""
+        """Restore from ``to_state``."""
         return cls(
             state["values"],
             reserved=tuple(state["reserved"]),
@@ -248,7 +248,7 @@ def _kept(
     keep_empty: bool = False,
     unseen: bool = False,
 ) -> torch.Tensor:
-    """Bool ``[K]``: which values get a code of their own."""
+    """Return bool ``[K]``: which values get a code."""
     keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
     if max_size is not None and int(keep.sum()) > max_size:
         ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
@@ -258,7 +258,7 @@ def _kept(
 
 
 def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
-    """Hash bucket of each value, from the 64-bit FNV-1a hash of the UTF-8 of its text.
+    """Return the hash bucket of each value, from the 64-bit FNV-1a hash of the UTF-8 of its text.
 
     The hash's low half is mixed with its high half (``h ^= h >> 32``, then one more multiplication by FNV's prime), and
     the bucket is ``(h >> 1) % buckets``: the plain hash's low bits depend on the text's low bits alone.
@@ -292,19 +292,22 @@ def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
 
 
 def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
-    """The 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``, value ``i`` from ``offsets[i]`` on.
+    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``; value ``i`` begins at
+    ``offsets[i]``.
 
     All values go one byte further at a time while there are many; the few longest ones are finished one by one.
     """
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
     starts, ends = offsets[:-1][order], offsets[1:][order]
     lengths, state = ends - starts, np.full(len(starts), start, dtype=np.uint64)
-    together = int(lengths[_FEW]) if len(lengths) > _FEW else 0  # so far more than a few have bytes left
+    together = (
+        int(lengths[limits.HASHED_IN_PYTHON]) if len(lengths) > limits.HASHED_IN_PYTHON else 0
+    )  # so far more than a few have bytes left
     alive = np.searchsorted(-lengths, -np.arange(1, together + 1), side="right")
     prime = np.uint64(_PRIME)
     for i, count in enumerate(alive.tolist()):
         state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
-    for i in range(np.count_nonzero(lengths[:_FEW] > together)):
+    for i in range(np.count_nonzero(lengths[: limits.HASHED_IN_PYTHON] > together)):
         value = int(state[i])
         for byte in data[starts[i] + together : ends[i]].tobytes():
             value = (value ^ byte) * _PRIME & _WORD

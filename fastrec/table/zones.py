@@ -21,7 +21,7 @@ _FIXED = re.compile(r"([+-])(\d\d):?(\d\d)")
 
 
 def local_seconds(column: Column) -> torch.Tensor:
-    """Whole seconds since 1970 on the clock of a time column's zone, rounded down: float64 ``[n]``, NaN where missing.
+    """Return whole seconds since 1970 on a time column's clock, rounded down: float64 ``[n]``, NaN if missing.
 
     Raises:
         DataError: nobody knows the zone.
@@ -42,12 +42,12 @@ def local_seconds(column: Column) -> torch.Tensor:
 
 
 def no_date(seconds: torch.Tensor) -> torch.Tensor:
-    """Bool ``[n]``: whether seconds (float64) are NaN, or so far from 1970 that a float does not tell them apart."""
+    """Return bool ``[n]``: whether seconds (float64) are NaN, or too far from 1970 for a float."""
     return ~(seconds.abs() < 1 << 53)
 
 
 def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
-    """How far ahead of UTC a zone's clock is.
+    """Return how far ahead of UTC a zone's clock is.
 
     Args:
         seconds: int64 ``[n]`` since 1970 in UTC.
@@ -66,7 +66,7 @@ def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
     seconds = torch.where(seconds < end, seconds, torch.remainder(seconds - end, _CYCLE) + end - _CYCLE)
     if isinstance(seconds, torch.Tensor):
         ends = [_start_of(_FIRST), *(torch.aminmax(seconds) if len(seconds) else ())]
-        first, last = (_year_of(max(int(s), ends[0])) for s in (ends[1:] or ends * 2))
+        first, last = ((_EPOCH + dt.timedelta(seconds=max(int(s), ends[0]))).year for s in (ends[1:] or ends * 2))
     else:  # rows of a graph that is being written, of any year
         first, last = _FIRST, _LAST
     changes = [c for year in range(first, last + 1) for c in _changes(zone, year)]
@@ -80,13 +80,9 @@ def _start_of(year: int) -> int:
     return (dt.datetime(year, 1, 1) - _EPOCH).days * _DAY
 
 
-def _year_of(second: int) -> int:
-    return (_EPOCH + dt.timedelta(seconds=second)).year
-
-
 @cache
 def _changes(zone: str, year: int) -> list[tuple[int, int]]:
-    """The seconds of a year from which a zone's clock is differently far ahead of UTC, and how far from then on.
+    """Return the seconds of a year at which a zone's offset from UTC changes, and the offsets.
 
     A clock is read once a day: in the whole tz database no two changes are less than three days apart.
     """

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fastrec._core import atomic as files
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec.errors import FastrecError, MissingFileError, SubmissionError, WriteError
 
-ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
 
 
 def run(code: str, **options) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    script = textwrap.dedent(code)
-    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, **options)
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, **options)
 
 
 def names(folder: Path) -> list[str]:
@@ -44,35 +42,22 @@ def test_the_old_file_stands_until_the_block_ends(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_block_that_fails_leaves_the_old_file(tmp_path, error):
-    path = tmp_path / "x.csv"
-    path.write_text("old")
+@pytest.mark.parametrize("write", [atomic_file, atomic_folder])
+def test_a_block_that_fails_leaves_what_was_there(tmp_path, error, write):
+    path = tmp_path / "x"
+    old = path if write is atomic_file else path / "old"
+    old.parent.mkdir(exist_ok=True)
+    old.write_text("old")
+    before = names(tmp_path)
 
-    def fail() -> None:
-        with atomic_file(path) as part:
-            part.write_text("half")
-            raise error
+    def fail(part: Path) -> None:
+        (part / "half" if part.is_dir() else part).write_text("half")
+        raise error
 
-    with pytest.raises(error):
-        fail()
-    assert names(tmp_path) == ["x.csv"]
-    assert path.read_text() == "old"
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_block_that_fails_leaves_the_old_folder(tmp_path, error):
-    path = tmp_path / "run"
-    path.mkdir()
-    (path / "old").write_text("old")
-
-    def fail() -> None:
-        with atomic_folder(path) as part:
-            (part / "half").write_text("half")
-            raise error
-
-    with pytest.raises(error):
-        fail()
-    assert names(tmp_path) == ["old", "run"]
+    with pytest.raises(error), write(path) as part:
+        fail(part)
+    assert names(tmp_path) == before
+    assert old.read_text() == "old"
 
 
 def test_a_folder_replaces_a_folder_whole(tmp_path):
@@ -98,7 +83,6 @@ def test_ctrl_c_between_the_renames_brings_the_old_folder_back(tmp_path, monkeyp
         if len(calls) == which:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)  # where the system knows two renames only
     monkeypatch.setattr(os, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt), atomic_folder(path) as part:
         (part / "new").write_text("new")
@@ -116,14 +100,8 @@ def test_a_real_ctrl_c_leaves_the_old_file_and_no_other(tmp_path):
             print("ready", flush=True)
             time.sleep(600)
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=ENVIRONMENT, text=True, **pipes)
     assert child.stdout.readline().strip() == "ready"
     assert len(names(tmp_path)) == 2
     child.send_signal(signal.SIGINT)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastrec._core import fresh_process
-from fastrec._core.leftovers import hidden_beside
+from fastrec._core import fresh_process, leftovers
 
 CODE = """
 import os, sys
@@ -41,15 +40,17 @@ def test_a_process_finds_its_folder_again_and_tidies_it_up_at_the_end(tmp_path: 
     assert not any(tmp_path.iterdir())
 
 
-def test_a_folder_of_another_process_is_not_gone_on_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = hidden_beside(tmp_path / "work", "part")
-    own.mkdir()
-    other = own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-"))
-    other.mkdir()
-    for folder, found in ((own, own), (other, None), (tmp_path / "nothing", None), (tmp_path, None)):
-        monkeypatch.setenv(fresh_process._SETTING, str(folder))
+def test_a_folder_is_taken_up_once_and_only_with_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = os.open(tmp_path, os.O_RDONLY)
+    for told, found in (
+        (f"{lock} {tmp_path}", tmp_path),
+        (f"{lock} {tmp_path.parent}", None),
+        (f"9999 {tmp_path}", None),
+    ):
+        monkeypatch.setenv(fresh_process._SETTING, told)
         assert fresh_process.continued_in() == found
-        assert fresh_process.continued_in() is None  # told once
+        assert fresh_process.continued_in() is None
+    os.close(leftovers.locks.pop(tmp_path))
 
 
 def test_only_a_commands_process_is_replaced() -> None:

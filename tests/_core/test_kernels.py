@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables, embedding_layout
@@ -30,7 +30,7 @@ PARTS = st.integers(1, 2)
 @pytest.fixture(autouse=True)
 def however_little(monkeypatch):
     """Loops for few numbers too."""
-    monkeypatch.setattr(kernels, "_WORTH", 0)
+    monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_without_numba_torchs_calls_do_it():
         "import sys; sys.modules['numba'] = None\n"
         "import torch; from fastrec._core import kernels; from fastrec.models.embedding import EmbeddingTables\n"
         "from fastrec.models._lookup.joined import join; from fastrec.optim import Lamb\n"
-        "kernels._WORTH = 0; assert not kernels.compiled(1 << 30)\n"
+        "kernels.limits.LOOP_NUMBERS = 0; assert not kernels.compiled(1 << 30)\n"
         "e = EmbeddingTables([(5, 4)]); join(e, torch.tensor([[1]]), [], torch.float32).sum().backward()\n"
         "Lamb(e.parameters()).step(); print('done')"
     )

@@ -22,7 +22,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
-memory._PAUSE = {pause}
+memory.limits.MEMORY_PAUSE = {pause}
 before = resident()
 with {asking}keeping_memory():
     blocks = [np.ones(12_500_000) for _ in range(12)]
@@ -52,7 +52,6 @@ def run(then: str, pause: float = 60, setting: str | None = "1", asking: str = "
 
 @pytest.mark.parametrize("setting", [None, "0", ""])
 def test_the_allocator_is_left_alone_unless_somebody_asks(setting) -> None:
-    """Large blocks go back at once, as glibc has it, and its settings were never touched."""
     kept, _ = run("assert not memory._changed; give_back()", setting=setting)
     assert kept < 50
 
@@ -85,7 +84,7 @@ def test_freed_memory_is_kept_until_it_is_given_back() -> None:
 
 def test_freed_memory_is_given_back_after_a_pause() -> None:
     then = """
-memory._PAUSE = 0.2
+memory.limits.MEMORY_PAUSE = 0.2
 with keeping_memory():
     pass
 for _ in range(600):

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from fastrec._core import limits
 from fastrec.competition import RECSYS2019, SubmissionFormat, check_submission, score_submission, write_submission
 from fastrec.errors import (
     DataError,
@@ -104,9 +105,8 @@ def test_only_values_that_need_quotes_get_them(tmp_path):
 
 
 def test_many_rows_are_written_in_blocks(tmp_path, monkeypatch):
-    from fastrec.table import csv_text
 
-    monkeypatch.setattr(csv_text, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "CSV_ROWS", 2)
     write_submission(tmp_path / "s.csv", KEYS, LISTS)
     assert (tmp_path / "s.csv").read_text() == "\n".join([HEADER, *GOOD, ""])
 

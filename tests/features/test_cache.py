@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DataWarning, NotFittedError
 from fastrec.features import (
     CountEncode,
@@ -490,11 +491,10 @@ def test_columns_share_a_digest_only_if_they_are_the_same():
 
 
 def test_long_columns_are_hashed_in_pieces_and_every_byte_counts(monkeypatch):
-    from fastrec.features._engine import digests
 
     values = torch.arange(1000, dtype=torch.int64)
     whole = digest(values)
-    monkeypatch.setattr(digests, "_CHUNK", 512)
+    monkeypatch.setattr(limits, "DIGEST_CHUNK", 512)
     pieces = digest(values)
     assert pieces != whole
     for threads in (1, 2):

@@ -392,7 +392,6 @@ for seed in range(4):
 
 
 def test_two_processes_share_a_folder(tmp_path):
-    """With so little room that each drops what the other may be reading. (Slow: two interpreters start.)"""
     arguments = [sys.executable, "-W", "error", "-c", _WRITER, str(tmp_path / "cache"), "20000"]
     running = [
         subprocess.Popen(arguments, env=_env(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

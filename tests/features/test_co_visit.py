@@ -179,7 +179,7 @@ def test_a_chain_of_blocks_gives_the_same_pairs(monkeypatch):
     frame = pd.DataFrame({"s": rng.integers(0, 40, 500), "t": np.arange(500), "item": rng.integers(0, 30, 500)})
     feature = CoVisit("item", by="s", order="t", half_life=50)
     whole = feature.collect(Table.read(frame))
-    monkeypatch.setattr("fastrec.features._engine.item_pairs._BLOCK", 77)
+    monkeypatch.setattr("fastrec._core.limits.PAIRED_PLACES", 77)
     parts = feature.collect(Table.read(frame))
     for name in ("low", "high", "own", "groups"):
         assert torch.equal(whole[name], parts[name])

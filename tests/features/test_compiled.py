@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastrec._core import kernels
+from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.features import GroupRank, History, LastAction
 from fastrec.segments import compiled as compiled_groups
@@ -23,8 +23,8 @@ METHODS = ("min", "max", "average", "ordinal", "dense")
 @pytest.fixture
 def short(monkeypatch):
     """Loops for few rows too."""
-    monkeypatch.setattr(kernels, "_WORTH", 0)
-    monkeypatch.setattr(compiled_groups, "_WORTH", 0)
+    monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
+    monkeypatch.setattr(limits, "COMPILED_ROWS", 0)
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import FastrecError
-from fastrec.features import CumStat, JaccardToHistory, LastKnown, cumulative
-from fastrec.features._engine import order
-from fastrec.segments import as_of_join
+from fastrec.features import CumStat, JaccardToHistory, LastKnown
 
 some = settings(max_examples=50, deadline=None)
 STATS = ["count", "sum", "mean", "min", "max", "smaller"]
@@ -29,9 +28,8 @@ def way(request):
     """Of few rows all pairs are compared, many are sorted."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "of many rows":
-            patch.setattr(cumulative, "PAIRS", -1)
-            for module in (order, as_of_join):
-                patch.setattr(module, "SMALL", -1)
+            patch.setattr(limits, "PAIRED_ROWS", -1)
+            patch.setattr(limits, "REQUEST_ROWS", -1)
         yield
 
 

@@ -94,12 +94,12 @@ def test_pictures_of_a_transformer_are_its_pooled_output():
 
 def count_rows(monkeypatch):
     """A list that grows by the size of each batch that goes through a net."""
-    seen, one = [], encoders.Encoder.__init__
+    seen, one = [], encoders.PretrainedEncoder.__init__
 
     def noted(self, net, encode, digest, dims):
         one(self, net, lambda batch: (seen.append(len(batch)), encode(batch))[1], digest, dims)
 
-    monkeypatch.setattr(encoders.Encoder, "__init__", noted)
+    monkeypatch.setattr(encoders.PretrainedEncoder, "__init__", noted)
     encoders.load_encoder.cache_clear()
     return seen
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import FeatureSet, History, TargetEncode
-from fastrec.features._engine import order
-from fastrec.segments import as_of_join
 
 some = settings(max_examples=40, deadline=None)
 STATS = ["count", "since", "steps", "since_first", "is_last"]
@@ -30,8 +29,7 @@ def way(request):
     """A request's generators share what they sort; events of many rows that do not count are left out first."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "of many rows":
-            for module in (order, as_of_join):
-                patch.setattr(module, "SMALL", -1)
+            patch.setattr(limits, "REQUEST_ROWS", -1)
         yield
 
 

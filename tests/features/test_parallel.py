@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features import (
     Combine,
@@ -20,7 +21,6 @@ from fastrec.features import (
     RowFunction,
     TargetEncode,
 )
-from fastrec.features._engine import parallel
 from fastrec.features.base import Context
 from fastrec.table import Table
 from tests.features.frames import columns, to_arrow
@@ -30,7 +30,7 @@ from tests.features.frames import columns, to_arrow
 def threads(monkeypatch):
     """Four threads for torch, and no row too few for them."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(parallel, "_MIN_ROWS", 1)
+    monkeypatch.setattr(limits, "PARALLEL_STEPS_FROM", 1)
     torch.set_num_threads(4)
     yield
     assert torch.get_num_threads() == 4
@@ -62,7 +62,7 @@ def run():
 
 def test_as_one_after_the_other(threads, monkeypatch):
     beside = [run() for _ in range(3)]
-    monkeypatch.setattr(parallel, "_MIN_ROWS", 10**9)
+    monkeypatch.setattr(limits, "PARALLEL_STEPS_FROM", 10**9)
     alone = run()
     for other in beside:
         assert all(a.equals(b) for a, b in zip(alone, other, strict=True))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features._engine.running import Clock, Earlier, TimeRanks, running_sum
+from fastrec.features._engine.running import Clock, EarlierRows, TimeRanks, running_sum
 from fastrec.table import Table
 
 
@@ -54,15 +54,15 @@ def test_rows_at_one_point_in_time_do_not_see_each_other():
     assert ranks.rank.tolist() == [2, 0, 2, 1, 0]
     ones = torch.ones(1, 5, dtype=torch.float64)
     every = torch.ones(5, dtype=torch.bool)
-    total, age = Earlier.of(ranks).sums(ones, every)
+    total, age = EarlierRows.of(ranks).sums(ones, every)
     assert total[0].tolist() == [3, 0, 3, 2, 0]
     assert age.tolist() == [0] * 5  # no clock: nothing grows old
     clock = Clock.of(table, "t")
     seen = torch.tensor([False, True, True, False, True])
-    faded, age = Earlier.of(ranks).sums(ones * seen, seen, clock, half_life=1.0)
+    faded, age = EarlierRows.of(ranks).sums(ones * seen, seen, clock, half_life=1.0)
     assert faded[0].tolist() == [2, 0, 2, 2, 0]  # as they were at t = 1, the last time that counts
     assert age[[0, 2, 3]].tolist() == [2, 2, 1]
-    grouped, _ = Earlier.of(ranks, table["u"].integer()).sums(ones, every)
+    grouped, _ = EarlierRows.of(ranks, table["u"].integer()).sums(ones, every)
     assert grouped[0].tolist() == [0, 0, 0, 2, 0]
     assert TimeRanks.of(table, ["u", "t"]).rank.tolist() == [0, 1, 0, 2, 1]
 

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fastrec._core import limits
+
 dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")
 
@@ -376,8 +378,8 @@ def test_many_keys_are_merged_by_their_hash(monkeypatch):
     whole, parts = FeatureSet(MANY, key="id"), FeatureSet(MANY, key="id").__sklearn_clone__()
     whole.fit(train)
     used = []
-    monkeypatch.setattr(states, "MANY_KEYS", 1)
-    monkeypatch.setattr(states, "BUCKET_KEYS", 40)
+    monkeypatch.setattr(limits, "MANY_KEYS", 1)
+    monkeypatch.setattr(limits, "BUCKET_KEYS", 40)
     by_hash = states._by_hash
 
     def noted(step, parts, keys):
@@ -486,7 +488,6 @@ def test_a_table_that_travels_is_the_same_and_a_part_travels_alone():
 
 
 def test_dask_computes_after_a_fit_in_a_fresh_process():
-    """The settings of ``distributed``, which a fit may be the first to load, stay there."""
     program = (
         "import dask.dataframe as dd, pandas as pd; from fastrec.features import CountEncode, FeatureSet;"
         "rows = dd.from_pandas(pd.DataFrame({'a': [1, 2, 1]}), npartitions=2);"

@@ -86,7 +86,6 @@ def test_every_row_sees_all_rows_before_it(seed, parts, order, smooth, decays, w
 
 
 def test_old_sums_do_not_wear_down_to_nothing():
-    """Where nothing is smoothed a mean stays what it was, however long ago, as in one table."""
     frame = pd.DataFrame({"k": list("aababba"), "y": [1, 0, 1, 1, 0, 1, 0], "t": [0, 1, 2, 9e6, 9e6 + 1, 2e7, 3e7]})
     ct = CumTarget("k", "y", order="t", smooth=0, half_life=1.0)
     made = ct.fit_transform(parted(frame, 5)).compute()["cumte_k__y"].tolist()

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 import torch
 
+from fastrec._core import limits
+
 pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 import dask.dataframe as dd  # noqa: E402
 from dask.sizeof import sizeof  # noqa: E402
 
 from fastrec.features import Categorify, CountEncode, FeatureSet, GroupStats  # noqa: E402
-from fastrec.features._dask import mapped  # noqa: E402
 from fastrec.features._dask.blocks import task  # noqa: E402
 from fastrec.features._dask.mapped import Mapped  # noqa: E402
 from fastrec.features._dask.states import quietly, share  # noqa: E402
@@ -51,7 +52,7 @@ def state():
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_value_arrives_as_it_was(monkeypatch, least, apart, times):
-    monkeypatch.setattr(mapped, "MAPPED_BYTES", least)
+    monkeypatch.setattr(limits, "MAPPED_BYTES", least)
     given, found = state(), Mapped(state())
     for _ in range(times):  # passed on by one who has not looked at it
         found = sent(found, apart=apart)
@@ -92,9 +93,9 @@ def looked_at(found):
 
 
 def all_in_files():
-    from fastrec.features._dask import mapped
+    from fastrec._core import limits
 
-    mapped.MAPPED_BYTES = 0
+    limits.MAPPED_BYTES = 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="there is no /proc")

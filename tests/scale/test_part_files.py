@@ -105,7 +105,6 @@ def same(expected, made, outputs):
 
 
 def test_a_table_whose_part_is_what_the_rows_of_that_part_need(tmp_path):
-    """Each part of the items has its own, with others' words for what it does not need."""
     train, log = rows(80, 1), rows(80, 3)
     words = pd.DataFrame({"item": range(6), "words": [["a"], ["a", "b"], ["b"], ["c", "a"], ["d"], ["b", "d"]]})
     frame, other = in_files(train, tmp_path / "train", ["user"]), in_files(log, tmp_path / "log", ["user"])

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastrec.segments import as_of_join, order
+from fastrec._core import limits
 
 
 @pytest.fixture(autouse=True, scope="module", params=["as few rows", "as many rows"])
 def few_or_many(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tables of all sizes taken as small ones or as large ones."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (order, as_of_join):
-            patch.setattr(module, "SMALL", 1 << 40 if request.param == "as few rows" else -1)
+        patch.setattr(limits, "REQUEST_ROWS", 1 << 40 if request.param == "as few rows" else -1)
         if request.param == "as many rows":
-            patch.setattr(order, "PAIRS", -1)
+            patch.setattr(limits, "PAIRED_ROWS", -1)
         yield

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.features import GroupRank, History
 from fastrec.segments import as_of, rank_in_group
-from fastrec.segments import compiled as compiled_groups
 from fastrec.segments.compiled import last_before, rank_small_groups
 from fastrec.table import Table
 
@@ -30,8 +29,8 @@ far_apart = st.sampled_from([0, 1, 2, 700, 701, 5_000, 2**40, 2**40 + 1, 2**62])
 def parts(request):
     """Loops for few numbers too, cut into so many parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_WORTH", 0)
-        patch.setattr(compiled_groups, "_WORTH", 0)
+        patch.setattr(limits, "LOOP_NUMBERS", 0)
+        patch.setattr(limits, "COMPILED_ROWS", 0)
         patch.setattr(kernels, "threads_for", lambda numbers: request.param)
         yield request.param
 
@@ -120,7 +119,6 @@ def test_last_event_before_a_row(rows, log, keys, strict):
     st.booleans(),
 )
 def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
-    """Also where rows have a whole order and events fractions, and among NaN, which comes last."""
     codes, events = ints([r[0] % 2**50 for r in rows]), ints([e[0] % 2**50 for e in log])
     here = [torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in (1, 2)]
     there = [torch.tensor([e[k] for e in log], dtype=torch.float64) for k in (1, 2)]
@@ -135,7 +133,7 @@ def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
 
 
 def test_few_rows_do_not_wait_for_the_compiler(monkeypatch):
-    monkeypatch.setattr(compiled_groups, "_WORTH", 4)
+    monkeypatch.setattr(limits, "COMPILED_ROWS", 4)
     values, absent = ints([3, 1, 2]), torch.zeros(3, dtype=torch.bool)
     assert rank_small_groups(values, absent.long(), absent, method="min") is None
     assert (

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec.segments import (
     Groups,
     as_of,
@@ -24,7 +24,6 @@ from fastrec.segments import (
     segment_sum,
     shift_in_group,
 )
-from fastrec.segments import compiled as compiled_groups
 
 LOW, HIGH = -(2**63), 2**63 - 1
 some = settings(max_examples=60, deadline=None)
@@ -64,8 +63,8 @@ def way(request):
         if request.param == "compiled":
             if not kernels.compiled(1 << 30):
                 pytest.skip("numba is not installed")
-            patch.setattr(kernels, "_WORTH", 0)
-            patch.setattr(compiled_groups, "_WORTH", 0)
+            patch.setattr(limits, "LOOP_NUMBERS", 0)
+            patch.setattr(limits, "COMPILED_ROWS", 0)
         yield request.param
 
 

@@ -39,7 +39,7 @@ def scores_of(model: SessionModel, sessions: SessionFrame) -> torch.Tensor:
 def way(request, monkeypatch):
     if request.param == "loops":
         pytest.importorskip("numba")
-        monkeypatch.setattr(kernels, "_WORTH", 0)
+        monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
         monkeypatch.setattr(kernels, "threads_for", lambda numbers: 3)
         yield
     else:
@@ -147,7 +147,7 @@ def test_near_items_by_loops_and_tensors(seed, k, cap):
         patch.setattr(limits, "BLOCK", 30)
         with kernels.without_compiled():
             plainly = near.near_items(*asked)
-        patch.setattr(kernels, "_WORTH", 0)
+        patch.setattr(limits, "LOOP_NUMBERS", 0)
         compiled = near.near_items(*asked)
         torch.testing.assert_close(compiled[1], plainly[1])
         agree = (compiled[0] == plainly[0]) | (compiled[1] - plainly[1]).abs().lt(1e-5)
@@ -217,7 +217,7 @@ def test_the_best_of_a_row_by_loops(seed, k, codes):
     with kernels.without_compiled():
         plainly = best_items(scores, k)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_WORTH", 0)
+        patch.setattr(limits, "LOOP_NUMBERS", 0)
         compiled = best_items(scores, k)
     assert torch.equal(compiled[0], plainly[0])
     assert torch.equal(compiled[1], plainly[1])

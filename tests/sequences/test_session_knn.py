@@ -24,7 +24,7 @@ def way(request, monkeypatch):
     """Both ways of computing, however few sessions there are, and in several parts."""
     if request.param == "loops":
         pytest.importorskip("numba")
-        monkeypatch.setattr(kernels, "_WORTH", 0)
+        monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
         monkeypatch.setattr(kernels, "threads_for", lambda numbers: 2)
         yield
     else:
@@ -106,7 +106,7 @@ def test_loops_and_tensors_agree(seed, k, sample):
     with kernels.without_compiled():
         plainly = scores_of(model, frame(asked))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_WORTH", 0)
+        patch.setattr(limits, "LOOP_NUMBERS", 0)
         compiled = scores_of(model, frame(asked))
     torch.testing.assert_close(compiled, plainly, rtol=1e-4, atol=1e-6)
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.table import as_column, coding
+from fastrec._core import limits
+from fastrec.table import as_column
 from fastrec.table.coding import code_integers, sort_rows
 
 NEAR = st.integers(-20, 20)
@@ -23,8 +24,8 @@ def codes_by_hand(values, missing):
 @settings(max_examples=150, deadline=None)
 def test_codes_are_the_places_among_the_sorted_distinct_values(rows, small):
     values, missing = [v for v, _ in rows], [m for _, m in rows]
-    kept = coding._SMALL
-    coding._SMALL = 1 << 10 if small else 0  # both ways of coding meet the same values
+    kept = limits.MARKED_VALUES
+    limits.MARKED_VALUES = 1 << 10 if small else 0  # both ways of coding meet the same values
     try:
         tensor = torch.tensor(values, dtype=torch.int64)
         codes, distinct = code_integers(tensor, torch.tensor(missing, dtype=torch.bool))
@@ -33,7 +34,7 @@ def test_codes_are_the_places_among_the_sorted_distinct_values(rows, small):
         assert (codes.tolist(), distinct.tolist()) == codes_by_hand(values, [False] * len(values))
         assert tensor.tolist() == values  # what was given is as it was
     finally:
-        coding._SMALL = kept
+        limits.MARKED_VALUES = kept
 
 
 @given(st.one_of(st.lists(NEAR, max_size=40), st.lists(FAR, max_size=40)))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.table import keys as module
 from fastrec.table.keys import Keys
 
@@ -28,7 +29,7 @@ def test_the_second_look_finds_what_the_first_found(kinds: tuple[str, ...], data
         asked = data.draw(st.lists(row, max_size=1)) + data.draw(st.lists(st.sampled_from(known), max_size=1))
         few = Keys(tuple(pa.array([r[i] for r in asked], t) for i, t in enumerate(types)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_FEW_IN", 1)
+            patch.setattr(limits, "FEW_KEYS_IN", 1)
             found = few.find_in(keys).tolist()
         assert found == [known.index(r) if r in known else -1 for r in asked]
 

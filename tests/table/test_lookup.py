@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import lookup
 from fastrec.table.lookup import Lookup, hash_text
@@ -37,8 +38,8 @@ def test_integers_near_and_far(values, others, data):
 @settings(max_examples=60, deadline=None)
 def test_many_values_that_want_the_same_places(values, absent):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "_SPAN", 0)
-        patch.setattr(lookup, "_SPARE", 0)
+        patch.setattr(limits, "NARROW_SPAN", 0)
+        patch.setattr(limits, "NARROW_SPARE", 0)
         patch.setattr(lookup, "_FACTOR", 1)  # every value falls on the first place, or on the last
         patch.setattr(lookup, "_SIGNED", 1)
         values = sorted(values)
@@ -83,7 +84,7 @@ def test_text(values, others, front, large):
     values, kind = sorted(values), pa.large_string() if large else pa.string()
     wanted = list(dict.fromkeys([*others, *values]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "_FEW", 0)
+        patch.setattr(limits, "ARROW_LOOKUPS", 0)
         found = Lookup(pa.array(values, pa.large_string()), np.arange(len(values)) + 3, absent=2)
     codes = found.distinct(pa.array(["x"] * front + wanted, kind)[front:])
     assert codes.tolist() == plain(values, list(range(3, len(values) + 3)), wanted, 2)

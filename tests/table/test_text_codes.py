@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.table import text_codes
 
@@ -25,7 +26,7 @@ def check(array: pa.Array) -> None:
     expected = by_loop(array.to_pylist())
     for loops in (False, True) if compiled(1 << 30) else (False,):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_codes, "_WORTH", 0 if loops else 1 << 60)
+            patch.setattr(limits, "COMPILED_TEXT_ROWS", 0 if loops else 1 << 60)
             patch.setattr(text_codes, "compiled", lambda _, loops=loops: loops)
             codes, distinct = text_codes.encode(array)
         assert (codes.dtype, codes.tolist(), distinct.to_pylist()) == (np.dtype(np.int32), *expected)

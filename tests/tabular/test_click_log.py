@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.tabular import ClickLogFrame, LogPart
 from fastrec.tabular.click_log import codes, packing, parse, tally, text
@@ -30,11 +30,11 @@ def _way(name: str):
             yield
         return
     pytest.importorskip("numba")
-    before, kernels._WORTH = kernels._WORTH, 0
+    before, limits.LOOP_NUMBERS = limits.LOOP_NUMBERS, 0
     try:
         yield
     finally:
-        kernels._WORTH = before
+        limits.LOOP_NUMBERS = before
 
 
 WAYS = pytest.mark.parametrize("way", ["compiled", "plain"])

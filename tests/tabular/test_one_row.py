@@ -113,7 +113,7 @@ def test_a_frame_is_needed_for_features_absent_columns_and_values_without_codes(
 
 
 def test_large_vocabularies_are_asked_one_value_at_a_time(monkeypatch):
-    monkeypatch.setattr("fastrec.table.class_list._LISTED", 2)
+    monkeypatch.setattr("fastrec._core.limits.LISTED_CLASSES", 2)
     to = TabularFrame(train(), [Categorify], ["text", "whole"], "a")
     classes = to.classes["text"]
     assert (classes.code_of("x"), classes.code_of(None)) == (None, 0)

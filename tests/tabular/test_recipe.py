@@ -15,7 +15,7 @@ from fastai.data.block import RegressionBlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import threads
+from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, as_column
@@ -109,7 +109,7 @@ def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, loo
     monkeypatch.setattr(prepare, "_BLOCK", 7)
     monkeypatch.setattr(prepare, "_FEW", 0)
     monkeypatch.setattr(cat_codes, "_BLOCK", 5)
-    monkeypatch.setattr(threads, "_PARALLEL_FROM", 0 if parallel else 10**9)
+    monkeypatch.setattr(limits, "PARALLEL_ROWS", 0 if parallel else 10**9)
     set_threads(3)
     n = 60
     df, order = raw(n), np.arange(n)

@@ -1,7 +1,7 @@
-"""Compiled loops for CPUs, where numba is installed (``pip install fastrec-tabular[compiled]``).
+"""Compiled loops for CPUs if numba is installed.
 
-Everything that uses them has a way without: torch's own calls, which give the same numbers and take longer. The first
-use compiles, some 15 s once; numba keeps the result on disk.
+Every user has a path without them: torch's calls, with the same numbers. The first use compiles for some 15 s; numba
+caches the result on disk.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
+
 __all__ = [
     "click_logs",
     "compiled",
@@ -35,19 +37,17 @@ __all__ = [
     "without_compiled",
 ]
 
-_EACH = 1 << 16  # numbers that a thread should have to do
-_WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
 _off = 0
 _told: list[bool] = []  # that loops are being compiled, in this process
 
 
 def compiled(numbers: int) -> bool:
-    """Whether there are compiled loops to use: numba is installed, and nobody has asked to go without.
+    """Tell whether compiled loops are used: numba is installed and not switched off.
 
     Args:
         numbers: how many there are to go over; few are not worth it.
     """
-    return not _off and numbers >= _WORTH and _has_numba()
+    return not _off and numbers >= limits.LOOP_NUMBERS and _has_numba()
 
 
 @cache
@@ -64,7 +64,7 @@ def _has_numba() -> bool:
 
 @contextmanager
 def without_compiled() -> Iterator[None]:
-    """While it lasts, torch's own calls are used."""
+    """Use torch's calls instead of compiled loops meanwhile."""
     global _off
     _off += 1
     try:
@@ -75,7 +75,7 @@ def without_compiled() -> Iterator[None]:
 
 @cache
 def net() -> ModuleType:
-    """Loops of embedding lookups."""
+    """Return the loops of embedding lookups."""
     _start()
     from fastrec._core.kernels import net_loops
 
@@ -84,7 +84,7 @@ def net() -> ModuleType:
 
 @cache
 def click_logs() -> ModuleType:
-    """Loops over click logs, each on the thread that calls it."""
+    """Return the loops over click logs, each on the thread that calls it."""
     _tell_of_compiling()
     from fastrec._core.kernels import log_loops
 
@@ -93,7 +93,7 @@ def click_logs() -> ModuleType:
 
 @cache
 def frames() -> ModuleType:
-    """Loops over a frame's columns, each on the thread that calls it."""
+    """Return the loops over a frame's columns, each on the thread that calls it."""
     _tell_of_compiling()
     from fastrec._core.kernels import frame_loops
 
@@ -102,7 +102,7 @@ def frames() -> ModuleType:
 
 @cache
 def groups() -> ModuleType:
-    """Loops over groups of rows."""
+    """Return the loops over groups of rows."""
     _start()
     from fastrec._core.kernels import group_loops
 
@@ -111,7 +111,7 @@ def groups() -> ModuleType:
 
 @cache
 def sessions() -> ModuleType:
-    """Loops over sessions."""
+    """Return the loops over sessions."""
     _start()
     from fastrec._core.kernels import session_loops
 
@@ -120,7 +120,7 @@ def sessions() -> ModuleType:
 
 @cache
 def steps() -> ModuleType:
-    """Loops of optimizer steps."""
+    """Return the loops of optimizer steps."""
     _start()
     from fastrec._core.kernels import step_loops
 
@@ -145,7 +145,7 @@ def shared(loop: Callable[..., Any], *given: Any, numbers: int) -> Any:
 
 @cache
 def _start() -> str:
-    """Start numba's threads, and tell of which kind they are."""
+    """Start numba's threads, and return their kind."""
     import numba
 
     _tell_of_compiling()
@@ -157,7 +157,7 @@ def _start() -> str:
 
 @cache
 def _tell_of_compiling() -> None:
-    """Say in a line that loops are being compiled, when the first one is: those that are kept on disk are only read."""
+    """Log once that loops are being compiled; loops cached on disk are only read."""
     from numba.core import event
 
     class Listener(event.Listener):
@@ -175,7 +175,7 @@ def _tell_of_compiling() -> None:
 
 
 def _after_fork() -> None:
-    """A child of a process whose threads have run ends when it starts numba's (with GNU's OpenMP): it goes without."""
+    """Switch off numba in a child of a process whose threads have run: GNU's OpenMP would end it."""
     global _off
     if _start.cache_info().currsize:
         _off += 1
@@ -187,16 +187,16 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _turn() -> AbstractContextManager[Any]:
-    """Numba's own threads, which it has where neither OpenMP nor TBB is there, end the process on a second caller."""
+    """Let one caller at a time use numba's workqueue threads, which end the process on a second one."""
     return Lock() if _start() == "workqueue" else nullcontext()
 
 
 def view(x: Tensor) -> np.ndarray:
-    """A CPU tensor as the loops take it: numbers that share its memory; bfloat16 as bits."""
+    """Return a CPU tensor as numpy numbers that share its memory; bfloat16 as bits."""
     x = x.detach()
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def threads_for(numbers: int) -> int:
-    """How many threads are to share a loop over so many numbers."""
-    return max(1, min(torch.get_num_threads(), numbers // _EACH))
+    """Return how many threads share a loop over so many numbers."""
+    return max(1, min(torch.get_num_threads(), numbers // limits.LOOP_NUMBERS_A_THREAD))

@@ -31,7 +31,7 @@ def _copy(x, start, m, out):
 
 @njit(**LOOP)
 def _read(address, kind, start, m, out):
-    """``m`` numbers of a column from row ``start`` on, as what ``out`` holds."""
+    """Read ``m`` numbers of a column from row ``start`` on into the type of ``out``."""
     n = start + m
     if kind == _F64:
         _copy(carray(pointer(address), n, np.float64), start, m, out)
@@ -51,7 +51,7 @@ def _read(address, kind, start, m, out):
 
 @njit(**LOOP)
 def count_whole(address, kind, chosen, n, low, counts):
-    """Add up how often each whole number is there.
+    """Count how often each whole number occurs.
 
     Args:
         address, kind: the column.
@@ -70,7 +70,7 @@ def count_whole(address, kind, chosen, n, low, counts):
 
 @njit(**LOOP)
 def look(address, kind, chosen, n, shift, first, last, between):
-    """Sums of a column's numbers, and what a median takes that lies near two numbers.
+    """Sum a column's numbers, and collect those near two numbers for a median.
 
     Args:
         address, kind: the column.
@@ -126,7 +126,7 @@ def look(address, kind, chosen, n, shift, first, last, between):
 
 @njit(**LOOP)
 def _write_whole(values, m, column, whole, long, words):
-    """A column's codes into rows that stand side by side."""
+    """Write a column's codes into row-major rows."""
     low, high, at = column[LOW], column[HIGH], _u64(column[WORD])
     if column[TABLE] != 0:
         table = carray(pointer(column[TABLE]), high - low + 1, np.int32)
@@ -142,7 +142,7 @@ def _write_whole(values, m, column, whole, long, words):
 
 @njit(**LOOP)
 def _write_numbers(values, m, column, scale, real, whole, long, words, shift, wide_codes):
-    """A column's numbers, filled and scaled, into rows that stand side by side, and where they were missing."""
+    """Write a column's numbers, filled and scaled, into row-major rows, and where they were missing."""
     at, flag = _u64(column[WORD]), _u64(column[FLAG])
     fill, mean, sd = scale[0], scale[1], scale[2]
     if column[FLAG] >= 0:
@@ -166,7 +166,7 @@ def _write_numbers(values, m, column, scale, real, whole, long, words, shift, wi
 
 @njit(**LOOP)
 def pack(columns, scales, shift, wide_codes, places, start, stop, out):
-    """Prepare rows and put them in their places, whole.
+    """Prepare rows and write them whole to their places.
 
     Args:
         columns: int64 ``[c, FIELDS]``: address of row 0 and type; first word in a row; whether it has 8 bytes there;
@@ -204,7 +204,7 @@ def pack(columns, scales, shift, wide_codes, places, start, stop, out):
 
 @njit(**LOOP)
 def _eight(address, at, size, end):
-    """Up to eight bytes from a place on, as a number; none is read from ``end`` on."""
+    """Read up to eight bytes from a place on, as a number; none from ``end`` on."""
     if at + 8 <= end:
         word = carray(pointer(address + at), 1, np.uint64)[0]
         return word if size >= 8 else word & ((_u64(1) << _u64(8 * size)) - _u64(1))
@@ -225,7 +225,7 @@ def _hash_of(address, at, size, end, word):
 
 @njit(**LOOP)
 def _same(address, at, other, size, end):
-    """Whether two values of one length are equal from the ninth byte on."""
+    """Tell whether two values of one length are equal from the ninth byte on."""
     for b in range(8, size, 8):
         if _eight(address, at + b, size - b, end) != _eight(address, other + b, size - b, end):
             return False
@@ -234,7 +234,7 @@ def _same(address, at, other, size, end):
 
 @njit(**LOOP)
 def _grow(slots, hashes, k):
-    """A table of four times as many places. A place has two numbers: a word, and a value's length above its code."""
+    """Return a table of four times the size. A place has a word, and a value's length above its code."""
     more = np.zeros(4 * len(slots), np.uint64)
     mask, before = _u64(len(more) // 2 - 1), _u64(len(slots) // 2)
     for i in range(before):

@@ -18,7 +18,7 @@ _u64 = np.uint64
 
 @njit(**LOOP)
 def _rank_group(values, absent, out, lo, hi, ties):
-    """Ranks of rows ``lo`` to ``hi``, which are one group."""
+    """Rank rows ``lo`` to ``hi``, which are one group."""
     for i in range(_u64(lo), _u64(hi)):
         if absent[i]:
             out[i] = np.nan
@@ -58,7 +58,7 @@ def _rank_part(values, codes, absent, out, ties, lo, hi):
 
 @njit(**PARALLEL)
 def rank_small_groups(values, codes, absent, out, ties, parts):
-    """Rank every value among its group's, where groups stand together and in ascending order, and are small.
+    """Rank every value in its group; groups are contiguous, ascending and small.
 
     Args:
         values: float64 or int64 ``[n]``.
@@ -80,7 +80,7 @@ def rank_small_groups(values, codes, absent, out, ties, parts):
 
 @njit(**LOOP)
 def _is_less(keys, i, others, j):
-    """Whether row ``i`` of some keys comes before row ``j`` of others."""
+    """Tell whether row ``i`` of some keys comes before row ``j`` of others."""
     for k in range(len(keys)):
         if keys[k, i] != others[k, j]:
             return keys[k, i] < others[k, j]
@@ -89,13 +89,13 @@ def _is_less(keys, i, others, j):
 
 @njit(**LOOP)
 def _bucket(code, shift):
-    """A group's bucket: that of groups from 1 on by their numbers but for so many last bits, the first of no group."""
+    """Return a group's bucket: its number without the last bits, the first one for no group."""
     return ((code - 1) >> shift) + 1 if code > 0 else 0
 
 
 @njit(**LOOP)
 def bucket_starts(codes, shift, starts):
-    """Where each bucket of sorted groups starts.
+    """Return where each bucket of sorted groups starts.
 
     Args:
         codes: int64 ``[n]``, ascending.
@@ -136,7 +136,7 @@ def _last_before(keys, events, shift, starts, strict, out, lo, hi):
 
 @njit(**PARALLEL)
 def last_before(keys, events, shift, starts, strict, out, parts):
-    """The last event of each row's group that is before the row.
+    """Find the last event of each row's group that is before the row.
 
     Args:
         keys: the rows' groups and order keys, int64 ``[k, q]``; group 0 and below = none.

@@ -25,7 +25,7 @@ _TAB, _LINE, _RETURN, _MINUS = 9, 10, 13, 45
 
 @njit(**LOOP)
 def parse_rows(text, at, stop, n_cat, n_cont, out, lows):
-    """Whole lines ``label TAB numbers TAB categories`` as rows; ``lows`` takes each number's smallest value.
+    """Parse whole lines ``label TAB numbers TAB categories``; ``lows`` takes each number's smallest value.
 
     Args:
         text: uint8, with 16 bytes more than ``stop`` at least.
@@ -129,7 +129,7 @@ def _shift_of(table):
 
 @njit(**LOOP)
 def move_values(old, new, bits, part):
-    """Put into an empty table what another holds, of values whose mixed bits begin with ``part``; how many they are."""
+    """Copy values whose mixed bits begin with ``part`` to an empty table, and return their number."""
     shift, mask, used = _shift_of(new), _u64(len(new) - 1), 0
     for found in old:
         mixed = (found >> _u64(32)) * _MIX
@@ -145,7 +145,7 @@ def move_values(old, new, bits, part):
 
 @njit(**LOOP)
 def encode_rows(rows, n_cat, starts, tables, lows, logs):
-    """Rows as they are packed, in place: codes, logarithms, and the label as a float32.
+    """Encode packed rows in place: codes, logarithms, and the label as a float32.
 
     Args:
         rows: int32 ``[n, n_cat + n_cont + 1]``.

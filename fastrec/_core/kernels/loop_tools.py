@@ -11,7 +11,7 @@ _f32, _u16, _u32 = np.float32, np.uint16, np.uint32
 
 
 def _can_cache() -> bool:
-    """Whether there is a folder to keep compiled loops in: beside their source, or the user's."""
+    """Tell whether there is a folder to cache compiled loops in: with their source, or the user's."""
     try:
         njit(cache=True)(lambda x: x)
     except RuntimeError:
@@ -32,7 +32,7 @@ PARALLEL = {**LOOP, "parallel": True}
 
 @intrinsic
 def pointer(context, address):
-    """A number as the address that it is."""
+    """Return an address as a pointer."""
 
     def code(context, builder, signature, args):
         return builder.inttoptr(args[0], cgutils.voidptr_t)

@@ -80,7 +80,7 @@ def _scatter_column(ids, plan, grad):
 
 @njit(**PARALLEL)
 def scatter(ids, plan, grad, parts):
-    """The gradients of the vectors that ``gather`` has looked up: added up by row, or one after the other.
+    """Add up the gradients of the vectors that ``gather`` looked up by row, or return them one by one.
 
     Args:
         ids, plan: as there, but with the addresses of the gradients.

@@ -19,7 +19,7 @@ def _decay(table, distance):
 
 @njit(**LOOP)
 def _gather(items, lo, hi, known, tables, alike, place, back, touched, used):
-    """Add up what each session shares with the one asked for; its items from the last to the first, each once.
+    """Sum each session's overlap with the query session, whose items count from the last on, each once.
 
     Returns:
         How many sessions share an item. ``touched`` names them, ``alike`` holds the sums, ``place`` where in the
@@ -50,7 +50,7 @@ def _gather(items, lo, hi, known, tables, alike, place, back, touched, used):
 
 @njit(**LOOP)
 def _latest(touched, count, sample, alike):
-    """Keep the sessions that come last in the log, so many of them; the others' sums are set to 0."""
+    """Keep so many of the latest sessions; reset the others' sums."""
     if count <= sample:
         return count
     bound = np.partition(touched[:count], count - sample)[count - sample]
@@ -67,7 +67,7 @@ def _latest(touched, count, sample, alike):
 
 @njit(**LOOP)
 def _nearest(touched, count, k, alike):
-    """Keep the ``k`` most alike; of equal ones those that come later. The others' sums are set to 0."""
+    """Keep the ``k`` most similar sessions, of equal ones the later; reset the others' sums."""
     if count <= k:
         return count
     values = np.empty(count, np.float32)
@@ -127,7 +127,7 @@ def _score_part(queries, log, known, tables, weights, limits, out, lo, hi):
 
 @njit(**PARALLEL)
 def score_by_neighbours(queries, log, known, tables, weights, limits, out, parts):
-    """Scores of all items for sessions, from the sessions that are most like them.
+    """Score all items for sessions by their most similar sessions.
 
     Args:
         queries: items (int64, -1: not in the log) and offsets of the sessions that are asked for.
@@ -164,7 +164,7 @@ def _best_part(scores, items, found, lo, hi):
 
 @njit(**PARALLEL)
 def best_of_rows(scores, items, found, parts):
-    """The highest scores of each row, of equal ones that of the lower code first.
+    """Return the highest scores of each row, of equal ones the lower code first.
 
     Args:
         scores: float32 ``[n, codes]``.
@@ -178,7 +178,7 @@ def best_of_rows(scores, items, found, parts):
 
 @njit(**LOOP)
 def _together(item, log, weights, times, farthest, tables, postings, cap, sums, touched):
-    """Add up the weights of the events near those of an item; ``touched`` names the items that got some: how many."""
+    """Sum the weights of events near those of an item; ``touched`` lists the items; return their number."""
     (items, offsets, rows), (places, starts) = log, postings
     after, before = tables
     count, stop = 0, starts[item + 1]
@@ -200,7 +200,7 @@ def _together(item, log, weights, times, farthest, tables, postings, cap, sums, 
 
 @njit(**LOOP)
 def _keep_best(sums, touched, count, of_item, codes, best):
-    """Put the items with the highest sums times factors first, of equal ones the lower code; the sums are cleared."""
+    """Sort the items with the highest sums times factors to the front, ties by code; reset the sums."""
     k, held = len(codes), 0
     for j in range(count):
         code = touched[j]
@@ -226,7 +226,7 @@ def _together_part(log, weights, times, farthest, tables, postings, cap, of_item
 
 @njit(**PARALLEL)
 def co_visits(log, weights, times, farthest, tables, postings, cap, of_item, items, scores, parts):
-    """For every item those that stand near it in sessions, the heaviest first.
+    """Return every item's near items in sessions, the heaviest first.
 
     Args:
         log: items int64 ``[n]``, offsets of the sessions, and the session of each event.
@@ -275,7 +275,7 @@ def _two_hops_part(near, weights, share, codes, scores, lo, hi):
 
 @njit(**PARALLEL)
 def two_hops(near, weights, share, codes, scores, parts):
-    """Near items, and the near items of these.
+    """Return near items, and the near items of these.
 
     Args:
         near, weights: int64 and float32 ``[items, k]``: near items, -1 where there are no more, and their weights.
@@ -309,7 +309,7 @@ def _near_to_all_part(events, weights, offsets, items, scores, found, out, lo, h
 
 @njit(**PARALLEL)
 def near_to_all(events, weights, offsets, items, scores, found, out, parts):
-    """The items that are nearest to the events of each session.
+    """Return the items that are nearest to the events of each session.
 
     Args:
         events, weights: items (int64) and weights (float32) of events, session after session.

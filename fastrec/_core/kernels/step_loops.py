@@ -75,7 +75,7 @@ def _trust(weight_weight, move_move, clamp, adapts):
 
 @njit(**PARALLEL)
 def _lamb_shared(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, decay, rate, clamp, adapts, parts):
-    """LAMB's step of one layer: a pass that brings its running means up to date and measures, and one to go."""
+    """Do LAMB's step of one layer in two passes: update and measure the running means, then apply."""
     n = len(weights)
     found = np.zeros((parts, 2))
     for part in prange(parts):
@@ -91,7 +91,7 @@ def _lamb_shared(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, 
 
 @njit(**LOOP)
 def lamb_layers(addresses, sizes, adapts, beta1, beta2, fix1, fix2, eps, decay, rate, clamp, parts):
-    """LAMB's step of layers, large ones by several threads.
+    """Do LAMB's step of layers, large ones by several threads.
 
     Args:
         addresses: where weights, gradients, means and mean squares of each layer begin, int64 ``[layers, 4]``; float32.
@@ -128,7 +128,7 @@ def _part_of(row, parts):
 
 @njit(inline="always")
 def _exp(x):
-    """e^x of a float32 up to 0, within 2e-7 of it; a call of the C library's takes as long as all else of a row."""
+    """Return e^x of a float32 up to 0, within 2e-7; the C library's call takes as long as the rest of a row."""
     x = max(x, _f32(-87.0))
     k = np.floor(x * _f32(1.44269504) + _f32(0.5))
     r = x - k * _f32(0.693359375) + k * _f32(2.12194440e-4)
@@ -140,7 +140,7 @@ def _exp(x):
 
 @njit(**LOOP)
 def _fetch(ids, weights, squares, last, part, parts, lo, hi):
-    """Read something of each row, so that all of them are fetched from memory at a time, not one after the other."""
+    """Touch each row, so that all of them are fetched from memory at a time, not one by one."""
     read = _f32(0.0)
     for i in range(_u64(lo), _u64(hi)):
         row = _u64(ids[i])
@@ -151,7 +151,7 @@ def _fetch(ids, weights, squares, last, part, parts, lo, hi):
 
 @njit(**LOOP)
 def _add_up(ids, grads, place, sums, part, parts):
-    """Sum up gradients of equal rows, at the place of each row's first; only those of this part."""
+    """Sum gradients of equal rows at each row's first place, only those of this part."""
     width, source, target = _u64(grads.shape[1]), grads.ravel(), sums.ravel()
     for i in range(_u64(len(ids))):
         row = _u64(ids[i])
@@ -243,7 +243,7 @@ def adamw_rows(
     decay,
     parts,
 ):
-    """AdamW's step of the rows of a batch (see ``fastrec.optim.row_sparse`` for what is made up for).
+    """Do AdamW's step of a batch's rows (see ``fastrec.optim.row_sparse`` for the delayed part).
 
     Args:
         ids: the gradient's rows, int64 ``[n]``, in any order, the same ones more than once.

@@ -1,3 +1,3 @@
-"""Generators at work on Dask frames; imported when such a frame is given, and only then."""
+"""Generators on Dask frames; imported only when such a frame is given."""
 
 from fastrec.features._dask import sizes as _sizes  # noqa: F401 - tells Dask what our tables weigh

@@ -1,8 +1,4 @@
-"""Rows in partitions: the columns that were read and those made since.
-
-Tables travel rather than pandas frames. A frame's dtypes differ from partition to partition (integers are floats where
-a value is missing); ``Table`` joins them exactly, keeps lists and 64-bit ids, and the rows stay in their order.
-"""
+"""Rows in partitions as Tables: pandas' dtypes differ from partition to partition, ``Table`` joins them exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from fastrec.table import Table
 
 
 def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
-    """A call for Dask to make, later and where it likes."""
+    """Return a delayed call that Dask may run whenever it likes."""
     return delayed(function, pure=False, nout=nout)(*args)
 
 
@@ -32,7 +28,7 @@ def tasks_of_pieces(
     beside: Sequence[Any] | None = None,
     nout: int | None = None,
 ) -> list[Any]:
-    """A call for each place, with the list of what every whole has there, all in one layer of the graph.
+    """Return one delayed call per place, with what every whole has there, all in one layer of the graph.
 
     ``task`` would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as
     many as partitions times buckets.
@@ -56,7 +52,7 @@ def tasks_of_pieces(
 
 
 class Blocks:
-    """The rows of a Dask frame as Tables, a task per partition.
+    """Rows of a Dask frame as Tables, one task per partition.
 
     Args:
         names: the columns of ``parts``.
@@ -80,19 +76,19 @@ class Blocks:
 
     @property
     def names(self) -> list[str]:
-        """All columns that there are."""
         return list(dict.fromkeys(n for names, _ in self._layers for n in names))
 
     def with_layer(self, names: Sequence[str], parts: Sequence[Any]) -> Blocks:
-        """The same rows with more columns (those of a name that is there replace it)."""
+        """Return the same rows with more columns, which replace those of the same name."""
         made = copy.copy(self)
         made._layers = [*self._layers, (list(names), list(parts))]
         return made
 
     def select(self, names: Sequence[str]) -> list[Any]:
-        """One task per partition that gives a Table of these columns; what makes other columns is not run for it."""
+        """Return one task per partition that gives a Table of these columns; other columns are not computed."""
         wanted, used = list(dict.fromkeys(names)), []
         left, exact = set(wanted), False  # exact: what is used has no other columns
+        # Later layers replace columns of earlier ones.
         for i in reversed(range(len(self._layers))):
             own, parts = self._layers[i]
             here = [n for n in own if n in left]
@@ -102,13 +98,13 @@ class Blocks:
                 parts, exact = self._read(here), here == wanted
             used.append((here, parts))
             left -= set(here)
+        # One source with just these columns in this order needs no task to join them.
         if len(used) == 1 and (exact or used[0][0] == wanted == self._layers[0][0]):
             return list(used[0][1])
         lists = [here for here, _ in used]
         return [task(_joined, wanted, lists, *(parts[i] for _, parts in used)) for i in range(len(self))]
 
     def from_task(self, i: int) -> Blocks:
-        """The same without the first ``i`` partitions."""
         made = copy.copy(self)
         made._layers = [(names, parts[i:]) for names, parts in self._layers]
         if self._read is not None:

@@ -1,4 +1,4 @@
-"""Which cell each row of a partition is in, and which rows a fold hides: worked out anew wherever the rows are."""
+"""The cell of each row of a partition, and the rows that a fold hides; recomputed wherever the rows are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW, OUTER = "\x00row", "\x00outer"  # columns of ours: the row's number in the 
 
 
 class Folding:
-    """The folds that rows are in by their key, or by their number in the whole frame.
+    """Folds of rows by their key, or by their number in the whole frame.
 
     Args:
         key: the columns; empty: the number.
@@ -28,18 +28,16 @@ class Folding:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it reads."""
         return self.key or [ROW]
 
     def of(self, table: Table) -> torch.Tensor:
-        """The fold of each row: int64 ``[n]``."""
         if self.key:
             return row_folds(table, self.key, self.count, seed=INNER_SEED)
         return _number_folds(table[ROW].values, self.count, INNER_SEED)
 
 
 class Hidden:
-    """Rows whose targets must not be seen: those of an outer fold, those of an inner one, or of both.
+    """Rows whose targets must not be seen: those of an outer fold, of an inner one, or of both.
 
     Args:
         outer: the outer fold's number; None: none.
@@ -51,11 +49,9 @@ class Hidden:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it reads."""
         return [*([] if self.outer is None else [OUTER]), *([] if self.inner is None else self.inner[0].columns)]
 
     def of(self, table: Table) -> torch.Tensor:
-        """Bool ``[n]``: True where the row is hidden."""
         rows = torch.zeros(len(table), dtype=torch.bool, device=table.device)
         if self.outer is not None:
             rows |= table[OUTER].values == self.outer
@@ -65,7 +61,7 @@ class Hidden:
 
 
 class CellRule:
-    """How a generator's training rows are kept apart.
+    """The rule by which a generator's training rows are split into cells.
 
     Args:
         folding: its folds where rows get their values from other folds; None: all rows are in one cell.
@@ -80,23 +76,19 @@ class CellRule:
 
     @property
     def by_fold(self) -> bool:
-        """Whether rows get their values from other folds."""
         return self.folding is not None or self.column is not None
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it reads."""
         own = [self.column[0]] if self.column else self.folding.columns if self.folding else []
         return [*own, *(self.hidden.columns if self.hidden else [])]
 
     @property
     def count(self) -> int:
-        """How many cells there are."""
         inner = max(len(self.column[1]), 1) if self.column else self.folding.count if self.folding else 1
         return inner + (self.hidden is not None)
 
     def of(self, table: Table) -> Cells:
-        """Each row's cell."""
         if self.column is not None:
             codes = table.coded(self.column[0]).recode(self.column[1]) - 1
         else:
@@ -107,7 +99,7 @@ class CellRule:
         return Cells(codes, self.count)
 
     def excluded(self) -> torch.Tensor:
-        """Bool ``[cells, cells]``: row ``c`` says which cells rows in cell ``c`` must not see."""
+        """Return bool ``[cells, cells]``: row ``c`` tells which cells rows of cell ``c`` must not see."""
         found = torch.eye(self.count, dtype=torch.bool) & self.by_fold
         if self.hidden is not None:
             found[:, 0] = True
@@ -115,11 +107,7 @@ class CellRule:
 
 
 def given_keys(table: Table, column: str) -> Keys:
-    """The values of a column of folds in one partition, in order.
-
-    Raises:
-        DataError: a row has none.
-    """
+    """Return the values of a column of folds in one partition, in order."""
     keys, codes = sort_keys(table.coded(column))
     if bool((codes == 0).any()):
         row = int((codes == 0).nonzero()[0])
@@ -128,5 +116,4 @@ def given_keys(table: Table, column: str) -> Keys:
 
 
 def outer_numbers(table: Table, column: str) -> Table:
-    """A partition's outer folds, as a column of ours."""
     return Table({OUTER: fold_numbers(table[column], column)})

@@ -1,4 +1,4 @@
-"""The steps of a FeatureSet at work on partitions: what ``Chain`` does on one table, with the same numbers."""
+"""Steps of a FeatureSet on partitions: the numbers of ``Chain`` on one table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("fastrec.features")
 
 
 class DaskChain(Chain):
-    """Steps in the order in which they are computed; see ``Chain``, whose arguments it has."""
+    """Steps in the order in which they are computed, on partitions; see ``Chain`` for the arguments."""
 
     def __init__(self, steps: Sequence[Feature], **options: Any) -> None:
         super().__init__(steps, **options)
@@ -54,7 +54,7 @@ class DaskChain(Chain):
         hidden: Hidden | None = None,
         learn: bool = True,
     ) -> Blocks:
-        """Learn steps from training rows, and give the rows the values that training rows get.
+        """Fit steps on training rows and return the rows with the values that training rows get.
 
         Args:
             work: the rows.
@@ -64,7 +64,7 @@ class DaskChain(Chain):
             hidden: rows whose targets no value may hold; None: none.
             learn: whether the steps keep what they learn.
         """
-        own = self._own(self.steps if steps is None else steps)
+        own = [self.bare[self.steps.index(s)] for s in (self.steps if steps is None else steps)]
         rows = [work] if extra is None else [work, extra]
         for groups in rounds(own, training=True, here=partial(stays, rows=rows, others=others)):
             say(groups)
@@ -85,7 +85,6 @@ class DaskChain(Chain):
         return work
 
     def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
-        """Every step's columns from what was learned."""
         fits = {id(b): share(Mapped(_learned(s))) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
         for groups in rounds(self.bare, training=False, here=partial(stays, rows=[work], others=others)):
             say(groups)
@@ -96,7 +95,7 @@ class DaskChain(Chain):
         return work
 
     def nest(self, work: Blocks, others: Others, outer: int | None) -> Blocks:  # type: ignore[override]
-        """Redo the mixing steps fold by fold (see ``Chain.nest``); ``outer``: the fold whose values stay."""
+        """Recompute the mixing steps fold by fold (see ``Chain.nest``); ``outer``: the fold whose values stay."""
         mixing = mixing_steps(self.steps, self.key, self.targets, together=False)
         if mixing and self._keeps_together(work, outer):
             mixing = mixing_steps(self.steps, self.key, self.targets, together=True)
@@ -117,16 +116,12 @@ class DaskChain(Chain):
         return work.with_layer(names, parts)
 
     def look(self, work: Blocks) -> None:
-        """Note the values of the columns that hold folds."""
         columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
         for column in sorted(columns):
             keys = [task(given_keys, table, column) for table in work.select([column])]
-            self._fold_keys[column] = _reduced(keys, _union)
+            self._fold_keys[column] = _reduced(keys, lambda a, b: union_keys(a, b)[0])
 
     # Parts of a round ------------------------------------------------------------------------------------------------
-
-    def _own(self, steps: Sequence[Feature]) -> list[Feature]:
-        return [self.bare[self.steps.index(s)] for s in steps]
 
     def _rule(self, step: Feature, hidden: Hidden | None) -> CellRule:
         if not (isinstance(step, Fitted) and step.uses_target and not step.causal):
@@ -137,7 +132,6 @@ class DaskChain(Chain):
         return CellRule(Folding(self.key, getattr(step, "folds", None) or self.folds), hidden=hidden)
 
     def _masked_names(self, step: Feature, hidden: Hidden | None) -> list[str]:
-        """The targets that a step reads as any column; they are missing where they are hidden."""
         return [] if hidden is None or isinstance(step, Fitted) else [n for n in step.inputs if n in self.targets]
 
     def _names(self, group: Group, work: Blocks, hidden: Hidden | None) -> list[str]:
@@ -145,7 +139,7 @@ class DaskChain(Chain):
         return list(dict.fromkeys([*_outside(group, work, training=True), *rules]))
 
     def _beyond(self, group: Group, extra: Blocks | None, others: Others) -> tuple[list[Feature], Place | None]:
-        """Steps whose columns unlabeled rows need, and those rows where they are."""
+        """Return the steps whose columns unlabeled rows need, and the place of those rows."""
         if extra is None:
             return [], None
         feeding = [s for s in group.steps if self._feeds_all(s)]
@@ -164,7 +158,6 @@ class DaskChain(Chain):
         hidden: Hidden | None,
         others: Others,
     ) -> list[tuple[Fitted, dict[str, Any]]]:
-        """What the learning steps of all groups have collected, merged."""
         batches: list[tuple[list[Any], list[Any]]] = []
         for group, place, (_, more) in zip(groups, places, beyond, strict=True):
             both = [s for s in group.steps if learns(s) and s.scope == "all" and more is not None]
@@ -183,7 +176,6 @@ class DaskChain(Chain):
     def _fits(
         self, states: list[tuple[Fitted, dict[str, Any]]], hidden: Hidden | None, *, learn: bool
     ) -> dict[int, Any]:
-        """What was learned, where the workers find it: by the step."""
         found = {}
         for step, state in states:
             rule = self._rule(step, hidden)
@@ -203,7 +195,6 @@ class DaskChain(Chain):
     def _columns(
         self, work: Blocks, group: Group, place: Place, jobs: list[Any], fits: list[Any], others: Others
     ) -> Blocks:
-        """The rows with the columns of a group."""
         tables, contexts = place.tables, [place.contexts(i, group.steps) for i in range(len(place.tables))]
 
         def columns(i: int, before: Any = None) -> Any:
@@ -222,13 +213,12 @@ class DaskChain(Chain):
         return work.with_layer(group.outputs, place.back(list(made) if spill_folder() is None else made))
 
     def _whole_fit(self, step: Feature, fits: Mapping[int, Any], *, learn: bool) -> Any:
-        """What unlabeled rows get their values from: all training rows, also where those get theirs by fold."""
+        """Return the fit on all training rows, which unlabeled rows use even if training rows use folds."""
         if learn and isinstance(step, Fitted):
             return share(Mapped(_learned(self.steps[self.bare.index(step)])))
         return fits.get(id(step))
 
     def _keeps_together(self, work: Blocks, outer: int | None) -> bool:
-        """Whether rows of one key share their folds (see ``nesting.key_keeps_together``)."""
         if not self.key or any(getattr(step, "fold_column", None) is not None for step in self.steps):
             return False
         if outer is None:
@@ -258,7 +248,7 @@ def _made(
     given: Sequence[str],
     before: list[State] | None = None,
 ) -> Table:
-    """The columns of several steps, one after the other; ``before``: what was passed on of earlier tables."""
+    """Return the columns of several steps; ``before``: what earlier tables passed on."""
     outputs: dict[str, Column] = {}
     past = iter(before or [])
     for (step, way, rule, masked), fit, other in zip(jobs, fits, tables, strict=True):
@@ -282,12 +272,10 @@ def _made(
 
 
 def _passes_on(step: Feature, way: str) -> bool:
-    """Whether tables of a range get something of those before them for a step."""
     return looks_back(step) or (way == "cells" and is_causal(step))
 
 
 def _passed_on(table: Table, jobs: list[Any]) -> list[Any]:
-    """What later tables need of one, for each step."""
     found = []
     for step, rule, masked in jobs:
         here = _masked(table, masked, rule.hidden) if masked else table
@@ -303,7 +291,7 @@ def _passed_on_by_both(steps: list[Any], a: list[Any], b: list[Any]) -> list[Any
 
 @contextmanager
 def _in_a_partition() -> Iterator[None]:
-    """An error that names a row says that it is counted from the first of its table here."""
+    """Tell in errors that name a row that rows are counted within the partition."""
     try:
         yield
     except DataError as error:
@@ -324,7 +312,7 @@ def _masked(table: Table, names: list[str], hidden: Hidden) -> Table:
 
 
 def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], made: list[Table]) -> Table:
-    """Each row's columns from the table made for its fold; hidden rows keep theirs."""
+    """Take each row's columns from the table of its fold; hidden rows keep theirs."""
     fold, stays = folding.of(table), hidden.of(table)
     parts, places = [table.select(names).take(stays)], [stays.nonzero().squeeze(1)]
     for number, other in enumerate(made):
@@ -338,15 +326,11 @@ def _by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.
     return count_keys(table, key, Cells(hidden.of(table).long(), 2))
 
 
-def _union(a: Keys, b: Keys) -> Keys:
-    return union_keys(a, b)[0]
-
-
 # Helpers -------------------------------------------------------------------------------------------------------------
 
 
 def bare(steps: Sequence[Feature]) -> list[Feature]:
-    """The same generators without what they have learned: what travels to the workers."""
+    """Return the same generators without what they have learned: this is what workers receive."""
     made: list[Feature] = []
 
     def fresh(thing: Any) -> Any:
@@ -358,7 +342,7 @@ def bare(steps: Sequence[Feature]) -> list[Feature]:
 
 
 def say(groups: Sequence[Group]) -> None:
-    """Tell what must come together; what comes together on one worker is a warning."""
+    """Log which rows are brought together; warn if all rows come to one worker."""
     for group in groups:
         names = ", ".join(group.outputs)
         if in_time(group.key) and len(group.key) > 1:
@@ -376,7 +360,6 @@ def say(groups: Sequence[Group]) -> None:
 
 
 def _leading_to(chosen: Sequence[Feature], steps: Sequence[Feature]) -> list[Feature]:
-    """The chosen steps and those of ``steps`` that they read, in order."""
     names, found = {n for s in chosen for n in s.outputs}, []
     for step in reversed(steps):
         if names & set(step.outputs):
@@ -390,7 +373,6 @@ def _collecting(place: Place, steps: Sequence[Feature], jobs: list[Any], others:
 
 
 def _way(step: Feature, rule: CellRule) -> str:
-    """How training rows get their values: each from the cells that it may see, or all from what was learned."""
     return "cells" if isinstance(step, Fitted) and (rule.by_fold or step.causal) else "learned"
 
 
@@ -401,7 +383,6 @@ def _learned(step: Fitted) -> tuple[Any, Any]:
 
 
 def _outside(group: Group, work: Blocks, *, training: bool) -> list[str]:
-    """The columns that a group reads and does not make."""
     made, there = set(group.outputs), set(work.names)
     named = [n for s in group.steps for n in reads(s, training=training)]
     return [n for n in dict.fromkeys(named) if n not in made and n in there]

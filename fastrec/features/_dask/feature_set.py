@@ -1,4 +1,4 @@
-"""What a FeatureSet does with Dask frames: fit, transform, fit_transform, cross_fit."""
+"""FeatureSet's methods on Dask frames."""
 
 from __future__ import annotations
 
@@ -41,12 +41,10 @@ if TYPE_CHECKING:
 
 
 def fit(fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
-    """See ``FeatureSet.fit``."""
     _Job(fs, df, y, tables, unlabeled).learn()
 
 
 def fit_transform(fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> Any:
-    """See ``FeatureSet.fit_transform``."""
     job = _Job(fs, df, y, tables, unlabeled)
     return job.out(job.chain.nest(job.learn(), job.others, None))
 
@@ -59,7 +57,6 @@ def cross_fit(
     unlabeled: Any,
     only: Collection[int] | None,
 ) -> Iterator[tuple[Any, Any]]:
-    """See ``FeatureSet.cross_fit``."""
     job = _Job(fs, df, None, tables, unlabeled)
     yield from job.outer_folds(folds, only, job.clean())
 
@@ -67,14 +64,12 @@ def cross_fit(
 def fit_transform_folds(
     fs: FeatureSet, df: Any, folds: Any, tables: Mapping[str, Any] | None, unlabeled: Any
 ) -> tuple[Any, Iterator[tuple[Any, Any]]]:
-    """See ``FeatureSet.fit_transform_folds``."""
     job = _Job(fs, df, None, tables, unlabeled)
     learned = job.learn()
     return job.out(job.chain.nest(learned, job.others, None)), job.outer_folds(folds, None, learned)
 
 
 def transform(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
-    """See ``FeatureSet.transform``."""
     _check_library(fs)
     targets = fs.targets
     work = as_blocks(df, fs.inputs, optional=targets)
@@ -127,19 +122,16 @@ class _Job:
         return as_blocks(self.unlabeled, [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only])
 
     def learn(self) -> Blocks:
-        """Learn, and give the rows their columns."""
         work = self.chain.run(self.work, self.others, self._extra())
         self.fs.fitted_on_unlabeled = self.unlabeled is not None
         return work
 
     def clean(self) -> Blocks:
-        """The columns of the steps that no target passes through, without learning anything."""
         tainted = self.chain.tainted
         steps = [s for s in self.chain.steps if s not in tainted]
         return self.chain.run(self.work, self.others, self._extra(), steps=steps, learn=False)
 
     def outer_folds(self, folds: Any, only: Collection[int] | None, work: Blocks) -> Iterator[tuple[Any, Any]]:
-        """What ``cross_fit`` yields."""
         work, present = with_outer_folds(work, self.df, folds)
         for k in present:
             if only is not None and k not in only:
@@ -149,7 +141,6 @@ class _Job:
             yield self.out(made, (k, False)), self.out(made, (k, True))
 
     def out(self, made: Blocks, fold: tuple[int, bool] | None = None) -> Any:
-        """The user's frame with the outputs."""
         return _out(self.fs, self.df, made, self.meta, fold)
 
 
@@ -170,7 +161,6 @@ def _others(fs: FeatureSet, tables: Mapping[str, Any] | None) -> Others:
 
 
 def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """The columns of the other tables that are read."""
     needed: dict[str, dict[str, None]] = {}
     for step in fs.steps:
         for table, names in step.table_inputs.items():
@@ -179,7 +169,7 @@ def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str
 
 
 def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
-    """A frame without rows that the result's partitions look like: the same steps at work on no rows."""
+    """Return an empty frame with the columns of the result, by running the steps on no rows."""
     if isinstance(df, SplitTable | PartFiles):  # its result is a table, or Arrow's
         return None
     steps = [copy.copy(s) for s in fs.steps]

@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.optional import is_dask, library_of
 from fastrec.errors import DataError
 from fastrec.features._dask.blocks import Blocks, task
@@ -23,19 +24,14 @@ from fastrec.features.selectors import Selector
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
 from fastrec.table.read import check_names
 
-_HEAD = 1_000  # rows of a partition from which the kinds of its columns are known
-
 
 def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
-    """Columns of a frame, in partitions: of a Dask frame its own, of any other frame one.
+    """Read columns of a frame in partitions: a Dask frame's partitions, any other frame as one.
 
     Args:
         frame: the rows.
         names: the columns that are read.
         optional: columns that are missing in every row where the frame lacks them.
-
-    Raises:
-        MissingColumnError: the frame lacks a column.
     """
     there = [str(n) for n in frame.columns] if is_dask(frame) else None
     names = list(dict.fromkeys(names))
@@ -52,11 +48,12 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
 
 
 def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
-    """A task for each of a frame's own partitions, also where only some columns are read; None: all columns.
+    """Return a task for each of a frame's partitions, also if only some columns are read; None: all columns.
 
     Dask's full optimization reads several small files as one partition, and how many depends on the columns.
     """
     some = frame if names is None else frame[list(names)]
+    # PartFiles and SplitTable have no optimizer that could combine partitions.
     if not hasattr(some, "simplify"):  # of this library: nothing is put together
         return some.to_delayed()
     lean = some.simplify()
@@ -72,19 +69,18 @@ def _read(part: Any, names: list[str], optional: list[str]) -> Table:
 
 
 def named_column(values: Any, name: str) -> Table:
-    """A partition of a Dask Series as a column."""
     return Table({name: as_column(values, name=name)})
 
 
 def with_row_numbers(blocks: Blocks) -> Blocks:
-    """The rows with their numbers in the whole frame, for folds that have no key: it takes a pass to count them."""
+    """Add each row's number in the whole frame, for folds without a key; this takes a pass over the rows."""
     starts = row_starts(blocks)
     parts = [task(_numbered, t, int(at)) for t, at in zip(blocks.select(blocks.names[:1]), starts[:-1], strict=True)]
     return blocks.with_layer([ROW], parts)
 
 
 def row_starts(blocks: Blocks) -> np.ndarray:
-    """The number of each partition's first row, and of all rows: int64 ``[partitions + 1]``."""
+    """Return the number of each partition's first row, then of all rows: int64 ``[partitions + 1]``."""
     sizes = dask.compute(*[task(len, t) for t in blocks.select(blocks.names[:1])])
     return np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
 
@@ -94,15 +90,12 @@ def _numbered(table: Table, start: int) -> Table:
 
 
 def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
-    """The rows with the folds of the model's validation, and those that there are.
+    """Return the rows with the outer folds, and the fold numbers.
 
     Args:
         blocks: the rows.
         frame: the frame that they are of.
         folds: a column's name, or one number per row.
-
-    Raises:
-        DataError: a fold is missing or below 0, or there are not as many as rows.
     """
     if isinstance(folds, str):
         parts = [task(outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
@@ -126,7 +119,7 @@ def _present(table: Table) -> set[int]:
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
-    """A Dask frame's partitions with columns of ``blocks``.
+    """Attach columns of ``blocks`` to a Dask frame's partitions.
 
     Args:
         frame: the Dask frame.
@@ -150,7 +143,7 @@ def as_frame(
 def as_table(
     split: SplitTable, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, *, fold: Any = None
 ) -> Table:
-    """The table that was split with columns of ``blocks``, in memory (see ``as_frame``)."""
+    """Attach columns of ``blocks`` to the table that was split, in memory (see ``as_frame``)."""
     with quietly():
         made = concat(list(dask.compute(*blocks.select([*outputs, *([] if fold is None else [OUTER])]))))
     own = split.table if kept is None else split.table.select(kept)
@@ -167,7 +160,7 @@ def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple
 
 
 def no_rows(frame: Any, names: Sequence[str]) -> Table:
-    """Columns of a Dask frame without a row, of the kinds that they have in it.
+    """Return columns of a Dask frame without rows, of the kinds that they have in it.
 
     A column of objects may hold text, lists or vectors: which, its first partition shows.
     """
@@ -181,11 +174,11 @@ def no_rows(frame: Any, names: Sequence[str]) -> Table:
 
 
 def _without_rows(part: Any) -> Table:
-    return Table.read(part.head(_HEAD)).slice(0, 0)
+    return Table.read(part.head(limits.HEAD_ROWS)).slice(0, 0)
 
 
 def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
-    """The frame without rows that the result's partitions look like.
+    """Return the empty frame that tells the result's columns and types.
 
     Whether an integer or a truth value is ever missing is not known before all partitions are: they are declared as
     pandas' nullable types, which hold both. A category is declared by its values' type.
@@ -206,7 +199,6 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
 
 
 def as_declared(frame: Any, meta: Any, names: Sequence[str]) -> Any:
-    """A partition with its made columns as the declared types."""
     if not _is_pandas(meta):
         return frame
     return frame.astype({n: meta[n].dtype for n in names if frame[n].dtype != meta[n].dtype})
@@ -220,7 +212,7 @@ def _is_pandas(frame: Any) -> bool:
 
 
 class Profile:
-    """What selectors choose by, of a whole frame: every column's kind, and how many distinct values it has.
+    """The kind of every column of a Dask frame and its number of distinct values, for selectors.
 
     Args:
         frame: the Dask frame.
@@ -245,14 +237,17 @@ def _counts(selector: Any) -> bool:
 
 def _profile(part: Any, counted: bool) -> dict[str, Column]:
     table = Table.read(part)
-    return {n: _distinct_rows(table[n]) if counted else table[n].slice(0, min(len(table), _HEAD)) for n in table.names}
+    return {
+        n: _distinct_rows(table[n]) if counted else table[n].slice(0, min(len(table), limits.HEAD_ROWS))
+        for n in table.names
+    }
 
 
 def _distinct_rows(column: Column) -> Column:
-    """One row of each value that may be counted; of others the first rows, which show the kind."""
+    """Return one row per value if values may be counted, else the first rows, which show the kind."""
     floats = column.kind == "number" and column.values.is_floating_point()
     if column.kind not in ("number", "category") or floats:
-        return column.slice(0, min(len(column), _HEAD))
+        return column.slice(0, min(len(column), limits.HEAD_ROWS))
     codes = column.coded().codes
     first = torch.full((column.coded().size,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
     return column.take(first[first < len(codes)])

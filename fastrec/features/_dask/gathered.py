@@ -1,4 +1,4 @@
-"""How rows of one key come together from all partitions, and go back to where they came from."""
+"""Bring rows of one key together from all partitions, and back."""
 
 from __future__ import annotations
 
@@ -10,31 +10,15 @@ import dask
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import Blocks, task, tasks_of_pieces
 from fastrec.features._dask.spill import Shelf, spill_folder
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, concat
 
-_BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
-_MANY_CATEGORIES = 1_000
-MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a bucket's number is one byte
 
-
-class Gathered(Protocol):
-    """Partitions whose rows have been brought together by a key, or all of them; in the order they had.
-
-    Attributes:
-        tables: one task per bucket, each gives a Table.
-    """
-
-    tables: list[Any]
-
-    def back(self, made: Iterable[Any]) -> list[Any]:
-        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from."""
-
-
-class Cut(Protocol):
-    """Says which bucket a row goes to.
+class BucketRule(Protocol):
+    """Rule that gives each row a bucket.
 
     Attributes:
         columns: those that it reads.
@@ -44,12 +28,11 @@ class Cut(Protocol):
     columns: list[str]
     count: int
 
-    def of(self, table: Table) -> torch.Tensor:
-        """The bucket of each row: ``[n]``, from 0."""
+    def of(self, table: Table) -> torch.Tensor: ...
 
 
 class ByKey:
-    """Rows of one key come into one bucket.
+    """Rule that puts rows of one key into one bucket.
 
     Args:
         columns: the key; empty: all rows come into one bucket.
@@ -60,33 +43,19 @@ class ByKey:
         self.columns, self.count = list(columns), buckets if columns else 1
 
     def of(self, table: Table) -> torch.Tensor:
-        """See ``Cut``."""
-        return row_folds(table, self.columns, self.count, seed=_BUCKET_SEED)
-
-
-def gather(blocks: Blocks, names: Sequence[str], cut: Cut) -> Gathered:
-    """Bring rows together: on the workers; while there is a folder to spill to (``spilled``), now and through files.
-
-    Args:
-        blocks: the rows.
-        names: the columns that are wanted.
-        cut: which rows come together.
-    """
-    parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
-    if folder is not None:
-        return GatheredInFiles(parts, cut, folder)
-    return GatheredOnWorkers(parts, cut)
+        # Another seed than the folds': a bucket must not hold the rows of one fold alone.
+        return row_folds(table, self.columns, self.count, seed=3)
 
 
 class GatheredOnWorkers:
-    """Pieces that travel from worker to worker, when the tasks are run.
+    """Pieces that travel from worker to worker when the tasks run; ``tables``: one task per bucket.
 
     Args:
         parts: one task per partition, each gives a Table.
         cut: which rows come together.
     """
 
-    def __init__(self, parts: Sequence[Any], cut: Cut) -> None:
+    def __init__(self, parts: Sequence[Any], cut: BucketRule) -> None:
         count = cut.count
         split = [task(_split, part, cut, nout=count + 1) for part in parts]
         stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
@@ -95,7 +64,7 @@ class GatheredOnWorkers:
         self._buckets = [s[count] for s in split]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
-        """See ``Gathered``."""
+        """Return columns of the buckets' rows, one task per bucket, as columns of the original partitions."""
         count = len(self._buckets)
         pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
         return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
@@ -112,7 +81,7 @@ class GatheredInFiles:
         folder: of the files.
     """
 
-    def __init__(self, parts: Sequence[Any], cut: Cut, folder: str) -> None:
+    def __init__(self, parts: Sequence[Any], cut: BucketRule, folder: str) -> None:
         self._folder, self._sizes, self._buckets = folder, [], []
         shelf = Shelf(folder, cut.count)
         for part in parts:
@@ -121,10 +90,9 @@ class GatheredInFiles:
                 shelf.put(at, piece)
             self._sizes.append([len(piece) for piece in pieces])
             self._buckets.append(buckets)
-        self.tables = [task(_from_shelf, shelf, at) for at in range(cut.count)]
+        self.tables = [task(lambda shelf, at: concat(shelf.tables(at)), shelf, at) for at in range(cut.count)]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
-        """See ``Gathered``."""
         shelf = Shelf(self._folder, len(self._sizes))
         for at, columns in enumerate(made):
             for i, piece in enumerate(_cut(dask.compute(columns)[0], [sizes[at] for sizes in self._sizes])):
@@ -132,8 +100,26 @@ class GatheredInFiles:
         return [task(_unsplit_from, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
 
 
-def _split(table: Table, cut: Cut) -> tuple[Any, ...]:
-    """A partition's rows by bucket, and each row's bucket (uint8 ``[n]``)."""
+Gathered = GatheredOnWorkers | GatheredInFiles
+
+
+def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
+    """Bring rows together: on the workers, or at once and through files while ``spilled`` is active.
+
+    Args:
+        blocks: the rows.
+        names: the columns that are wanted.
+        cut: which rows come together.
+    """
+    parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
+    # With files one partition or bucket at a time is in memory; workers have memory for more.
+    if folder is not None:
+        return GatheredInFiles(parts, cut, folder)
+    return GatheredOnWorkers(parts, cut)
+
+
+def _split(table: Table, cut: BucketRule) -> tuple[Any, ...]:
+    """Split a partition's rows by bucket; also return each row's bucket (uint8 ``[n]``)."""
     count = cut.count
     if count == 1:
         return table, torch.zeros(len(table), dtype=torch.uint8, device=table.device)
@@ -149,10 +135,6 @@ def _stacked(pieces: list[Table]) -> tuple[Table, list[int]]:
     return concat(pieces), [len(t) for t in pieces]
 
 
-def _from_shelf(shelf: Shelf, at: int) -> Table:
-    return concat(shelf.tables(at))
-
-
 def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
     ends = torch.tensor(sizes).cumsum(0).tolist()
     return tuple(table.slice(end - size, end) for end, size in zip(ends, sizes))
@@ -160,6 +142,7 @@ def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
 
 def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
     whole = concat(pieces)
+    # The stable sort by bucket is undone by sorting its permutation.
     return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
 
 
@@ -168,12 +151,12 @@ def _unsplit_from(shelf: Shelf, at: int, buckets: torch.Tensor) -> Table:
 
 
 def compact(column: Column) -> Column:
-    """A category without the distinct values that none of its rows has: what travels is what is used.
+    """Drop a category's distinct values that no row has, as they would travel too.
 
     Categories in an order of the user's stay as they are where the order says something (``ordered``), and where they
     are few; a thousand and more are ids that a library has made categories.
     """
-    least = len(column) if column.ordered is None else max(len(column), _MANY_CATEGORIES)
+    least = len(column) if column.ordered is None else max(len(column), limits.MANY_CATEGORIES)
     if column.kind != "category" or column.ordered or len(column.distinct) <= least:
         return column
     used, codes = torch.unique(column.values, return_inverse=True)

@@ -8,6 +8,7 @@ from typing import Any
 import dask
 import torch
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._engine.look_back import LooksBack
@@ -15,19 +16,14 @@ from fastrec.features._engine.running import Clock
 from fastrec.features.base import Fitted
 from fastrec.table import Table
 
-_POINTS = 200  # of a partition's values, by which the ranges are cut
-
 
 class ByTime:
-    """Rows go to the range that their value is in: as many rows in each as equal values allow, which stay together.
+    """Rule that puts rows into ranges of equal size by their value; equal values stay together.
 
     Args:
         blocks: the rows; a pass over them looks at the column.
         column: of numbers or times, none missing.
         ranges: how many, at most.
-
-    Raises:
-        DataError: the column holds neither numbers nor times, or a value is missing.
     """
 
     def __init__(self, blocks: Blocks, column: str, ranges: int) -> None:
@@ -44,21 +40,20 @@ class ByTime:
         self.count = len(self.bounds) + 1
 
     def of(self, table: Table) -> torch.Tensor:
-        """The range of each row: int64 ``[n]``."""
         values = _place_in_time(table, self.columns[0])
         return torch.bucketize(values, self.bounds.to(values.device), right=True)
 
 
 def _points(table: Table, column: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values spread evenly over a partition's, and how many rows each stands for."""
+    """Return evenly spread values of a partition, and how many rows each represents."""
     values = _place_in_time(table, column).sort().values.cpu()
-    if len(values) > _POINTS:
-        values = values[((torch.arange(_POINTS) + 0.5) * len(values) / _POINTS).long()]
+    if len(values) > limits.RANGE_POINTS:
+        values = values[((torch.arange(limits.RANGE_POINTS) + 0.5) * len(values) / limits.RANGE_POINTS).long()]
     return values, torch.full((len(values),), len(table) / max(len(values), 1), dtype=torch.float64)
 
 
 def _place_in_time(table: Table, column: str) -> torch.Tensor:
-    """Float64 ``[n]`` that never falls as the column rises, whatever unit or type a partition has: ties stay ties."""
+    """Return float64 ``[n]`` that rises with the column whatever its unit or type; ties stay ties."""
     clock = Clock.of(table, column)
     return clock.whole.double() + clock.part
 
@@ -69,7 +64,7 @@ def in_turn(
     collected: Callable[[int], Any],
     merged: Callable[[Any, Any], Any],
 ) -> Iterator[Any]:
-    """The columns of each table, which gets what the tables before it have collected.
+    """Compute the columns of each table, which gets what the tables before it have collected.
 
     On workers they are tasks, which Dask runs when it likes: collecting goes side by side, only merging one after the
     other. While there is a folder to spill to, each table is worked on now, as it is asked for.
@@ -94,10 +89,8 @@ def in_turn(
 
 
 def is_causal(step: Any) -> bool:
-    """Whether a generator's training rows see those before them, also those of tables before."""
     return isinstance(step, Fitted) and step.causal and hasattr(step, "compute_after")
 
 
 def looks_back(step: Any) -> bool:
-    """Whether a generator needs nothing but what it keeps of the tables before."""
     return isinstance(step, LooksBack) and step.looks_back

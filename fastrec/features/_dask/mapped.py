@@ -1,8 +1,6 @@
-"""What was learned, in a worker's file and not in its memory: ``Mapped``.
+"""``Mapped``: learned states in a worker's unnamed file instead of its memory.
 
-A state of millions of keys travels once to each worker. There its arrays go into a file that has no name any more, so
-that nothing is left of it when the worker ends, and are read where look-ups touch them: what lies there is the system's
-to keep or to drop, and no copy of it is the worker's own.
+The system drops or reads its pages as needed, and nothing is left when the worker ends.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ from typing import Any
 import cloudpickle
 import torch
 
-MAPPED_BYTES = 16 << 20  # of arrays from which they go into a file
-_ALIGN = 64  # bytes: a tensor of any type may begin there
+from fastrec._core import limits
 
 
 class Mapped:
-    """A value that lies in a file of its own on every process that it is sent to.
+    """A value that is stored in a file on every process that it is sent to.
 
     Args:
         value: of tensors, Arrow arrays and what else can be pickled.
@@ -36,20 +33,20 @@ class Mapped:
 
     @property
     def value(self) -> Any:
-        """The value. Where it was sent to, its arrays are those of the file: not to be written to."""
+        """The value; in a process that received it, its arrays are read-only."""
         with self._lock:
             if self._sent is not None:
                 self._value, self._sent = _laid_out(*self._sent), None
             return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arrays apart from the rest, so that they need not be copied on their way."""
+        """Pickle the arrays apart from the rest, so that they are not copied on their way."""
         with self._lock:
             head, arrays = self._sent or _apart(self._value)
             return _arrived, (head, [pickle.PickleBuffer(a) for a in arrays])
 
     def __sizeof__(self) -> int:
-        """What it holds of this process's memory: by this Dask decides what to put on the disk."""
+        """Return the memory of this process that it takes: by this Dask decides what to move to disk."""
         sent = self._sent  # another thread may lay it out meanwhile
         return 1_000 if sent is None else len(sent[0]) + sum(memoryview(a).nbytes for a in sent[1])
 
@@ -61,7 +58,7 @@ def _arrived(head: bytes, arrays: Sequence[Any]) -> Mapped:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Dask's own, but tensors are buffers: PyTorch's way would copy them into the text."""
+    """Dask's pickler, but tensors are buffers: PyTorch's way would copy them into the pickle."""
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is not torch.Tensor or not _is_plain(thing):
@@ -80,20 +77,21 @@ def _as_tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch
 
 
 def _apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """A value's pickle without its arrays, and these."""
     head, arrays = io.BytesIO(), []
     _Pickler(head, protocol=5, buffer_callback=arrays.append).dump(value)
     return head.getvalue(), arrays
 
 
 def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
-    """The value with its arrays in a file; in memory where they are small."""
+    """Load the value with its arrays in a file, or in memory if they are small."""
     views = [memoryview(a).cast("B") for a in arrays]
     places, end = [], 0
     for view in views:
         places.append(end)
-        end += -(-max(view.nbytes, 1) // _ALIGN) * _ALIGN
-    if end < MAPPED_BYTES:
+        # A tensor of any type may begin at a multiple of 64 bytes.
+        end += -(-max(view.nbytes, 1) // 64) * 64
+    # A small value stays in memory: a file per value would cost more.
+    if end < limits.MAPPED_BYTES:
         return pickle.loads(head, buffers=[bytearray(v) for v in views])
     with tempfile.TemporaryFile(dir=_folder()) as file:
         file.truncate(end)
@@ -107,7 +105,6 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
 
 
 def _folder() -> str | None:
-    """Where the worker that this runs on puts its files; None: the system's folder."""
     with suppress(ImportError, ValueError):
         from distributed import get_worker
 

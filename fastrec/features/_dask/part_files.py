@@ -1,4 +1,4 @@
-"""``PartFiles``: a table in Parquet files, a partition each, of which it is known what lies together."""
+"""``PartFiles``: a table in Parquet files, one per partition, with known groups of rows in one file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastrec.features._dask.blocks import task
 
 
 class PartFiles:
-    """A table in Parquet files: a Dask frame as far as a FeatureSet looks at one.
+    """A table in Parquet files with the parts of a Dask frame's interface that a FeatureSet uses.
 
     Columns are read where they are wanted and not kept in between, and groups of rows that lie in one file need not be
     shuffled.
@@ -35,12 +35,11 @@ class PartFiles:
         return PartFiles(self.files, self.together, names)
 
     def to_delayed(self) -> list[Any]:
-        """A task per partition that reads it."""
         return [task(_read, str(file), self.columns) for file in self.files]
 
 
 class MadeParts:
-    """What a FeatureSet has made of ``PartFiles``, partition by partition, when it is asked for.
+    """Result of a FeatureSet on ``PartFiles``, computed partition by partition on request.
 
     Args:
         parts: a task per partition that gives an Arrow table.
@@ -53,16 +52,11 @@ class MadeParts:
         self._parts, self.columns = list(parts), list(columns)
 
     def __getitem__(self, names: Sequence[str]) -> MadeParts:
-        return MadeParts([task(_select, p, list(names)) for p in self._parts], names)
+        return MadeParts([task(pa.Table.select, p, list(names)) for p in self._parts], names)
 
     def to_delayed(self) -> list[Any]:
-        """The tasks."""
         return list(self._parts)
 
 
 def _read(file: str, names: list[str]) -> pa.Table:
     return pq.ParquetFile(file).read(columns=names)
-
-
-def _select(table: pa.Table, names: list[str]) -> pa.Table:
-    return table.select(names)

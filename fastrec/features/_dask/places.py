@@ -1,4 +1,4 @@
-"""Where a group of generators is computed: tables with the rows that it needs together, other tables beside them."""
+"""Tables that a group of generators is computed on, with the rows that it needs together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import dask
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import Blocks, task
-from fastrec.features._dask.gathered import MAX_BUCKETS, ByKey, gather
+from fastrec.features._dask.gathered import ByKey, gather
 from fastrec.features._dask.in_time import ByTime
 from fastrec.features._dask.plan import HERE, IN_TIME, Group, in_time
 from fastrec.features._dask.spill import spill_folder
@@ -30,11 +31,11 @@ class Others:
         self._shared: dict[str, Any] = {}
 
     def whole(self, name: str) -> Any:
-        """A task (or what every worker holds) that gives the whole table."""
+        """Return a task (or what every worker holds) that gives the whole table."""
         if name not in self._shared:
             table = self.tables[name]
             if isinstance(table, Blocks):
-                whole = task(_below, table.select(table.names))
+                whole = task(concat, table.select(table.names))
                 # In one process that works bucket by bucket: once, not for every bucket.
                 self._shared[name] = whole if spill_folder() is None else share(dask.compute(whole)[0])
             else:
@@ -42,24 +43,23 @@ class Others:
         return self._shared[name]
 
     def gathered(self, name: str, key: Sequence[str], buckets: int) -> list[Any]:
-        """The table's rows by the same buckets as the rows' own."""
+        """Return the table's rows in the buckets of the main rows."""
         table = self.tables[name]
         blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
         return gather(blocks, blocks.names, ByKey(key, buckets)).tables
 
     def in_parts(self, name: str) -> list[Any]:
-        """The table's own partitions."""
         table = self.tables[name]
         assert isinstance(table, Blocks)
         return table.select(table.names)
 
     def partitions(self, name: str) -> int:
-        """How many partitions the table has; 0: it is in memory."""
+        """Return how many partitions the table has; 0: it is in memory."""
         table = self.tables.get(name)
         return len(table) if isinstance(table, Blocks) else 0
 
     def beside(self, name: str, blocks: Blocks, column: str) -> bool:
-        """Whether the table's i-th partition has all that belongs to a column's values in the rows' i-th."""
+        """Tell whether the i-th partition of the table has all rows of the values in the i-th of the main rows."""
         table = self.tables.get(name)
         return isinstance(table, Blocks) and len(table) == len(blocks) and column in table.together
 
@@ -82,7 +82,7 @@ class Place:
         if here or as_they_are or (len(blocks) == 1 and not apart):
             self.tables = blocks.select(names)
         else:
-            buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), MAX_BUCKETS)
+            buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), limits.MAX_BUCKETS)
             cut = ByTime(blocks, group.key[1], buckets) if in_time(group.key) else ByKey(group.key, buckets)
             self._gathered = gather(blocks, names, cut)
             self.tables = self._gathered.tables
@@ -95,17 +95,16 @@ class Place:
         self._steps = group.steps
 
     def contexts(self, i: int, steps: Sequence[Feature]) -> list[dict[str, Any]]:
-        """The other tables for the ``i``-th of ``tables``, for each of some of the group's steps."""
+        """Return the other tables for the ``i``-th of ``tables``, for each of some steps of the group."""
         found = [self._contexts[self._steps.index(s)] for s in steps]
         return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
 
     def back(self, made: Sequence[Any]) -> list[Any]:
-        """Columns of ``tables`` as columns of the partitions."""
         return list(made) if self._gathered is None else self._gathered.back(made)
 
 
 def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
-    """Whether the rows that a generator needs together are so already, those of other tables among them.
+    """Tell whether rows that a generator needs together are in one partition already, in other tables too.
 
     Args:
         step: the generator.
@@ -122,7 +121,6 @@ def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
 
 
 def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, blocks: Blocks, others: Others) -> bool:
-    """Whether another table's rows come to where the rows of their group are."""
     if not key or table not in others.tables or step.within is None:
         return False
     if key == HERE:
@@ -130,7 +128,3 @@ def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, blocks: 
     if not set(key) <= set(step.table_inputs[table]):
         return False
     return isinstance(others.tables[table], Blocks) or (isinstance(step, Fitted) and step.whole_groups)
-
-
-def _below(tables: list[Table]) -> Table:
-    return concat(tables)

@@ -1,4 +1,4 @@
-"""Which generators are computed together, and which rows each must have together."""
+"""Plan of which generators are computed together, and which rows each needs together."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ class Group:
 
     @property
     def outputs(self) -> list[str]:
-        """The columns that they make."""
         return [n for step in self.steps for n in step.outputs]
 
 
 def rounds(
     steps: Sequence[Feature], *, training: bool, here: Callable[[Feature], bool] = lambda step: False
 ) -> Iterator[list[Group]]:
-    """Groups of generators, round by round: what a round reads was there before, or is made in the same group.
+    """Group generators by rounds: a step's inputs exist before its round, or its group makes them.
 
     Args:
         steps: the generators in order.
@@ -61,12 +60,11 @@ def rounds(
 
 
 def reads(step: Feature, *, training: bool) -> list[str]:
-    """The columns that a generator reads now."""
     return step.inputs if training else [n for n in step.inputs if n not in set(step.fit_only)]
 
 
 def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
-    """The columns whose rows of one key a generator must see together (see ``Group``); empty: it must see all rows."""
+    """Return the columns whose rows of one key a generator must see together; empty: it must see all rows."""
     if step.kind == "row":
         return None
     if isinstance(step, Fitted) and training and step.causal:
@@ -77,7 +75,7 @@ def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
 
 
 def learns(step: Feature) -> bool:
-    """Whether a generator learns from all rows, so that nothing after it can be computed before the pass has ended."""
+    """Tell whether a generator learns from all rows, so that later steps wait for the end of the pass."""
     return isinstance(step, Fitted) and getattr(step, "over", None) != "group"
 
 
@@ -86,7 +84,7 @@ def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
     ready = [s for s in pending if not made & set(reads(s, training=training))]
     groups: list[Group] = []
     # The smallest keys first: rows that are together by user are so by user and city, too.
-    for step in sorted(ready, key=lambda s: _rank(keys[id(s)])):
+    for step in sorted(ready, key=lambda s: -1 if keys[id(s)] is None else len(keys[id(s)])):
         key = keys[id(step)]
         group = next((g for g in groups if _fits(key, g.key, same=True)), None)
         if group is None:
@@ -95,17 +93,12 @@ def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
     return groups
 
 
-def _rank(key: tuple[str, ...] | None) -> int:
-    return -1 if key is None else len(key)
-
-
 def in_time(key: tuple[str, ...] | None) -> bool:
-    """Whether a group's tables follow one another in time."""
     return bool(key) and key[0] == IN_TIME
 
 
 def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: bool = False) -> bool:
-    """Whether tables with the rows of one key ``there`` together serve; ``same``: and a simpler place would not do."""
+    """Tell if tables with rows of one key ``there`` together suffice; ``same``: and nothing simpler would."""
     if key is None or there is None:
         return key is None and (there is None or not same)
     if same and not there:
@@ -116,7 +109,7 @@ def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: b
 
 
 def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: bool) -> None:
-    """Add what can be computed where its inputs are made, so that they need not come together again."""
+    """Add steps that can be computed where their inputs are, so that rows need not be gathered again."""
     taken = {id(s) for g in groups for s in g.steps}
     made = {n for step in pending for n in step.outputs}
     for step in pending:  # in order: what it reads has been looked at before

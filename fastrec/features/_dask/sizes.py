@@ -1,4 +1,4 @@
-"""What tables and states weigh: by this a worker knows when to put what waits on its disk."""
+"""Sizes of tables and states, by which a Dask worker decides what to move to its disk."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ import pyarrow as pa
 import torch
 from dask.sizeof import sizeof
 
+from fastrec._core import limits
 from fastrec.table import Column, Keys, Table
-
-_OBJECT = 200  # bytes of an object of Python's, about
 
 
 @sizeof.register(torch.Tensor)
 def _of_tensor(tensor: torch.Tensor) -> int:
-    return _OBJECT + tensor.nelement() * tensor.element_size()
+    return limits.OBJECT_BYTES + tensor.nelement() * tensor.element_size()
 
 
 @sizeof.register(pa.Array)
 def _of_array(array: pa.Array) -> int:
-    return _OBJECT + array.nbytes
+    return limits.OBJECT_BYTES + array.nbytes
 
 
 @sizeof.register(Keys)
 def _of_keys(keys: Keys) -> int:
-    return _OBJECT + sum(c.nbytes for c in keys.columns)
+    return limits.OBJECT_BYTES + sum(c.nbytes for c in keys.columns)
 
 
 @sizeof.register(Column)
 def _of_column(column: Column) -> int:
     parts = (column.values, column.missing, column.distinct, column.elements)
-    return _OBJECT + sum(sizeof(p) for p in parts if p is not None)
+    return limits.OBJECT_BYTES + sum(sizeof(p) for p in parts if p is not None)
 
 
 @sizeof.register(Table)
 def _of_table(table: Table) -> int:
-    return _OBJECT + sum(_of_column(table[n]) for n in table.names)
+    return limits.OBJECT_BYTES + sum(_of_column(table[n]) for n in table.names)

@@ -1,4 +1,4 @@
-"""Tables that lie in files while others are worked on, in one process whose memory holds few of them."""
+"""Tables in files while others are processed, in one process with little memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETTING = "fastrec.spill"
 
 @contextmanager
 def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """While it lasts Dask works in this thread, and rows that change partitions go through files.
+    """Let Dask work in this thread, and move rows between partitions through files, meanwhile.
 
     Args:
         beside: the folder of the files, gone at the end, is made in this one; what killed processes left there goes.
@@ -36,12 +36,12 @@ def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
 
 
 def spill_folder() -> str | None:
-    """Where tables that wait go; None: they stay in memory."""
+    """Return the folder for waiting tables; None: they stay in memory."""
     return dask.config.get(_SETTING, None)
 
 
 class Shelf:
-    """Places for tables in files, which go when nobody can read them any more.
+    """Numbered files of tables, removed when no task can read them any more.
 
     Args:
         folder: where the files lie.
@@ -58,12 +58,10 @@ class Shelf:
         return len(self._files)
 
     def put(self, at: int, table: Table) -> None:
-        """One more table at a place."""
         with open(self._files[at], "ab") as file:
             pickle.dump(table, file, protocol=5)
 
     def tables(self, at: int) -> list[Table]:
-        """The tables of a place, in the order in which they were put there."""
         found, path = [], self._files[at]
         if not path.exists():
             return found

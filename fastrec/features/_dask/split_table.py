@@ -1,4 +1,4 @@
-"""A table in memory, whose rows the workers of a cluster read from files: features of a run are made on them."""
+"""A table in memory whose rows the workers of a cluster read from files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import task
 from fastrec.table import Table
 
-_KEPT = 8  # tables whose files are used again
-
 
 class SplitTable:
-    """A table as a Dask frame of partitions that lie in files.
+    """A table as a Dask frame of partitions in files.
 
     Args:
         table: the rows.
@@ -39,7 +38,6 @@ class SplitTable:
         return made
 
     def to_delayed(self) -> list[Any]:
-        """A task per partition that reads it."""
         self._write()
         return [task(_read, str(file), self.columns) for file in self._files]
 
@@ -62,7 +60,7 @@ def _read(file: str, names: list[str]) -> pa.Table:
 
 
 def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
-    """A function that splits tables, each once, for the workers of a cluster.
+    """Return a function that splits tables, each once, for the workers of a cluster.
 
     Args:
         folder: where the workers find the files.
@@ -75,7 +73,7 @@ def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
             return None
         if id(table) not in known:  # the table is kept with it, so that its id stays its own
             known[id(table)] = SplitTable(table, folder, partitions)
-            if len(known) > _KEPT:
+            if len(known) > limits.SPLIT_TABLES:
                 known.pop(next(iter(known)))
         return known[id(table)]
 

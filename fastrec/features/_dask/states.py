@@ -1,4 +1,4 @@
-"""What partitions have learned, merged on the cluster: as a tree, or by hash of the key where keys are many."""
+"""States of partitions, merged on the cluster: as a tree, or by hash of the key if keys are many."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.features._dask.blocks import task
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._engine.keyed import key_text
@@ -19,14 +20,10 @@ from fastrec.table import Keys
 from fastrec.table.vocab import hash_codes
 
 ByKey = Sequence[Sequence[str]]  # see ``Fitted``
-FAN_IN = 8  # states that one task merges
-MANY_KEYS = 2_000_000  # keys of all partitions together from which no task holds them all
-BUCKET_KEYS = 1_000_000  # of them in one bucket, about: a partition is cut into a piece for each bucket
-_SEED = 4
 
 
 def share(value: Any) -> Any:
-    """A value that many tasks need: one task of the graph, which goes to the cluster once with each computation.
+    """Wrap a value that many tasks need in one task, so that it goes to the cluster once per computation.
 
     Workers fetch it from one another, and it is there again where one of them dies. (What a client scatters is not:
     nothing says how to make it again.)
@@ -35,7 +32,7 @@ def share(value: Any) -> Any:
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """States merged over all partitions, those of all batches in one pass.
+    """Merge states over all partitions, those of all batches in one pass.
 
     Args:
         batches: generators without what they have learned, and one task per partition that gives a state for each.
@@ -51,14 +48,16 @@ def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """While it lasts Dask does not warn of a large graph: what was learned is in it, and is as large as it is."""
-    with suppress(ImportError):  # it puts its own settings beside ours, and they would go when ours do
+    """Silence Dask's warning of large graphs: learned states are part of the graph."""
+    # Importing distributed later would reset this setting.
+    with suppress(ImportError):
         import distributed  # noqa: F401
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         yield
 
 
 def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
+    # Dask would begin many partitions before it ends one, and hold the rows of all.
     if spill_folder() is not None:
         return _merged_one_by_one(batches)
     kept = dask.persist(*[list(parts) for _, parts in batches])
@@ -66,7 +65,8 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
     plans = []
     for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
         keys = [sum(c[i] for c in counts) for i in range(len(steps))]
-        hashed = [i for i, total in enumerate(keys) if total > MANY_KEYS]
+        # A tree ends in one task with all keys; many keys are merged in buckets instead.
+        hashed = [i for i, total in enumerate(keys) if total > limits.MANY_KEYS]
         others = [i for i in range(len(steps)) if i not in hashed]
         tree = _tree([steps[i] for i in others], [task(_chosen, p, others) for p in own]) if others else None
         pieces = {i: [task(_chosen, p, [i]) for p in own] for i in hashed}
@@ -80,7 +80,7 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
 
 
 def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """The same merges as those of ``_tree``, in one process: a partition's states at a time, for all batches.
+    """Merge as ``_tree`` does, but in one process with one partition's states at a time.
 
     Dask, which sees all partitions, may begin many of them before it ends one, and hold their rows.
     """
@@ -95,7 +95,7 @@ def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]
 def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], states: list[State]) -> None:
     for at in range(len(levels)):
         levels[at].append(states)
-        if len(levels[at]) < FAN_IN:
+        if len(levels[at]) < limits.FAN_IN:
             return
         states, levels[at] = merged(list(steps), *levels[at]), []
     levels.append([states])
@@ -114,12 +114,12 @@ def _chosen(states: list[State], places: list[int]) -> list[State]:
 
 def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
     while len(parts) > 1:
-        parts = [task(merged, list(steps), *parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+        parts = [task(merged, list(steps), *parts[i : i + limits.FAN_IN]) for i in range(0, len(parts), limits.FAN_IN)]
     return parts[0]
 
 
 def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
-    """States of several generators as one each.
+    """Merge the states of several generators.
 
     Args:
         steps: the generators.
@@ -129,16 +129,16 @@ def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
 
 
 def _halves(step: Fitted, states: list[State]) -> State:
-    """States as one, by halves: every key is sorted few times."""
     if len(states) == 1:
         return states[0]
     middle = len(states) // 2
+    # By halves, not one after the other: every key is sorted few times.
     return step.merge(_halves(step, states[:middle]), _halves(step, states[middle:]))
 
 
 def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
-    """One task per bucket of keys, each gives the merged state of its keys: no key is in two of them."""
-    count = min(len(parts), max(-(-keys // BUCKET_KEYS), 2))
+    """Return one task per bucket of keys, which gives the merged state of its keys."""
+    count = min(len(parts), max(-(-keys // limits.BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
     return [_tree([step], [s[j] for s in split]) for j in range(count)]
 
@@ -191,10 +191,10 @@ def _taken(part: Any, rows: list[Any], b: int) -> Any:
 
 
 def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
-    """The rows of the keys that are in each bucket: int64 ``[m]`` each."""
+    """Return the rows of the keys in each bucket: int64 ``[m]`` each."""
     if not len(keys):
         return [torch.zeros(0, dtype=torch.int64)] * count
     text = [key_text(c) for c in keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
-    bucket = torch.from_numpy(hash_codes(joined, count, seed=_SEED))
+    bucket = torch.from_numpy(hash_codes(joined, count, seed=4))
     return [(bucket == b).nonzero().squeeze(1) for b in range(count)]

@@ -1,1 +1,1 @@
-"""Private machinery of the generators: how a set's steps are run, nested, saved, and what several of them compute."""
+"""Private machinery of the generators: running, nesting and saving of steps, and shared computations."""

@@ -1,7 +1,7 @@
-"""Texts as bags of words: which words, how often each; every distinct bag once, in an order of its own.
+"""Texts as bags of words, on the host.
 
-All here is on the host. A bag's key are the bytes of its words' codes and counts: equal bags have equal ones, and bags
-are sorted by them, so that neither the rows' order nor partitions move the result.
+Bags are sorted by the bytes of their codes and counts, so that neither the order of rows nor partitions change the
+result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Bags:
     times: torch.Tensor
 
     def split(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bag and word of every pair: int64 ``[P]`` each."""
+        """Return bag and word of every pair: int64 ``[P]`` each."""
         width = max(len(self.words), 1)
         return self.pairs // width, self.pairs % width
 
@@ -42,7 +42,7 @@ class Bags:
 def count_words(
     offsets: torch.Tensor, codes: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How often each word is in each text.
+    """Count how often each word occurs in each text.
 
     Args:
         offsets: int64 ``[texts + 1]``, where each text's words begin, from 0.
@@ -62,7 +62,7 @@ def count_words(
 def distinct_bags(
     words: Keys, text: torch.Tensor, word: torch.Tensor, times: torch.Tensor, texts: int
 ) -> tuple[Bags, torch.Tensor]:
-    """The distinct bags of texts.
+    """Find the distinct bags of texts.
 
     Args:
         words: the words, in ascending order; those in no text are left out.
@@ -93,7 +93,7 @@ def distinct_bags(
 
 
 def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
-    """The bags of both, and where those of ``a`` and of ``b`` stand among them."""
+    """Return the bags of both, and the places of those of ``a`` and of ``b`` among them."""
     words, left, right = union_keys(a.words, b.words)
     (bag_a, word_a), (bag_b, word_b) = a.split(), b.split()
     text, word = torch.cat([bag_a, bag_b + a.size]), torch.cat([left[word_a], right[word_b]])

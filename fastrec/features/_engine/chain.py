@@ -1,4 +1,4 @@
-"""The steps of a FeatureSet at work on training rows, and how a target is kept from its own rows."""
+"""Steps of a FeatureSet on training rows, with each target hidden from its own rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastrec.features._engine.naming import naming
 from fastrec.features._engine.nesting import key_keeps_together, mixing_steps, reads_target, tainted_steps
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._engine.parallel import walk
-from fastrec.features._engine.recall import Recall
+from fastrec.features._engine.recall import CachedStep
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State
 from fastrec.table import Column, Table, concat
@@ -62,7 +62,7 @@ class Chain:
         wanted: Collection[str] | None = None,
         again: bool = False,
     ) -> Table:
-        """Learn every step, and give training rows the columns of those that are wanted (None: of all).
+        """Fit every step and return training rows with the columns of those that are wanted (None: all).
 
         ``again``: tainted steps are redone afterwards, so that the codes of columns are kept.
         """
@@ -76,14 +76,12 @@ class Chain:
         return walk(self.steps, work, extra, do, release=once)[0]
 
     def run_clean(self, work: Table, context: Context, extra: Table | None) -> Table:
-        """The columns of the steps that no target passes through, without learning anything."""
+        """Add the columns of the steps that no target passes through, without fitting."""
         tainted = self.tainted
         clean = [step for step in self.steps if step not in tainted]
         return walk(clean, work, extra, lambda s, a, b: self._fit_step(s, a, context, b, learn=False))[0]
 
     def apply(self, work: Table, context: Context) -> Table:
-        """Every step's columns from what was learned."""
-
         def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             with naming(step):
                 return compute_kept(step, here, context, self.cache), {}
@@ -91,7 +89,7 @@ class Chain:
         return walk(self.steps, work, None, do)[0]
 
     def fit_step(self, step: Feature, work: Table, context: Context, extra: Table | None) -> tuple[Table, Table | None]:
-        """The rows, and the unlabeled ones (``extra``), with one step's columns, after it has learned from them."""
+        """Fit one step; return the rows and the unlabeled ones (``extra``) with its columns."""
         return walk([step], work, extra, lambda s, a, b: self._fit_step(s, a, context, b))
 
     def _fit_step(
@@ -104,7 +102,6 @@ class Chain:
         learn: bool = True,
         used: bool = True,
     ) -> tuple[dict[str, Column], dict[str, Column]]:
-        """One step's columns for training rows and, where ``scope='all'`` needs them, unlabeled ones (``extra``)."""
         read_by_all = extra is not None and self._feeds_all(step)
         with naming(step):
             kept = self._recall(step, work, context, extra if read_by_all or step.scope == "all" else None)
@@ -118,9 +115,8 @@ class Chain:
         return made, more
 
     def _fit(
-        self, step: Fitted, work: Table, extra: Table | None, kept: Recall, *, learn: bool, used: bool
+        self, step: Fitted, work: Table, extra: Table | None, kept: CachedStep, *, learn: bool, used: bool
     ) -> tuple[dict[str, Column], State]:
-        """The columns of training rows, where they are used, and what was learned."""
         by_fold = _by_fold(step)
 
         @cache  # folds are hashed at the first need: not at all where everything is remembered
@@ -140,15 +136,14 @@ class Chain:
             step.learn(state)
         return kept.columns("rows", columns) if used else {}, state
 
-    def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> Recall:
-        """What the cache holds of a step on these rows; ``extra``: unlabeled ones that count too."""
+    def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> CachedStep:
         folds = (self.folds, self.key) if _by_fold(step) else None
         seen = None if extra is None or self.cache is None else columns_digest(extra, step.inputs)
         key = self.key if folds else []
-        return Recall.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
+        return CachedStep.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
 
     def all_steps(self) -> list[Feature]:
-        """Steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
+        """Return steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
         found: set[str] = set()
         kept = []
         for step in reversed(self.steps):
@@ -158,13 +153,12 @@ class Chain:
         return kept[::-1]
 
     def _feeds_all(self, step: Feature) -> bool:
-        outputs = set(step.outputs)
-        return any(outputs & set(s.inputs) for s in self.all_steps())
+        return any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
 
     # How a target is kept from its own rows --------------------------------------------------------------------------
 
     def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
-        """Redo the mixing steps fold by fold, each fold's rows from encodings that hold none of that fold's targets.
+        """Recompute the mixing steps fold by fold, each from encodings without that fold's targets.
 
         Args:
             work: all columns, the mixing steps' among them.
@@ -188,7 +182,7 @@ class Chain:
         return work.with_columns({n: whole[n] for n in names})
 
     def without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
-        """The tainted steps with the targets of the ``hidden`` rows (bool ``[n]``) in no value."""
+        """Recompute the tainted steps without the targets of the ``hidden`` rows (bool ``[n]``)."""
 
         def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             with naming(step):
@@ -216,7 +210,6 @@ class Chain:
             return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
 
     def _masked(self, step: Feature, hidden: torch.Tensor, work: Table) -> Table:
-        """The rows with the targets that a step reads missing where they are hidden."""
         read = [n for n in step.inputs if n in self.targets]
         if not read:
             return work
@@ -232,11 +225,7 @@ class Chain:
         return work.remember(key, self.key, lambda: _folded(row_folds(work, self.key, count, seed=INNER_SEED), count))
 
     def check_targets(self) -> None:
-        """Refuse a step that would give rows their own targets.
-
-        Raises:
-            DataError: naming generator and column.
-        """
+        """Refuse a step that would give rows their own targets."""
         for step in self.steps:
             read = reads_target(step, self.targets)
             placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}
@@ -258,7 +247,7 @@ class Chain:
 
 
 def _folded(folds: torch.Tensor, count: int) -> Cells:
-    """Cells of rows' folds; where folds outnumber rows, only of those that have some: every cell takes memory."""
+    """Return the cells of folds; if folds outnumber rows only those in use, as every cell takes memory."""
     if count <= len(folds):
         return Cells(folds, count)
     present, codes = torch.unique(folds, return_inverse=True)
@@ -274,26 +263,23 @@ def _given_cells(work: Table, column: str) -> Cells:
 
 
 def zeros(work: Table) -> torch.Tensor:
-    """One code for all rows: int64 ``[n]``."""
     return torch.zeros(len(work), dtype=torch.int64, device=work.device)
 
 
 def _by_fold(step: Feature) -> bool:
-    """Whether training rows get their values from other folds."""
     return isinstance(step, Fitted) and step.uses_target and not step.causal
 
 
 def compute_kept(step: Feature, work: Table, context: Context, cache: FeatureCache | None) -> dict[str, Column]:
-    """A step's columns, from what it has learned, remembered or made."""
+    """Compute a step's columns from a cached or new fit."""
     if cache is None:
         return compute(step, work, context)
     learned = step.state_ if isinstance(step, Fitted) else None
-    kept = Recall.of(cache, step, work, context, also=("learned", learned))
+    kept = CachedStep.of(cache, step, work, context, also=("learned", learned))
     return kept.columns("rows", lambda: compute(step, work, context))
 
 
 def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
-    """A step's columns, from what it has learned."""
     if isinstance(step, Grouped):
         return step.compute(work, context)
     with step.using(context) if isinstance(step, Fitted) else nullcontext():
@@ -301,6 +287,6 @@ def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
 
 
 def target_names(steps: Sequence[Feature], declared: str | Sequence[str] | None) -> list[str]:
-    """The columns that are targets: those declared, and those of the steps that use one."""
+    """Return the declared targets and those of the steps that use one."""
     used = [t for s in steps if s.uses_target for t in as_list(getattr(s, "target", None))]
     return list(dict.fromkeys([*as_list(declared), *used]))

@@ -1,7 +1,6 @@
-"""What a function, a class or an object of a user's own does: its code, and all that the code uses from outside.
+"""Digests of users' functions, classes and objects: their code and all that it uses from outside.
 
-A library's own functions and classes (those installed, Python's, fastrec's) count by their name and version: their code
-does not change between two runs. All else counts by its contents, or has no digest at all.
+Libraries count by name and version: their code does not change between two runs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ import torch
 
 
 class NoDigestError(TypeError):
-    """A value that nothing lasting can be said about: an open file, a random generator, …"""
+    """Error for a value without a lasting digest, such as an open file or a random generator."""
 
 
 _FUNCTIONS = (
@@ -66,7 +65,7 @@ _LOADS |= {"LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF"}
 
 
 class Surroundings:
-    """Digests of code and objects: ``of`` digests several values, ``text`` one, and both come back here for objects.
+    """Digests of code and objects; ``of`` digests several values and comes back here for objects.
 
     A function, a class or an object that was met before is named by its number, so that what refers to itself ends.
 
@@ -80,14 +79,14 @@ class Surroundings:
         self.depth = 0  # of functions, within which a fitted generator's state counts as well
 
     def once(self, value: Any, make: Callable[[], str]) -> str:
-        """What ``make`` returns, or where the value was met before."""
+        """Return what ``make`` returns, or the number of a value that was met before."""
         if id(value) in self.met:
             return f"again:{self.met[id(value)][0]}"
         self.met[id(value)] = (len(self.met), value)
         return make()
 
     def of_thing(self, value: Any) -> str:
-        """The digest of anything that is no plain value, column, tensor or frame."""
+        """Digest anything that is no plain value, column, tensor or frame."""
         if isinstance(value, _FUNCTIONS) or type(value).__name__ == "cython_function_or_method":
             return f"function:{self._of_function(value)}"
         if isinstance(value, type):
@@ -123,7 +122,11 @@ class Surroundings:
             owner = getattr(value, "__self__", None)
             bound = () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
-            return self.of(type(value).__name__, _module_of(value), name, *bound)
+            module = getattr(value, "__module__", None) or getattr(
+                getattr(value, "__objclass__", None), "__module__", None
+            )
+            home = _version_of(module) if isinstance(module, str) else ""
+            return self.of(type(value).__name__, home, name, *bound)
         home = value.__globals__.get("__name__")  # not __module__, which ``functools.wraps`` copies
         if is_library(home) and vars(sys.modules.get(home or "", self)) is value.__globals__:
             return self.of(_version_of(home), value.__qualname__, value.__code__.co_code)
@@ -153,7 +156,7 @@ class Surroundings:
     # Classes and objects ---------------------------------------------------------------------------------------------
 
     def of_class(self, cls: type) -> str:
-        """The digest of a class: of its name, and of all that it holds where it is not a library's own."""
+        """Digest a class by its name and, unless a library defines it, by all that it holds."""
         return self.once(cls, lambda: self._of_class(cls))
 
     def _of_class(self, cls: type) -> str:
@@ -196,7 +199,7 @@ class Surroundings:
 
 
 def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function, and those defined inside it, use from outside: name → value; of own modules the attributes."""
+    """Yield the outside names, with values, that a function and its inner functions use."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     free = {n: _cell(c) for n, c in cells}
     for name, attributes in sorted(_loads(function.__code__)):
@@ -210,7 +213,7 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _imported(name: str, function: types.FunctionType) -> types.ModuleType | None:
-    """The module that an import within a function names; None where it is a library's and not loaded."""
+    """Return the module that a local import names; None: a library's that is not loaded."""
     if name.startswith("."):
         name = importlib.util.resolve_name(name, function.__globals__.get("__package__") or None)
     if name not in sys.modules and not is_library(name):
@@ -219,7 +222,6 @@ def _imported(name: str, function: types.FunctionType) -> types.ModuleType | Non
 
 
 def _attributes(name: str, value: Any, attributes: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """A value by name, or what ``value.a.b`` leads to where value is a module."""
     while isinstance(value, types.ModuleType) and attributes:
         name, value, attributes = (
             f"{name}.{attributes[0]}",
@@ -233,7 +235,7 @@ def _attributes(name: str, value: Any, attributes: tuple[str, ...]) -> Iterator[
 
 @cache
 def _loads(code: types.CodeType) -> frozenset[tuple[str, tuple[str, ...]]]:
-    """The names that code loads from outside, each with the attributes that are taken from it at once."""
+    """Return the names that code loads from outside, each with the attributes taken from it at once."""
     found = set()
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     for at, step in enumerate(steps):
@@ -264,7 +266,6 @@ def _cell(cell: Any) -> Any:
 
 
 def _state_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """An object's attributes, those in slots among them."""
     yield from getattr(value, "__dict__", {}).items()
     for base in type(value).__mro__:
         slots = vars(base).get("__slots__", ())
@@ -275,7 +276,7 @@ def _state_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _reduced(value: Any) -> Any:
-    """What pickle would write of an object: how it is made, and of what."""
+    """Return what pickle would write of an object."""
     kind = type(value)
     try:
         made = value.__reduce_ex__(2)
@@ -291,14 +292,9 @@ def _reduced(value: Any) -> Any:
     return [make, list(args), state, *(None if i is None else list(i) for i in items)]
 
 
-def _module_of(value: Any) -> str:
-    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
-    return _version_of(module) if isinstance(module, str) else ""
-
-
 @cache
 def is_library(module: str | None) -> bool:
-    """Whether a module is Python's own, fastrec's, or installed: whether its code stays as it is."""
+    """Tell whether a module is Python's, fastrec's or installed, so that its code does not change."""
     top = (module or "builtins").partition(".")[0]
     if top in ("fastrec", "builtins") or top in sys.stdlib_module_names:
         return True
@@ -311,12 +307,11 @@ def is_library(module: str | None) -> bool:
 
 @cache
 def _installed() -> tuple[pathlib.Path, ...]:
-    """The folders that packages are installed to."""
     places = {sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")}
     return tuple(map(pathlib.Path, filter(None, {*places, *site.getsitepackages(), site.getusersitepackages()})))
 
 
 def _version_of(module: str | None) -> str:
-    """A library's name and version; any other module's name."""
+    """Return a library's name and version, any other module's name."""
     top = (module or "builtins").partition(".")[0]
     return f"{module} {getattr(sys.modules.get(top), '__version__', '')}"

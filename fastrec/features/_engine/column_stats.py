@@ -1,8 +1,4 @@
-"""Statistics of whole number columns, kept by cell and merged exactly: how often each value occurs, and moments.
-
-What needs quantiles, a median or a mode keeps every distinct value with its count: partitions then merge without loss,
-and a cell's rows can be left out without subtracting anything.
-"""
+"""Statistics of whole number columns by cell, merged exactly: value counts (for quantiles, mode) and moments."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ _EMPTY = {"count": 0.0, "mean": 0.0, "m2": 0.0, "low": torch.inf, "high": -torch
 
 
 def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
-    """Distinct values and their counts.
+    """Count distinct values.
 
     Args:
         numbers: float64 ``[n]``; NaN does not count.
@@ -40,7 +36,6 @@ def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
 
 
 def merge_values(a: State, b: State) -> State:
-    """Two partitions' value counts as one."""
     both = torch.cat([a["value"], b["value"].to(a["value"].device)])
     value, codes = torch.unique(both, return_inverse=True)
     count = a["count"].new_zeros(max(len(a["count"]), len(b["count"])), len(value))
@@ -51,14 +46,14 @@ def merge_values(a: State, b: State) -> State:
 
 
 def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distinct values ``[K]`` and their counts ``[K]`` over the cells where ``keep`` is True (None: over all)."""
+    """Sum the counts over the cells where ``keep`` is True (None: all): distinct values ``[K]``, counts ``[K]``."""
     by_cell = counts["count"]
     total = (by_cell if keep is None else by_cell[keep.to(by_cell.device)]).sum(0)
     return counts["value"], total
 
 
 def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> torch.Tensor:
-    """Exact quantiles of values with counts, as ``numpy.quantile`` has them: linear between neighbours.
+    """Compute exact quantiles of values with counts, linear between neighbours as ``numpy.quantile``.
 
     Args:
         value: float64 ``[K]``, ascending.
@@ -82,7 +77,7 @@ def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> 
 
 
 def mode(value: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """The value with the highest count, float64 ``[]``; among equals the smallest; NaN where nothing was counted."""
+    """Return the value with the highest count, float64 ``[]``: the smallest of equals, NaN if nothing was counted."""
     if not len(count) or not int(count.max()):
         return value.new_tensor(torch.nan)
     return value[(count == count.max()).nonzero()[0, 0]]  # argmax promises no order among equals
@@ -92,7 +87,7 @@ def mode(value: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
-    """Count, mean, sum of squared deviations and range, in two passes: 1e8 ± 1 keeps its digits.
+    """Compute count, mean, sum of squared deviations and range in two passes: 1e8 ± 1 keeps its digits.
 
     Args:
         numbers: float64 ``[n]``; NaN and infinities do not count.
@@ -129,20 +124,18 @@ def _moments_of(present: torch.Tensor) -> State:
 
 
 def merge_column_moments(a: State, b: State) -> State:
-    """Two partitions' moments as one."""
     cells = max(len(a["count"]), len(b["count"]))
     return _together(*({n: _wide(s[n].to(a["count"].device), cells, _EMPTY[n]) for n in _EMPTY} for s in (a, b)))
 
 
 def _together(a: State, b: State) -> State:
-    """Moments of equal shape as one."""
     count, mean, m2 = merge_moments(*((s["count"], s["mean"], s["m2"]) for s in (a, b)))
     low, high = torch.minimum(a["low"], b["low"]), torch.maximum(a["high"], b["high"])
     return {"count": count, "mean": mean, "m2": m2, "low": low, "high": high}
 
 
 def total_moments(moments: State, keep: torch.Tensor | None = None) -> State:
-    """Moments (float64 ``[]`` each) over the cells where ``keep`` is True (None: over all)."""
+    """Merge moments over the cells where ``keep`` is True (None: all): float64 ``[]`` each."""
     return merge_kept(moments, keep, _EMPTY, _together)
 
 

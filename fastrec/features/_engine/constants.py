@@ -6,7 +6,7 @@ import torch
 
 
 def float64(value: float) -> torch.Tensor:
-    """A number as float64 ``[]`` on the host, which goes with tensors on any device.
+    """Return a number as float64 ``[]`` on the host, which works with tensors on any device.
 
     Written as a Python float it gives the same bits here, but ONNX would hold it as a float32.
     """

@@ -1,4 +1,4 @@
-"""How far a set of features has come, told to whoever shows it."""
+"""Progress of a set of features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _listeners: list[Callable[[], None]] = []  # of the process: steps work in threa
 
 
 def counted(do: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that works a step out, and tells when it is done."""
+    """Wrap a function that computes a step to tell when it is done."""
     if not _listeners:
         return do
 
@@ -28,7 +28,7 @@ def counted(do: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def step_by_step(advance: Callable[[int], None], units: int, steps: int) -> Iterator[None]:
-    """While it lasts every step that is worked out advances by its share of the units; at the end none is left over.
+    """Advance the progress by each computed step's share of the units.
 
     Args:
         advance: called with units just done.

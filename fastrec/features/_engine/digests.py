@@ -1,4 +1,4 @@
-"""Digests: short text that two columns, parameters or functions share if they are the same."""
+"""Digests: short text that two columns, parameters or functions share if they are equal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec._core.optional import library_of
 from fastrec.errors import FastrecError
 from fastrec.features._engine.code_digests import NoDigestError, Surroundings
@@ -24,32 +25,27 @@ from fastrec.table import Column, Keys, Table, as_column
 
 __all__ = ["NoDigestError", "class_digest", "column_digest", "columns_digest", "digest", "generator_digest", "remember"]
 
-_CHUNK = 1 << 24  # bytes that one thread hashes at a time
 _KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # of one run's columns, for its steps
 
 
 def digest(*parts: Any) -> str:
-    """32 hexadecimal digits of several values together: text, numbers, tensors, columns, functions, generators, …
-
-    Raises:
-        NoDigestError: a value is of no kind that is known to stay what it is.
-    """
+    """Return 32 hexadecimal digits for several values: text, numbers, tensors, columns, functions, generators, …"""
     return _guarded(lambda of: of.all(parts))
 
 
 def column_digest(column: Column) -> str:
-    """The digest of a column's contents: values, missing, distinct values and their order, unit, zone."""
+    """Digest a column's contents: values, missing, distinct values and their order, unit, zone."""
     about = (column.kind, column.ordered, column.unit, column.zone)
     return digest("column", *about, column.values, column.missing, column.distinct, column.elements)
 
 
 def remember(column: Column, known: str) -> None:
-    """Give a column of this run a digest that says where it came from, instead of one of its contents."""
+    """Set a column's digest for this run: one of its origin instead of its contents."""
     _KNOWN[column] = known
 
 
 def columns_digest(table: Table, names: Iterable[str]) -> str:
-    """The digest of some columns of one run's table and of their names; columns that are not there are left out.
+    """Digest columns of one run's table and their names; absent columns are left out.
 
     A column's digest is found once. Memory may be shared with what a user changes in place: a run's columns are its own
     objects, and those of the next run are looked at anew.
@@ -62,12 +58,12 @@ def columns_digest(table: Table, names: Iterable[str]) -> str:
 
 
 def generator_digest(step: Feature) -> str:
-    """The digest of a generator's class and parameters, of what it reads from other generators among them."""
+    """Digest a generator's class and parameters, including the generators that it reads."""
     return _guarded(lambda of: of.generator(step))
 
 
 def class_digest(cls: type) -> str:
-    """The digest of a class: of its name, and of all that it holds where it is not fastrec's or a library's own."""
+    """Digest a class by its name and, unless it is fastrec's or a library's, by all that it holds."""
     return _guarded(lambda of: of.around.of_class(cls))
 
 
@@ -79,23 +75,27 @@ def _guarded(make: Any) -> str:
 
 
 class _Digests:
-    """One digest in the making."""
+    """State of one digest: the values met so far."""
 
     def __init__(self) -> None:
         self.around = Surroundings(lambda *parts: self.all(parts))
         self.within: list[int] = []  # the containers around what is looked at
 
     def all(self, parts: Iterable[Any]) -> str:
-        """The digest of several values together."""
         text = "\x1f".join(map(self.text, parts))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def text(self, value: Any) -> str:
-        """A value's kind and digest, or itself where it is short."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, torch.Tensor):
-            return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_tensor(value)}"
+            if value.layout != torch.strided:
+                raise NoDigestError(f"a {value.layout} tensor has no digest")
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            if len(flat) == 1:  # one element counts as contiguous whatever its stride, but has no view as bytes then
+                flat = flat.as_strided((1,), (1,))
+            data = flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8)
+            return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_bytes(data)}"
         if isinstance(value, Column):
             return column_digest(value)
         if isinstance(value, Table):
@@ -136,7 +136,6 @@ class _Digests:
         return self.around.of_thing(value)
 
     def generator(self, step: Feature) -> str:
-        """See ``generator_digest``."""
         return self.all([self.around.of_class(type(step)), *(v for item in step.get_params().items() for v in item)])
 
     def _of_numpy(self, value: np.ndarray | np.generic) -> str:
@@ -147,7 +146,6 @@ class _Digests:
         return _of_bytes(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
 
     def _of_frame(self, value: Any) -> str:
-        """A frame, a series or an index: values, names and, of pandas' and cuDF's, the index."""
         kind = type(value).__name__
         if kind in ("Series", "DataFrame") and hasattr(value, "index"):
             if kind == "Series":
@@ -169,15 +167,6 @@ class _Digests:
             return self.all([str(series.dtype), series.tolist()])
 
 
-def _of_tensor(tensor: torch.Tensor) -> str:
-    if tensor.layout != torch.strided:
-        raise NoDigestError(f"a {tensor.layout} tensor has no digest")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    if len(flat) == 1:  # one element counts as contiguous whatever its stride, but has no view as bytes then
-        flat = flat.as_strided((1,), (1,))
-    return _of_bytes(flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8))
-
-
 def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if pa.types.is_dictionary(array.type):
@@ -187,10 +176,10 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:
 
 
 def _of_bytes(data: np.ndarray) -> str:
-    """The digest of bytes ``[n]``, in pieces and by several threads where they are many."""
-    if len(data) <= _CHUNK:
+    if len(data) <= limits.DIGEST_CHUNK:
         return hashlib.sha256(data.data).hexdigest()
-    pieces = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)]
+    # In pieces, so that several threads hash large arrays.
+    pieces = [data[i : i + limits.DIGEST_CHUNK] for i in range(0, len(data), limits.DIGEST_CHUNK)]
     with ThreadPoolExecutor(max(min(torch.get_num_threads(), os.cpu_count() or 1), 1)) as pool:
         found = list(pool.map(lambda piece: hashlib.sha256(piece.data).digest(), pieces))
     return hashlib.sha256(b"".join(found)).hexdigest()

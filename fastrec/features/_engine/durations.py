@@ -1,4 +1,4 @@
-"""Lengths of time as users write them, exact."""
+"""Durations as users write them, exact."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(W|D|h|min|ms|us|ns|s)\s*", re.ASCII)
 
 
 def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
-    """The seconds in a length of time such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``.
+    """Return the seconds in a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``.
 
     Args:
         text: numbers, each with a unit: W, D, h, min, s, ms, us or ns.
         wanted_by: the generator's name, for errors.
         what: the argument's name, for errors.
-
-    Raises:
-        DataError: the text has another form, or is no time at all (``'0s'``).
     """
     parts, end = [], 0
     stripped = text.strip()
@@ -47,18 +44,14 @@ def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
 
 
 def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
-    """A number above 0, exactly.
-
-    Raises:
-        DataError: it is not one.
-    """
+    """Check that a number is above 0 and return it, exactly."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
         raise DataError(f"{wanted_by}: {what}={value!r} is not a number above 0", remedy="Give a number above 0")
     return Fraction(float(value)) if not isinstance(value, int | Fraction) else Fraction(value)
 
 
 def short(value: object) -> str:
-    """A length as part of a column's name: ``'1h 30min'`` → ``'1h30min'``, ``7.0`` → ``'7'``."""
+    """Shorten a duration for a column's name: ``'1h 30min'`` → ``'1h30min'``, ``7.0`` → ``'7'``."""
     if isinstance(value, str):
         return "".join(value.split())
     number = float(value)  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ from fastrec.table.key_types import UNITS_PER_SECOND
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
-    """For each row the events of its group before it, which stand together among the sorted events.
+class EarlierEvents:
+    """For each row the earlier events of its group, a run among the sorted events.
 
     Args:
         events: int64 ``[e]``, the event's row number in its table, by group and in order.
@@ -30,7 +30,7 @@ class Earlier:
     last: torch.Tensor
 
     def back(self, n: int) -> torch.Tensor:
-        """The ``n``-th last event before each row, from 1: int64 ``[n]`` row numbers, -1 where there is none."""
+        """Return the ``n``-th last event before each row, from 1: int64 ``[n]``, -1 = none."""
         place = self.last - (n - 1)
         if not len(self.events):
             return torch.full_like(place, -1)
@@ -45,8 +45,8 @@ def earlier_events(
     *,
     counted: torch.Tensor | None = None,
     tie: torch.Tensor | None = None,
-) -> Earlier:
-    """The events before each row.
+) -> EarlierEvents:
+    """Find the events before each row.
 
     Args:
         table: the rows.
@@ -69,12 +69,12 @@ def earlier_events(
     last, events = as_of(rows, order_here, codes, order_log)
     numbers = torch.arange(len(codes), device=codes.device) if events.order is None else events.order
     start = events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last)
-    return Earlier(numbers if kept is None else kept[numbers], start, last)
+    return EarlierEvents(numbers if kept is None else kept[numbers], start, last)
 
 
 def _among_rows(
     table: Table, by: Sequence[str], order: Sequence[str], counted: torch.Tensor | None, tie: torch.Tensor | None
-) -> Earlier:
+) -> EarlierEvents:
     groups, outside = ordered_groups(table, by, order)
     keys = [groups.sort(k) for k in order_keys(table, order)]
     n = len(groups.codes)
@@ -92,11 +92,11 @@ def _among_rows(
     before = torch.cumsum(kept, 0) - kept.long()  # counted events before each place
     last, start = before[first] - 1, before[groups.start]
     last = torch.where(last >= start, last, -1)
-    return Earlier(rows[kept], groups.unsort(start), groups.unsort(last))
+    return EarlierEvents(rows[kept], groups.unsort(start), groups.unsort(last))
 
 
 def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor) -> torch.Tensor:
-    """Each row's order value less that of an event.
+    """Subtract an event's order value from each row's.
 
     Args:
         table: the rows.

@@ -25,8 +25,8 @@ _INSTALL = "pip install 'fastrec-tabular[embed]'"
 
 
 @dataclass
-class Encoder:
-    """A net, and what it makes of a batch.
+class PretrainedEncoder:
+    """A net and its preprocessing of a batch.
 
     Args:
         net: the net, in evaluation.
@@ -42,18 +42,13 @@ class Encoder:
 
 
 @lru_cache(maxsize=4)
-def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
-    """The encoder that a name stands for.
+def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
+    """Load the encoder of a name or folder.
 
     Args:
         model: a folder that a net was saved to, or a name on Hugging Face's hub (or of ``timm``).
         kind: what it encodes.
         device: where it works.
-
-    Raises:
-        MissingFileError: there is no such folder, nor can the weights be fetched.
-        MissingPackageError: the package that reads it is not installed.
-        DataError: the folder holds no net of a known form, or one for something else.
     """
     folder = Path(model).expanduser()
     local = folder.is_dir()
@@ -67,31 +62,27 @@ def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
         torch.random.fork_rng(devices=[]),
     ):  # first weights are drawn, and not used
         net, encode = read(str(folder) if local else model, device)
-    probe = [""] if kind == "text" else [_blank()]
+    probe = [""] if kind == "text" else [require("PIL.Image", "Pillow", _INSTALL).new("RGB", (32, 32))]
     about = f"{read.__name__}\0{net!r}\0".encode() + (_settings_of(folder) if local else model.encode())
-    return Encoder(net, encode, _digest_of(net, about), int(encode(probe).shape[1]))
-
-
-def _settings_of(folder: Path) -> bytes:
-    """What the files beside the weights say: words, pooling, how pictures are scaled; the same wherever they lie."""
-    found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
-    contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
-    return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
-
-
-def _digest_of(net: nn.Module, about: bytes) -> str:
+    # The digest of weights and settings is the key of stored vectors, wherever the files are.
     digest = hashlib.sha256(about)
     for name, values in net.state_dict().items():
         digest.update(name.encode())
         digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
+    return PretrainedEncoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
+
+
+def _settings_of(folder: Path) -> bytes:
+    """Return words, pooling and scaling from the files with the weights; independent of the folder."""
+    found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
+    contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
+    return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
 
 
 Reader = Callable[[str, str], tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]]
 
 
 def _of_folder(folder: Path, kind: Kind) -> Reader:
-    """What reads a folder, by the files in it."""
     if (folder / "modules.json").is_file():
         return _sentence_transformer
     try:
@@ -113,7 +104,6 @@ def _of_folder(folder: Path, kind: Kind) -> Reader:
 
 
 def _of_name(model: str, kind: Kind) -> Reader:
-    """What reads a name."""
     if kind == "text":
         return _sentence_transformer if _installed("sentence_transformers") else _hugging_face_text
     if _installed("timm"):
@@ -129,7 +119,7 @@ def _installed(module: str) -> bool:
 
 
 def _check_torchvision() -> None:
-    """Name what timm and transformers would hide: a torchvision that was built for another torch."""
+    """Name a torchvision built for another torch, which timm and transformers would hide."""
     if not _installed("torchvision"):
         return
     try:
@@ -143,7 +133,7 @@ def _check_torchvision() -> None:
 
 @contextmanager
 def _weights_named(model: str, local: bool) -> Iterator[None]:
-    """An error of the hub, or of a damaged folder, as one that says what to do."""
+    """Turn errors of the hub or of a damaged folder into ones with a remedy."""
     try:
         yield
     except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
@@ -161,7 +151,6 @@ def _weights_named(model: str, local: bool) -> Iterator[None]:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """While it lasts, transformers shows no bars of weights that are read."""
     bars = importlib.import_module("transformers.utils.logging") if _installed("transformers") else None
     on = bars is not None and bars.is_progress_bar_enabled()
     if on:
@@ -190,7 +179,7 @@ def _sentence_transformer(model: str, device: str) -> tuple[nn.Module, Callable[
 
 
 def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A transformer: the mean of its last layer over the words of the text."""
+    """Load a transformer: the mean of its last layer over the words of the text."""
     package = require("transformers", "transformers", _INSTALL)
     words = package.AutoTokenizer.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)
@@ -210,7 +199,6 @@ def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Se
 
 
 def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A net of timm without its last layer."""
     package = require("timm", "timm", _INSTALL)
     name = f"local-dir:{model}" if Path(model).is_dir() else model.replace("timm/", "hf-hub:timm/", 1)
     net = package.create_model(name, pretrained=True, num_classes=0).eval().to(device)
@@ -224,7 +212,7 @@ def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]],
 
 
 def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A transformer for pictures: its pooled output, else the mean of its last layer; of CLIP the features."""
+    """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)
@@ -242,8 +230,3 @@ def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[S
         return found.flatten(1).float()
 
     return net, encode
-
-
-def _blank() -> Any:
-    image = require("PIL.Image", "Pillow", _INSTALL)
-    return image.new("RGB", (32, 32))

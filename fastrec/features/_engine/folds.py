@@ -19,7 +19,7 @@ _GAMMA, _MIX_1, _MIX_2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D
 
 
 def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
-    """The fold of each row: a stable hash of its key, wherever the row stands and whatever else is in the table.
+    """Assign folds by a stable hash of each row's key, independent of row order and other rows.
 
     Args:
         table: the rows.
@@ -41,7 +41,7 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
 
 
 def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
-    """Folds int64 ``[n]`` of row numbers and a seed, by the mixing of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
+    """Assign folds int64 ``[n]`` by row number and seed with SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
     state = numbers * _GAMMA
     state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
     for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
@@ -53,7 +53,7 @@ def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
-    """Fold numbers that a user gave, checked.
+    """Check fold numbers given by a user.
 
     Args:
         df: the frame, where ``folds`` names a column of it.
@@ -62,9 +62,6 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
 
     Returns:
         int64 ``[n]`` on the rows' device.
-
-    Raises:
-        DataError: a fold is missing, below 0 or not whole, or there are not as many as rows.
     """
     name = folds if isinstance(folds, str) else None
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
@@ -78,14 +75,11 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
 
 
 def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
-    """The fold numbers that a column holds, int64 ``[n]``.
+    """Return the fold numbers in a column, int64 ``[n]``.
 
     Args:
         column: whole numbers from 0, of any type.
         name: what errors call the column.
-
-    Raises:
-        DataError: a fold is missing, below 0 or not whole, or the column holds no numbers.
     """
     if column.kind != "number":
         raise DataError(

@@ -1,4 +1,4 @@
-"""What generators made of a function share, and how the function is found again."""
+"""Base of generators that call a user's function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastrec.table.key_types import is_numeric
 
 
 class _Function(Feature):
-    """What generators made of a function share: names, how it is called, how it is found again."""
+    """Base of generators from functions: names, call, and how the function is located again."""
 
     function: Callable[..., Any]
     cols: str | Feature | Sequence[str | Feature]
@@ -36,7 +36,7 @@ class _Function(Feature):
         return values
 
     def _results(self, made: Any, size: int | None) -> list[Any]:
-        """What the function returned, one value per output; ``size``: how many rows each must have; None: any."""
+        """Split the function's result by output; ``size``: rows that each must have; None: any."""
         if isinstance(made, Mapping):
             made = [made[n] for n in self.outputs if n in made]
         results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
@@ -67,7 +67,6 @@ class _Function(Feature):
 
 
 def _check_call(function: Callable[..., Any], count: int) -> None:
-    """Refuse a function that does not take as many arguments as there are columns."""
     try:
         taken = inspect.signature(function)
     except ValueError:  # a built-in one may not say
@@ -81,11 +80,7 @@ def _check_call(function: Callable[..., Any], count: int) -> None:
 
 
 def function_name(feature: Feature) -> str:
-    """Where the function of a generator is found again: ``module:name``.
-
-    Raises:
-        DataError: no module holds the generator by the function's own name.
-    """
+    """Return ``module:name`` of a generator's function."""
     function = feature.function
     where = f"{function.__module__}:{function.__qualname__}"
     try:
@@ -101,15 +96,11 @@ def function_name(feature: Feature) -> str:
 
 
 def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
-    """The function of the generator that ``module:name`` names.
+    """Return the function of the generator that ``module:name`` names.
 
     Args:
         where: the name.
         trust: the modules that may be imported for it; of others only what is imported already is looked at.
-
-    Raises:
-        DataError: the module is neither imported nor trusted.
-        ValueError: there is no such generator: nothing but what ``@feature`` made is taken.
     """
     module, _, name = where.partition(":")
     if module not in sys.modules and module not in trust:

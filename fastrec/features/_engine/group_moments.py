@@ -1,6 +1,6 @@
-"""Statistics of a column by cell and key that are numbers: counts, sums, moments, extremes, shares of given bins.
+"""Numeric statistics of a column by cell and key, arrays ``[cells, K]``.
 
-A column's statistics are a dict of arrays ``[cells, K]``; those of two partitions merge into those of both.
+Counts, sums, moments, extremes, shares of bins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def collect_moments(
     parts: Collection[str],
     bins: Sequence[float] = (),
 ) -> Arrays:
-    """One partition's arrays ``[cells, size - 1]``.
+    """Collect one partition's arrays ``[cells, size - 1]``.
 
     Args:
         values: float64 ``[n]``.
@@ -62,7 +62,11 @@ def collect_moments(
             edge = torch.where(known, values, _EMPTY[part])
             result[part] = extreme_by_cell(edge, codes, cells, size, largest=part == "max")
     if "bins" in parts:
-        inside = _bin_of(values, known, bins)
+        # A bin holds its lower edge, the last one both; -1 = none.
+        edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
+        place = torch.bucketize(values, edges, right=True) - 1
+        place = torch.where(values == edges[-1], len(edges) - 2, place)
+        inside = torch.where(known & (place < len(edges) - 1), place, -1)
         for i in range(len(bins) - 1):
             result[f"bin{i}"] = sum_by_cell((inside == i).double(), codes, cells, size)
     return {n: v[:, 1:] for n, v in result.items()}
@@ -94,18 +98,10 @@ def _central(
     return result
 
 
-def _bin_of(values: torch.Tensor, known: torch.Tensor, bins: Sequence[float]) -> torch.Tensor:
-    """The bin that each value falls in, int64 ``[n]``, -1 = none; a bin holds its lower edge, the last one both."""
-    edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
-    place = torch.bucketize(values, edges, right=True) - 1
-    place = torch.where(values == edges[-1], len(edges) - 2, place)
-    return torch.where(known & (place < len(edges) - 1), place, -1)
-
-
 def merge_arrays(
     a: Arrays, b: Arrays, left: torch.Tensor | None = None, right: torch.Tensor | None = None, size: int = 0
 ) -> Arrays:
-    """Two partitions' arrays as one.
+    """Merge two partitions' arrays.
 
     Args:
         a, b: their arrays.
@@ -132,7 +128,7 @@ def merge_arrays(
 
 
 def _third(a: Arrays, b: Arrays) -> torch.Tensor:
-    """The sum of cubed deviations of both (Pébay 2008, SAND2008-6212, eq. 1.2 for p = 3)."""
+    """Sum the cubed deviations of both (Pébay 2008, SAND2008-6212, eq. 1.2 for p = 3)."""
     count = (a["count"] + b["count"]).clamp_min(1)
     delta = b["mean"] - a["mean"]
     share, other = b["count"] / count, a["count"] / count
@@ -142,12 +138,12 @@ def _third(a: Arrays, b: Arrays) -> torch.Tensor:
 
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
-    """The cells' arrays as one, ``[K]``, from the cells where ``keep`` (bool ``[cells]``) is True; None: from all."""
+    """Merge the cells where ``keep`` (bool ``[cells]``) is True; None: all. ``[K]`` each."""
     return merge_kept(arrays, keep, _EMPTY, merge_arrays)
 
 
 def statistics(total: Arrays) -> Arrays:
-    """Statistics ``[K + 1]`` from ``over_cells``: entry 0 is a key that is missing or has no rows."""
+    """Compute statistics ``[K + 1]`` from ``over_cells``: entry 0 is a key that is missing or has no rows."""
     total = {n: torch.cat([v.new_full((1,), _EMPTY.get(n, 0)), v]) for n, v in total.items()}
     made = {n: total[n] for n in ("count", "sum") if n in total}
     if "count" not in total:
@@ -166,9 +162,10 @@ def statistics(total: Arrays) -> Arrays:
 
 
 def _skew(total: Arrays) -> torch.Tensor:
-    """The adjusted Fisher-Pearson skewness, as pandas has it (Joanes, Gill 1998, G1)."""
+    """Return the adjusted Fisher-Pearson skewness, as pandas does (Joanes, Gill 1998, G1)."""
     count, mean, m2 = total["count"], total["mean"], total["m2"]
     differ = m2 > 0
+    # Equal values have no skewness: avoid 0 / 0.
     m2 = torch.where(differ, m2, 1)
     made = count * torch.sqrt((count - 1).clamp_min(0)) / (count - 2).clamp_min(1) * (total["m3"] / m2) / torch.sqrt(m2)
     return torch.where((count > 2) & mean.isfinite(), torch.where(differ, made, 0), torch.nan)

@@ -1,7 +1,6 @@
-"""Statistics of a column by cell and key that need the values themselves: quantiles, distinct values, first and last.
+"""Statistics of a column by cell and key that need the values: quantiles, distinct values, first and last.
 
-What is kept can be merged exactly: sorted values with their counts, distinct pairs of key and value, and for each key
-the value that stands first (or last) with its place in the order.
+States merge exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Tally = dict[str, torch.Tensor]
 
 
 def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
-    """Every value of every key with the number of its rows, sorted by cell, key and value.
+    """Count every value of every key, sorted by cell, key and value.
 
     Args:
         values: float64 ``[n]``.
@@ -41,7 +40,6 @@ def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor,
 
 
 def _tally(cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: torch.Tensor) -> Tally:
-    """Rows with the counts that they stand for, sorted and equal ones joined."""
     order = lexical_order([cell, key, value]) if len(key) else None
     parts = [cell, key, value, count] if order is None else [x[order] for x in (cell, key, value, count)]
     cell, key, value, count = parts
@@ -60,7 +58,7 @@ def _tally(cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: to
 
 
 def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -> Tally:
-    """Two partitions' values as one; ``left`` and ``right`` say where their keys stand among those of both."""
+    """Merge two partitions' tallies; ``left`` and ``right``: the places of their keys among those of both."""
     keys = torch.cat([left.to(a["key"].device)[a["key"]], right.to(a["key"].device)[b["key"]]])
     return _tally(
         torch.cat([a["cell"], b["cell"]]),
@@ -71,7 +69,7 @@ def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -
 
 
 def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
-    """Quantiles of each key's values, between two values by straight line (Hyndman, Fan 1996, definition 7).
+    """Compute quantiles of each key's values, linear between two values (Hyndman, Fan 1996, definition 7).
 
     Args:
         tally: values with their counts.
@@ -96,7 +94,7 @@ def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torc
 def quantiles_here(
     values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, size: int, shares: Sequence[float]
 ) -> list[torch.Tensor]:
-    """``tally_quantiles`` of rows that nothing is kept of: float64 ``[size]`` for codes below ``size``; 0 is as any."""
+    """Compute ``tally_quantiles`` of rows that need no merge: float64 ``[size]``; entry 0 is undefined."""
     rows = None if bool(known.all()) else known.nonzero().squeeze(1)
     codes, values = (codes, values) if rows is None else (codes[rows], values[rows])
     order = lexical_order([codes, values])
@@ -107,7 +105,7 @@ def quantiles_here(
 def _at_shares(
     value: torch.Tensor, total: torch.Tensor, shares: Sequence[float], reached: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Quantiles of values sorted by key, of which each key has ``total``.
+    """Compute quantiles of values sorted by key; each key has ``total`` of them.
 
     ``reached``: how many values there are up to each, where equal ones are kept once; None: each is there for itself.
     """
@@ -123,21 +121,19 @@ def _at_shares(
         if reached is not None:
             at = [torch.searchsorted(reached, a, right=True) for a in at]
         ends = [value[a.clamp_max(len(value) - 1)] for a in at]
-        result.append(torch.where(some, _between(*ends, place - low), torch.nan))
+        (a, b), part = ends, place - low
+        gap = b - a
+        between = torch.where(gap.isfinite(), a + gap * part, a * (1 - part) + b * part)
+        # A part of 0 takes ``a`` alone: 0 times infinity is NaN.
+        result.append(torch.where(some, torch.where(part == 0, a, between), torch.nan))
     return result
-
-
-def _between(a: torch.Tensor, b: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    gap = b - a
-    made = torch.where(gap.isfinite(), a + gap * share, a * (1 - share) + b * share)
-    return torch.where(share == 0, a, made)
 
 
 # Distinct values -----------------------------------------------------------------------------------------------------
 
 
 def distinct_values(coded: Coded, codes: torch.Tensor, cells: Cells | None) -> dict[str, Any]:
-    """The distinct pairs of key and value in each cell.
+    """Find the distinct pairs of key and value in each cell.
 
     Args:
         coded: the values.
@@ -154,7 +150,6 @@ def distinct_values(coded: Coded, codes: torch.Tensor, cells: Cells | None) -> d
 
 
 def _distinct(*parts: torch.Tensor) -> list[torch.Tensor]:
-    """The distinct combinations, sorted."""
     if not len(parts[0]):
         return list(parts)
     order = lexical_order(parts)
@@ -167,13 +162,13 @@ def _distinct(*parts: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _used(values: Keys, cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Any]:
-    """Only the values that some key has: a state does not depend on what else was in the frame."""
+    """Keep only values that some key has: a state must not depend on other rows of the frame."""
     values, table = _compressed(values, value + 1)
     return {"values": values, "cell": cell, "key": key, "value": table[value + 1] - 1}
 
 
 def _compressed(values: Keys, *codes: torch.Tensor) -> tuple[Keys, torch.Tensor]:
-    """The values that occur among the codes (from 1; 0 = none), and the new code of each old one."""
+    """Return the values that occur among the codes (from 1; 0 = none), and each old code's new one."""
     used = torch.zeros(len(values) + 1, dtype=torch.bool, device=codes[0].device)
     for some in codes:
         used[some.reshape(-1)] = True
@@ -182,7 +177,7 @@ def _compressed(values: Keys, *codes: torch.Tensor) -> tuple[Keys, torch.Tensor]
 
 
 def merge_distinct(a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor) -> dict[str, Any]:
-    """Two partitions' distinct values as one; ``left`` and ``right`` say where their keys stand among those of both."""
+    """Merge two partitions' distinct values; ``left`` and ``right`` as in ``merge_tallies``."""
     values, mine, theirs = union_keys(a["values"], b["values"])
     device = a["key"].device
     found = _distinct(
@@ -194,7 +189,7 @@ def merge_distinct(a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, rig
 
 
 def count_distinct(state: dict[str, Any], size: int, keep: torch.Tensor | None) -> torch.Tensor:
-    """How many distinct values each key has: int64 ``[size + 1]``, entry 0 is 0."""
+    """Count each key's distinct values: int64 ``[size + 1]``, entry 0 is 0."""
     cell, key, value = state["cell"], state["key"], state["value"]
     if keep is not None:
         kept = keep.to(cell.device)[cell]
@@ -205,7 +200,7 @@ def count_distinct(state: dict[str, Any], size: int, keep: torch.Tensor | None) 
 
 
 def count_distinct_here(coded: Coded, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """``count_distinct`` of rows that nothing is to be kept of: int64 ``[size]``; code 0 is as any."""
+    """Count distinct values of rows that need no merge: int64 ``[size]``; entry 0 is undefined."""
     rows = (coded.codes > 0).nonzero().squeeze(1)
     return torch.bincount(_distinct(codes[rows], coded.codes[rows])[0], minlength=size)
 
@@ -221,7 +216,7 @@ def pick_ends(
     size: int,
     ends: Sequence[str],
 ) -> dict[str, Any]:
-    """The value that stands first, or last, in each cell and key.
+    """Find the first or last value in each cell and key.
 
     At one place in the order the smallest value is first and the largest is last, wherever their rows stand.
 
@@ -265,7 +260,7 @@ def _recoded(values: Keys, made: dict[str, Any]) -> dict[str, Any]:
 def merge_ends(
     a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int
 ) -> dict[str, Any]:
-    """Two partitions' ends as one; ``left`` and ``right`` say where their keys stand among the ``size`` of both."""
+    """Merge two partitions' ends; ``left`` and ``right``: the places of their keys among ``size``."""
     values, mine, theirs = union_keys(a["values"], b["values"])
     made = {}
     for end in (n for n in a if n != "values"):
@@ -280,7 +275,6 @@ def merge_ends(
 
 
 def _better(a: dict[str, Any], b: dict[str, Any], end: str) -> dict[str, Any]:
-    """Of two candidates for each place the one that stands nearer to the end."""
     earlier = torch.zeros_like(a["code"], dtype=torch.bool)
     equal = torch.ones_like(earlier)
     for x, y in zip((*a["order"], a["code"]), (*b["order"], b["code"]), strict=True):
@@ -292,7 +286,7 @@ def _better(a: dict[str, Any], b: dict[str, Any], end: str) -> dict[str, Any]:
 
 
 def end_codes(state: dict[str, Any], end: str, keep: torch.Tensor | None) -> torch.Tensor:
-    """The code of each key's value among ``state['values']``: int64 ``[K + 1]``, 0 = none, as in entry 0."""
+    """Return the code of each key's value among ``state['values']``: int64 ``[K + 1]``, 0 = none, as in entry 0."""
     part = state[end]
     code, order = part["code"], part["order"]
     if keep is not None:
@@ -305,6 +299,5 @@ def end_codes(state: dict[str, Any], end: str, keep: torch.Tensor | None) -> tor
 
 
 def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
-    """Codes (from 1; 0 = missing) as a column of the values that they stand for."""
     column = as_column(values.columns[0], name=name).to(codes.device)
     return take_or_missing(column, codes - 1)

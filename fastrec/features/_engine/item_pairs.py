@@ -1,4 +1,4 @@
-"""Weights of unordered pairs of items: made from items that stand near each other, merged, and looked up."""
+"""Weights of unordered pairs of items that are near each other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from fastrec._core import limits
 from fastrec.segments import Groups
-
-_BLOCK = 1 << 21  # places paired at a time: what is in hand stays small beside the pairs themselves
 
 
 class Pairs(NamedTuple):
@@ -36,7 +35,7 @@ def near_pairs(
     half_life: float,
     size: tuple[int, int],
 ) -> Pairs:
-    """Every two places of a group up to ``window`` apart, summed by pair of items.
+    """Sum every two places of a group up to ``window`` apart by pair of items.
 
     Args:
         groups: the sorted places.
@@ -51,8 +50,8 @@ def near_pairs(
     items, cells = size
     joined = item.new_zeros(0)
     total = weight.new_zeros(0)
-    for begin in range(0, len(item), _BLOCK):
-        end = min(begin + _BLOCK, len(item))
+    for begin in range(0, len(item), limits.PAIRED_PLACES):
+        end = min(begin + limits.PAIRED_PLACES, len(item))
         found, weights = [joined], [total]
         for step in range(1, window + 1):
             a = torch.arange(begin, max(min(end, len(item) - step), begin), device=item.device)
@@ -65,22 +64,17 @@ def near_pairs(
                 weighs = weighs * torch.exp2(-(time[b] - time[a]).abs() / half_life)
             found.append((low * items + high) * cells + cell[a])
             weights.append(weighs)
-        joined, total = _summed(torch.cat(found), torch.cat(weights))
+        keys, order = torch.sort(torch.cat(found), stable=True)
+        joined, place = torch.unique_consecutive(keys, return_inverse=True)
+        total = weight.new_zeros(len(joined)).index_add_(0, place, torch.cat(weights)[order])
     pair, place = torch.unique_consecutive(joined // cells, return_inverse=True)
     made = weight.new_zeros(cells, len(pair))
     made[joined % cells, place] = total
     return Pairs(pair // max(items, 1), pair % max(items, 1), made)
 
 
-def _summed(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distinct keys, sorted, and the sum of each one's values."""
-    keys, order = torch.sort(keys, stable=True)
-    distinct, place = torch.unique_consecutive(keys, return_inverse=True)
-    return distinct, values.new_zeros(len(distinct)).index_add_(0, place, values[order])
-
-
 def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, size: int) -> Pairs:
-    """Two parts' pairs as one.
+    """Merge two parts' pairs.
 
     Args:
         a, b: the pairs.
@@ -99,7 +93,7 @@ def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, siz
 
 
 def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where pairs of items stand among sorted keys.
+    """Find the places of pairs of items among sorted keys.
 
     Args:
         keys: int64 ``[U]``, ``low * size + high``.

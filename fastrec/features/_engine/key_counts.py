@@ -1,4 +1,4 @@
-"""Counts of keys, learned from training rows: what ``CountEncode`` and ``RankByCount`` share."""
+"""Counts of keys in training rows: base of ``CountEncode`` and ``RankByCount``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastrec.table import Keys, Table
 
 
 class KeyCounts(Fitted):
-    """A generator whose outputs follow from how often the rows' keys occur; each of ``cols`` gives one output."""
+    """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
 
     cols: str | Feature | Sequence[str | Feature]
     by_key = (("keys", "count"), ("groups", "rows"))
@@ -26,11 +26,9 @@ class KeyCounts(Fitted):
             raise DataError(f"{type(self).__name__} has no scope {self.scope!r}", remedy="Use 'train' or 'all'")
 
     @abstractmethod
-    def _name(self, col: str | Feature) -> str:
-        """The output of a key column."""
+    def _name(self, col: str | Feature) -> str: ...
 
     def _key(self, col: str | Feature) -> list[str]:
-        """The columns that are counted together."""
         return names_of(col)
 
     @property
@@ -63,13 +61,12 @@ class KeyCounts(Fitted):
 
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
-    """The distinct keys in sorted order, and how many rows of each cell have them: int64 ``[cells, K]``."""
+    """Return the distinct keys in sorted order and each cell's number of rows with them: int64 ``[cells, K]``."""
     keys, codes = sort_keys(table.coded(names))
     return keys, count_by_cell(codes, cells, len(keys) + 1)[:, 1:]
 
 
 def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:
-    """Two partitions' counts together."""
     keys, left, right = union_keys(ka, kb)
     cells = max(len(a), len(b))
     return keys, spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)

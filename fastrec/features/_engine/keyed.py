@@ -1,7 +1,4 @@
-"""Statistics kept by key and by cell: collecting, merging and summing them over cells.
-
-Every array has the shape ``[cells, K]``: row ``c`` holds what the rows in cell ``c`` contribute to each of ``K`` keys.
-"""
+"""Statistics by key and cell, arrays ``[cells, K]``: collected, merged and summed over cells."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ MomentArrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
-    """The keys in sorted order, so that a state does not depend on the rows' order, and each row's code among them.
+    """Sort the keys, so that a state does not depend on the order of rows; also return each row's code.
 
     Returns:
         keys ``[K]`` and codes int64 ``[n]`` (0 = missing, ``i`` = key ``i - 1``).
@@ -34,7 +31,7 @@ def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
 
 
 def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of two tables' rows by the same keys: equal above 0 where, and only where, the keys are equal.
+    """Code two tables' rows by the same keys: codes above 0 are equal if and only if the keys are.
 
     The columns' codes are joined as digits of one number, which needs no table of the combinations that occur.
 
@@ -62,7 +59,7 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
 
 
 def key_text(values: pa.Array) -> pa.Array:
-    """Key values as text, for hashing: equal values read the same whatever type a frame gave them.
+    """Return key values as text for hashing: equal values read the same whatever type a frame gave them.
 
     Args:
         values: ``[K]`` of any key type, none missing.
@@ -98,20 +95,20 @@ def _time_text(numbers: np.ndarray, unit: int) -> pa.Array:
 
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
-    """Place of each row in a flattened ``[cells, size]`` array, and the number of cells."""
+    """Return each row's place in a flattened ``[cells, size]`` array, and the number of cells."""
     if cells is None or cells.count == 1:
         return codes, 1
     return cells.codes * size + codes, cells.count
 
 
 def sum_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int) -> torch.Tensor:
-    """Sum of ``values`` (``[n]``) by cell and code: ``[cells, size]``, int64 or float64."""
+    """Sum ``values`` (``[n]``) by cell and code: ``[cells, size]``, int64 or float64."""
     places, count = cell_places(codes, cells, size)
     return segment_sum(values, places, count * size).view(count, size)
 
 
 def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.Tensor:
-    """Rows of each cell and code: int64 ``[cells, size]``."""
+    """Count rows by cell and code: int64 ``[cells, size]``."""
     places, count = cell_places(codes, cells, size)
     return torch.bincount(places, minlength=count * size).view(count, size)
 
@@ -119,7 +116,7 @@ def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.
 def accurate_sum(
     values: torch.Tensor, weight: torch.Tensor | None, count: torch.Tensor, places: torch.Tensor
 ) -> torch.Tensor:
-    """Sum of weighted values by place, from which the mean comes out right however many and however large they are.
+    """Sum weighted values by place so that the mean is exact for many and for large values.
 
     What rounding of a long sum has lost is found by a second pass, as the sum of the deviations from the mean.
 
@@ -134,23 +131,17 @@ def accurate_sum(
     """
     weighted = values if weight is None else weight * values
     total = segment_sum(weighted, places, len(count))
-    if _adds_exactly(weighted):
+    # Whole numbers whose partial sums float64 holds exactly need no second pass.
+    largest = max(abs(float(v)) for v in torch.aminmax(weighted)) if len(weighted) else 0.0
+    if largest * len(weighted) < 2.0**53 and bool((weighted == torch.floor(weighted)).all()):
         return total
     mean = total / torch.where(count > 0, count, 1)
     rest = values - mean.index_select(0, places)
     return total + segment_sum(rest if weight is None else weight * rest, places, len(count))
 
 
-def _adds_exactly(values: torch.Tensor) -> bool:
-    """Whether all sums of these are whole numbers that float64 holds."""
-    if not len(values):
-        return True
-    largest = max(abs(float(v)) for v in torch.aminmax(values))
-    return largest * len(values) < 2.0**53 and bool((values == torch.floor(values)).all())
-
-
 def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-    """Sum over the kept cells of ``[cells, K]``: ``[K]``, cell by cell from the first; ``keep``: bool ``[cells]``."""
+    """Sum the kept cells of ``[cells, K]`` from the first on: ``[K]``; ``keep``: bool ``[cells]``."""
     rows = range(len(values)) if keep is None else keep.nonzero().squeeze(1).tolist()
     total = torch.zeros_like(values[0])
     for row in rows:
@@ -161,13 +152,13 @@ def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
 def extreme_by_cell(
     values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int, *, largest: bool
 ) -> torch.Tensor:
-    """Largest or smallest of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf where none is."""
+    """Take the extreme of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf if empty."""
     places, count = cell_places(codes, cells, size)
     return (segment_max if largest else segment_min)(values, places, count * size).view(count, size)
 
 
 def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
-    """The keys of both, sorted, and where those of ``a`` and of ``b`` stand among them."""
+    """Return the keys of both, sorted, and the places of those of ``a`` and of ``b`` among them."""
     both = a.concat(b)
     codes, distinct = both.distinct()
     order = distinct.sort_order()
@@ -178,7 +169,7 @@ def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
 
 
 def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fill: Any = 0) -> torch.Tensor:
-    """``values`` (``[c, K]``) moved to ``places`` of a wider ``[cells, size]`` array."""
+    """Move ``values`` (``[c, K]``) to ``places`` of a wider ``[cells, size]`` array."""
     wide = values.new_full((cells, size), fill)
     wide[: values.shape[0], places.to(values.device)] = values
     return wide
@@ -190,7 +181,7 @@ def merge_kept(
     empty: Mapping[str, float],
     merge: Callable[[dict[str, torch.Tensor], dict[str, torch.Tensor]], dict[str, torch.Tensor]],
 ) -> dict[str, torch.Tensor]:
-    """The cells' arrays as one, cell by cell from the first.
+    """Merge the cells' arrays, cell by cell from the first.
 
     Args:
         arrays: ``[cells, …]`` each.
@@ -209,7 +200,7 @@ def merge_kept(
 
 
 def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
-    """Count, mean and sum of squared deviations of two samples together (Chan, Golub, LeVeque 1979, eq. 2.1).
+    """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1).
 
     Args:
         a: ``(count, mean, m2)`` of equal shape; the mean of an empty sample is 0. An infinite mean stays one.

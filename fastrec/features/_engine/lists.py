@@ -1,4 +1,4 @@
-"""What the generators over lists share: any column as lists, their rows, and lists gathered from lists."""
+"""Base of the generators over lists."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from fastrec.table.offsets import offsets_of
 
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
-    """A column as a list column whose first list begins at element 0; one without any value holds missing lists.
+    """Return a column as a list column whose first list begins at element 0; no values: missing lists.
 
     Args:
         table: the rows.
         name: a column of lists, of vectors, or of missing values only.
         wanted_by: the generator, for the error.
-
-    Raises:
-        DataError: the column holds something else, naming generator, column and row.
     """
     column = table[name]
     if column.kind == "list":
@@ -47,11 +44,7 @@ def _held(column: Column) -> str:
 
 
 def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
-    """A list column's elements as keys: codes int64 ``[elements]``, 0 = missing.
-
-    Raises:
-        DataError: they are no keys (lists of lists, say), naming generator, column and row.
-    """
+    """Code a list column's elements as keys: int64 ``[elements]``, 0 = missing."""
     try:
         return column.elements.coded()
     except DataError as error:
@@ -65,7 +58,7 @@ def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
 
 
 class FittedOnLists(Fitted):
-    """A generator that learns from lists: its inputs have more or fewer entries than there are rows."""
+    """Generator that learns from lists: its inputs have more or fewer entries than rows."""
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         # Some decompose a matrix: what was just learned is not made again.

@@ -1,4 +1,4 @@
-"""What a generator that looks back over all rows keeps of some, for the rows that come after them."""
+"""State that generators that look back over all rows keep for later rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastrec.table import Column, Table, concat
 
 
 class LooksBack(Grouped):
-    """A generator whose rows look back at rows before them: without ``by``, these may be in tables before theirs.
+    """Generator whose rows look at earlier rows, which may be in earlier tables if there is no ``by``.
 
     Tables follow one another in the generator's ``order``: rows at one point of its first column are in one table.
     Without an order they follow one another as they are.
@@ -21,40 +21,37 @@ class LooksBack(Grouped):
 
     @property
     def looks_back(self) -> bool:
-        """Whether rows need nothing but what ``keep`` gives of the tables before theirs."""
+        """Whether rows need nothing of earlier tables but what ``keep`` returns."""
         return not as_list(getattr(self, "by", None)) and not self.uses_future
 
     @abstractmethod
     def keep(self, table: Table) -> State:
-        """What rows of later tables need of this one."""
+        """Return what rows of later tables need of this one."""
 
     @abstractmethod
     def keep_both(self, a: State, b: State) -> State:
-        """What they need of two tables, of which the second follows the first."""
+        """Merge what they need of two tables, the second of which follows the first."""
 
     @abstractmethod
     def compute_after(self, table: Table, context: Context, past: State) -> dict[str, Column]:
-        """As ``compute``, after tables of which ``past`` was kept."""
+        """Compute as ``compute`` does, after tables of which ``past`` was kept."""
 
 
 class KeepsRows(LooksBack):
-    """One that needs the last few rows of the tables before."""
+    """Generator that needs the last few rows of the tables before."""
 
     @abstractmethod
     def last_rows(self, table: Table) -> torch.Tensor:
-        """The rows that later rows look at: int64 ``[m]``, in order."""
+        """Return the rows that later rows look at: int64 ``[m]``, in order."""
 
     def keep(self, table: Table) -> State:
-        """See ``LooksBack``."""
         table = table.select(self.inputs)
         return {"rows": table.take(self.last_rows(table)) if len(table) else table}
 
     def keep_both(self, a: State, b: State) -> State:
-        """See ``LooksBack``."""
         return self.keep(concat([a["rows"], b["rows"]]))
 
     def compute_after(self, table: Table, context: Context, past: State) -> dict[str, Column]:
-        """See ``LooksBack``."""
         before = past["rows"]
         whole = concat([before.to(table.device), table.select(self.inputs)])
         made = self.compute(whole, context)
@@ -63,7 +60,7 @@ class KeepsRows(LooksBack):
 
 
 def in_order(table: Table, order: list[str], start: int) -> torch.Tensor:
-    """The rows from the sorted place ``start`` on: int64 ``[m]``, in order."""
+    """Return the rows from the sorted place ``start`` on: int64 ``[m]``, in order."""
     sorted_rows = ordered_groups(table, [], order)[0].order
     if sorted_rows is None:
         return torch.arange(start, len(table), device=table.device)

@@ -1,4 +1,4 @@
-"""Names in a chain: no column made twice, and every error says which generator met it."""
+"""Names in a chain: no column is written twice, and every error names its generator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and 
 
 @contextmanager
 def naming(step: Feature) -> Iterator[None]:
-    """An error about data says which generator met it."""
+    """Name the generator in errors about data."""
     name = type(step).__name__
     try:
         with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", FEWER_FEATURES):
@@ -41,7 +41,7 @@ def naming(step: Feature) -> Iterator[None]:
 
 @contextmanager
 def naming_table(name: str) -> Iterator[None]:
-    """An error about one of the other tables says which."""
+    """Name the other table in errors about it."""
     try:
         yield
     except (DataError, MissingColumnError) as error:
@@ -51,11 +51,7 @@ def naming_table(name: str) -> Iterator[None]:
 
 
 def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
-    """Refuse two generators that would write the same column, among those listed or among those that they read.
-
-    Raises:
-        DataError: naming the column.
-    """
+    """Refuse two generators that write the same column, listed or read by those listed."""
     for group in (listed, steps):
         makers: dict[str, Feature] = {}
         for step in group:
@@ -81,11 +77,7 @@ def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
 
 
 def checked_sources(step: Feature) -> list[str | Feature | Selector]:
-    """What a generator reads, where all of it is named by text, by generators or by selectors.
-
-    Raises:
-        DataError: naming the generator and what is no column.
-    """
+    """Return what a generator reads, and check that all of it is text, generators or selectors."""
     with naming(step):
         _check_parameters(step)
         sources = step.sources
@@ -96,7 +88,6 @@ def checked_sources(step: Feature) -> list[str | Feature | Selector]:
 
 
 def _check_parameters(step: Feature) -> None:
-    """Refuse a parameter that is declared to hold names and holds something else."""
     for parameter, declared in declared_parameters(type(step)).items():
         if declared.annotation not in _NAMES:
             continue

@@ -1,4 +1,4 @@
-"""Which steps of a chain a target passes through, and through which of them it could come back to its own row."""
+"""Steps that a target passes through, and those through which it could return to its own row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastrec.table import Table
 
 
 def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
-    """The targets that a step reads as it reads any column, without being made for them."""
+    """Return the targets that a step reads as plain columns."""
     fitted = set(step.fit_only) if step.uses_target else set()
     return [n for n in step.inputs if n in targets and n not in fitted]
 
 
 def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> list[Feature]:
-    """Steps that use a target, or read what such a step makes; all others are the same in every fold."""
+    """Return steps that use a target or read such a step; all others are the same in every fold."""
     names: set[str] = set()
     found = []
     for step in steps:
@@ -30,7 +30,7 @@ def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> li
 def mixing_steps(
     steps: Sequence[Feature], key: Sequence[str], targets: Collection[str] = (), *, together: bool
 ) -> list[Feature]:
-    """Steps through which a row's own target may come back to it from another row's encoding, and those that they feed.
+    """Return steps that could return a row's target through another row's encoding, and those they feed.
 
     Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share a
     fold, as the rows of a group do where the group's columns hold the folds' key.
@@ -45,7 +45,9 @@ def mixing_steps(
     encoded = {n for step in tainted for n in step.outputs}
     causal: set[str] = set()
     for step in tainted:
-        if _looks_back(step, targets) or causal & set(step.inputs):
+        if (bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))) or causal & set(
+            step.inputs
+        ):
             causal |= set(step.outputs)
     mixed: set[str] = set()
     found = []
@@ -60,13 +62,8 @@ def mixing_steps(
     return found
 
 
-def _looks_back(step: Feature, targets: Collection[str]) -> bool:
-    """Whether rows see the targets of earlier rows, those of their own fold among them."""
-    return bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))
-
-
 def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:
-    """Whether rows of one key share their folds: the inner ones, and the outer one (bool ``[n]``) where it is given."""
+    """Tell whether rows of one key share their inner fold, and their outer one (bool ``[n]``) if given."""
     if not key or any(getattr(step, "fold_column", None) is not None for step in steps):
         return False
     if hidden is None:

@@ -1,4 +1,4 @@
-"""What several generators ask of their constructors' arguments."""
+"""Checks of constructor arguments that several generators share."""
 
 from __future__ import annotations
 
@@ -13,63 +13,52 @@ from fastrec.features.selectors import Selector
 
 
 class OfColumns:
-    """A generator that treats each of ``cols`` alike, and reads nothing else."""
+    """Generator that treats each of ``cols`` alike, and reads nothing else."""
 
     cols: str | Feature | Sequence[str | Feature]
 
     @property
     def sources(self) -> list[str | Feature]:
-        """See ``Feature.sources``."""
         return as_list(self.cols)
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that are treated, those that other generators make among them."""
+        """Names of the treated columns, including those that other generators make."""
         return [n for c in as_list(self.cols) for n in names_of(c)]
 
 
 class OfGroups(OfColumns):
-    """A generator that treats each of ``cols`` alike within groups ``by``, which may have an ``order``."""
+    """Generator that treats each of ``cols`` alike within groups ``by``, which may have an ``order``."""
 
     by: str | Sequence[str] | None
 
     @property
     def sources(self) -> list[str | Feature]:
-        """See ``Feature.sources``."""
         return [*super().sources, *as_list(self.by), *as_list(getattr(self, "order", None))]
 
 
 def ascending(numbers: Sequence[Any]) -> bool:
-    """Whether numbers ascend, each once, none of them NaN."""
     values = [float(x) for x in numbers]
     return not any(map(math.isnan, values)) and values == sorted(set(values))
 
 
 def check_scope(feature: Feature) -> None:
-    """Refuse a scope that there is not.
-
-    Raises:
-        DataError: naming the generator.
-    """
     if feature.scope not in ("train", "all"):
         raise DataError(f"{type(feature).__name__} has no scope {feature.scope!r}", remedy="Use 'train' or 'all'")
 
 
 def is_open(cols: Any) -> bool:
-    """Whether a selector among the columns has still to choose: their names are not known yet."""
+    """Tell whether a selector among the columns has not been resolved."""
     return any(isinstance(c, Selector) for c in as_list(cols))
 
 
 def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> None:
-    """Refuse an option given by column that names another column.
+    """Refuse an option by column that names another column.
 
     Args:
         feature: the generator.
         option: the argument's name; its value may be a mapping from column names.
         columns: the columns that it may name.
-
-    Raises:
-        DataError: naming the generator and the column.
     """
     given = getattr(feature, option)
     odd = next((n for n in given if n not in columns), None) if isinstance(given, Mapping) else None

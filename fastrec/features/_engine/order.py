@@ -1,4 +1,4 @@
-"""Rows of groups in their order of time, gaps between rows, and values taken from other rows."""
+"""Rows of groups in time order, gaps between rows, and values taken from other rows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from weakref import ref
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import shared_codes
 from fastrec.features._inputs import as_list, order_keys
 from fastrec.features.base import Grouped
 from fastrec.segments import Groups, as_of
 from fastrec.segments.as_of_join import FewMerged, few
-from fastrec.segments.order import SMALL
 from fastrec.segments.windows import tie_start
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
-    """The table's rows by group and in order, and which rows are in no group (a missing key), bool ``[n]``.
+    """Sort rows by group and order; also return which rows have no group (a missing key), bool ``[n]``.
 
     Several generators of one ``by`` and ``order`` sort once: the table remembers it.
     """
@@ -39,7 +39,7 @@ def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tup
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The order values of grouped rows, and how to measure with them.
+    """Order values of grouped rows, and measures on them.
 
     Args:
         keys: int64 or float64 ``[n]``, sorted as the groups are.
@@ -54,17 +54,13 @@ class Timeline:
 
     @classmethod
     def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
-        """The timeline of an order column (``groups`` are in its order)."""
+        """Return the timeline of an order column (``groups`` are in its order)."""
         keys = groups.sort(order_keys(table, [order])[0])
         return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
 
 
 def one_order(feature: Grouped, why: str) -> str:
-    """The one column that a generator orders by.
-
-    Raises:
-        DataError: there is none, or there are several, and ``why`` that does not do.
-    """
+    """Return the one column that a generator orders by."""
     order = as_list(feature.order)  # type: ignore[attr-defined]
     if len(order) != 1:
         name = type(feature).__name__
@@ -73,7 +69,7 @@ def one_order(feature: Grouped, why: str) -> str:
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a - b`` as float64 ``[n]``; of integers exact before it is rounded, even where it is too large for 64 bits."""
+    """Return ``a - b`` as float64 ``[n]``: exact before rounding, also if it overflows int64."""
     rough = a.double() - b.double()
     if a.is_floating_point() or b.is_floating_point():
         return rough
@@ -81,7 +77,7 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
-    """The column's values at ``rows`` (int64 ``[m]``), missing where a row is below 0."""
+    """Take the column's values at ``rows`` (int64 ``[m]``), missing if a row is below 0."""
     absent = rows < 0
     if column.kind not in ("number", "datetime", "category"):
         raise DataError(
@@ -102,17 +98,13 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
 def aligned(
     table: Table, log: Table, by: list[str], order: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-    """Row and event codes of the same keys, and their order columns in the same unit.
+    """Code row and event keys alike, and bring their order columns to one unit.
 
     Args:
         table: the rows.
         log: the events.
         by: the columns of the group, in both.
         order: the columns that order rows and events, in both.
-
-    Raises:
-        DataError: an order column holds times in one of them and something else in the other, or times of two units, or
-            with and without a zone.
     """
     for name in order:
         here, there = table[name], log[name]
@@ -143,7 +135,7 @@ class Aligned:
 
     @classmethod
     def of(cls, table: Table, log: Table, by: list[str], order: list[str]) -> Aligned:
-        """The same; the rows of a request remember it for other generators of this ``by`` and ``order``.
+        """Align; rows of a request remember it for other generators with this ``by`` and ``order``.
 
         Not the log, which may outlive many requests.
         """
@@ -153,7 +145,7 @@ class Aligned:
         return table.remember(key, [*by, *order], lambda: cls(table, log, by, order))
 
     def before(self, counted: torch.Tensor | None = None) -> tuple[torch.Tensor, Groups]:
-        """``as_of`` of these rows and events.
+        """Return ``as_of`` of these rows and events.
 
         Args:
             counted: bool ``[e]``, False = an event is passed over; None: all count.
@@ -165,8 +157,8 @@ class Aligned:
 
 
 def is_request(table: Table, log: Table) -> bool:
-    """Whether rows and events are a request's: so few that what several generators share is worth remembering."""
-    return len(table) + len(log) <= SMALL and table.device.type == "cpu"
+    """Tell whether rows and events are few, as in a request, so that sharing the alignment pays."""
+    return len(table) + len(log) <= limits.REQUEST_ROWS and table.device.type == "cpu"
 
 
 def _times(column: Column) -> str:

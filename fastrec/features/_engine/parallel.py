@@ -1,4 +1,4 @@
-"""Steps of a chain side by side, each in a thread of its own, as far as they do not read one another."""
+"""Independent steps of a chain in parallel threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from threading import Lock
 
 import torch
 
+from fastrec._core import limits
 from fastrec._core.malloc import keeping_memory
 from fastrec._core.threads import shared_out
 from fastrec.features._engine.counting import counted
@@ -18,15 +19,11 @@ from fastrec.table import Column, Table
 Made = dict[str, Column]
 Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
 
-_MIN_ROWS = 50_000  # below, threads cost more than they save
-_MAX_ROWS = 1_000_000  # above, each step has the threads to itself: what two of them hold meanwhile is too much memory
-_MAX_WORKERS = 8  # each holds the intermediate columns of its step
-
 
 def walk(
     steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
 ) -> tuple[Table, Table | None]:
-    """Every step's columns added to the rows.
+    """Add every step's columns to the rows.
 
     Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``). Of
     more than a million rows each step has all threads to itself.
@@ -42,15 +39,18 @@ def walk(
         Both tables with the columns added. The values do not depend on the number of threads.
     """
     do = counted(do)
-    if work.device.type == "cpu" and len(work) >= _MIN_ROWS:
+    if work.device.type == "cpu" and len(work) >= limits.PARALLEL_STEPS_FROM:
         with keeping_memory():
-            workers = _workers(steps) if len(work) <= _MAX_ROWS else 1
+            workers = min(torch.get_num_threads(), len(steps), limits.PARALLEL_STEPS)
+            # A user's function may not be thread-safe; on many rows two steps at once hold too much memory.
+            if len(work) > limits.PARALLEL_STEPS_TO or any(hasattr(s, "function") for s in steps):
+                workers = 1
             return _walk(steps, work, extra, _releasing(steps, work, do) if release else do, workers)
     return _walk(steps, work, extra, do, 1)
 
 
 def _releasing(steps: Sequence[Feature], work: Table, do: Do) -> Do:
-    """``do``, after which what no other step reads any more is given back."""
+    """Wrap ``do`` to drop columns that no other step reads any more."""
     kept = {n for n in work.names if "coded" in work[n]._cache}
     readers = Counter(n for step in steps for n in set(step.inputs))
     lock = Lock()
@@ -97,9 +97,3 @@ def _walk(
 def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[Table, Table | None]:
     work = work.with_columns(made[0]) if made[0] else work
     return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
-
-
-def _workers(steps: Sequence[Feature]) -> int:
-    if any(hasattr(s, "function") for s in steps):
-        return 1  # a user's own function may not be made for threads
-    return min(torch.get_num_threads(), len(steps), _MAX_WORKERS)

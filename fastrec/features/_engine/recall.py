@@ -1,4 +1,4 @@
-"""``Recall``: what a cache holds of one step on given rows."""
+"""``CachedStep``: a cache's entry of one step on given rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
 
 
-class Recall:
-    """What a cache holds of one step on given rows; without a cache, or a digest, everything is made.
+class CachedStep:
+    """A cache's entry of one step on given rows; without cache or digest everything is computed.
 
     Args:
         cache: where to look.
@@ -37,8 +37,8 @@ class Recall:
         *,
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
-    ) -> Recall:
-        """What a cache holds of a step.
+    ) -> CachedStep:
+        """Look a step up in a cache.
 
         Args:
             cache: the cache, if there is one.
@@ -62,7 +62,7 @@ class Recall:
         return cls(cache, found, work.device)
 
     def state(self, make: Callable[[], State]) -> State:
-        """The step's statistics, remembered or made."""
+        """Return the step's statistics, cached or computed."""
         if self.cache is None or self.key is None:
             return make()
         key = digest(self.key, "state")
@@ -73,7 +73,7 @@ class Recall:
         return state
 
     def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
-        """The step's columns, remembered or made.
+        """Return the step's columns, cached or computed.
 
         Args:
             what: which of the columns that the step makes of these rows.
@@ -92,5 +92,6 @@ class Recall:
             made = copies
         made = {n: c.to(self.device) for n, c in made.items()}
         for name, column in made.items():
+            # Later steps digest these columns by origin instead of contents.
             remember(column, digest(key, name))
         return made

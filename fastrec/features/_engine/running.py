@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fastrec._core import limits
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.order import difference
 from fastrec.features._inputs import order_keys
@@ -15,12 +16,9 @@ from fastrec.segments.order import run_starts
 from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
-_BLOCK = 16
-_FARTHEST = 2.0**62
-
 
 def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
-    """``y[i] = factor[i] · y[i - 1] + values[i]`` inside each group, ``y = values`` in its first row.
+    """Compute ``y[i] = factor[i] · y[i - 1] + values[i]`` inside each group, ``y = values`` in its first row.
 
     A row's sum is formed from blocks of its group's rows (Blelloch 1990, "Prefix sums and their applications"), in a
     way that depends on its place in the group alone: neither later rows nor other groups touch its rounding.
@@ -36,25 +34,27 @@ def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor 
     if not len(place):
         return values
     longest = int(place.max()) + 1
-    inside = place % _BLOCK
-    total, product = _short_sum(values, inside, factor, min(longest, _BLOCK))
-    if longest <= _BLOCK:
+    inside = place % limits.RUNNING_BLOCK
+    total, product = _short_sum(values, inside, factor, min(longest, limits.RUNNING_BLOCK))
+    if longest <= limits.RUNNING_BLOCK:
         return total
     goes_on = torch.zeros_like(place, dtype=torch.bool)
-    goes_on[:-1] = (inside[:-1] == _BLOCK - 1) & (place[1:] > 0)
+    goes_on[:-1] = (inside[:-1] == limits.RUNNING_BLOCK - 1) & (place[1:] > 0)
     ends = goes_on.nonzero().squeeze(1)
     blocks = running_sum(
-        total.index_select(1, ends), place[ends] // _BLOCK, None if product is None else product.index_select(0, ends)
+        total.index_select(1, ends),
+        place[ends] // limits.RUNNING_BLOCK,
+        None if product is None else product.index_select(0, ends),
     )
     block = (torch.cumsum(goes_on, 0) - goes_on.long() - 1).clamp_min(0)  # the last one that ends before the row
-    carried = blocks.index_select(1, block).masked_fill_(place < _BLOCK, 0)
+    carried = blocks.index_select(1, block).masked_fill_(place < limits.RUNNING_BLOCK, 0)
     return total.add_(carried) if product is None else total.addcmul_(carried, product.expand_as(carried))
 
 
 def _short_sum(
     values: torch.Tensor, inside: torch.Tensor, factor: torch.Tensor | None, longest: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Running sums of blocks of at most ``longest`` rows by doubling steps, and the running products of the factors."""
+    """Sum blocks of at most ``longest`` rows by doubling steps; also multiply the factors."""
     total, product = values.clone(), None if factor is None else factor.clone()
     step = 1
     while step < longest:
@@ -71,7 +71,7 @@ def _short_sum(
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Times whose differences are exact, whatever unit or type held them: ``whole + part``.
+    """Times whose differences are exact in any unit or type: ``whole + part``.
 
     Args:
         whole: int64 ``[n]``, full seconds of a time, or the number rounded down.
@@ -83,20 +83,16 @@ class Clock:
 
     @classmethod
     def of(cls, table: Table, name: str) -> Clock:
-        """The clock of an order column.
-
-        Raises:
-            DataError: the column holds neither numbers nor times, or one is missing.
-        """
+        """Return the clock of an order column."""
         (values,) = order_keys(table, [name])
         column = table[name]
         return cls.at(values, UNITS_PER_SECOND[column.unit] if column.kind == "datetime" else 1)
 
     @classmethod
     def at(cls, values: torch.Tensor, unit: int) -> Clock:
-        """The clock of order values: int64 ``[n]`` of which ``unit`` are a second, or float64 of seconds."""
+        """Return the clock of order values: int64 ``[n]`` of which ``unit`` are a second, or float64 seconds."""
         if values.is_floating_point():
-            values = values.clamp(-_FARTHEST, _FARTHEST)
+            values = values.clamp(-(2.0**62), 2.0**62)
             whole = torch.floor(values)
             return cls(whole.long(), values - whole)
         whole = torch.div(values, unit, rounding_mode="floor")
@@ -106,16 +102,16 @@ class Clock:
         return Clock(self.whole[rows], self.part[rows])
 
     def since(self, earlier: Clock) -> torch.Tensor:
-        """Time from ``earlier`` until now, in seconds or the numbers' own unit: float64 ``[n]``."""
+        """Return the time from ``earlier``, in seconds or the numbers' unit: float64 ``[n]``."""
         return difference(self.whole, earlier.whole) + (self.part - earlier.part)
 
     def after(self, other: Clock) -> torch.Tensor:
-        """Bool ``[n]``: True where it is later than ``other``."""
+        """Return bool ``[n]``: True if it is later than ``other``."""
         return (self.whole > other.whole) | ((self.whole == other.whole) & (self.part > other.part))
 
 
 def decay(age: torch.Tensor, half_life: float) -> torch.Tensor:
-    """``2 ** (-age / half_life)``, 1 for what is not yet past."""
+    """Return ``2 ** (-age / half_life)``, 1 for the future."""
     return torch.exp2(age.clamp_min(0) / float64(-half_life))
 
 
@@ -133,11 +129,7 @@ class TimeRanks:
 
     @classmethod
     def of(cls, table: Table, names: Sequence[str]) -> TimeRanks:
-        """The rows of a table in the order of one column or several.
-
-        Raises:
-            DataError: an order value is missing.
-        """
+        """Sort a table's rows by one column or several."""
         keys = order_keys(table, names)
         order = lexical_order(keys)
         moved = torch.zeros(max(len(table) - 1, 0), dtype=torch.bool, device=table.device)
@@ -154,8 +146,8 @@ class TimeRanks:
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
-    """For each row the rows of its group at earlier points in time; rows at the same point do not see each other.
+class EarlierRows:
+    """Each row's earlier rows of its group; rows at the same time do not see each other.
 
     Args:
         groups: the rows by group and time.
@@ -166,8 +158,8 @@ class Earlier:
     last: torch.Tensor
 
     @classmethod
-    def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> Earlier:
-        """Earlier rows with equal ``codes`` (int64 ``[n]``); None: all earlier rows."""
+    def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> EarlierRows:
+        """Return earlier rows with equal ``codes`` (int64 ``[n]``); None: all earlier rows."""
         if codes is None:
             groups = Groups.arranged(torch.zeros_like(ranks.rank), ranks.order)
         else:
@@ -183,7 +175,7 @@ class Earlier:
     def sums(
         self, values: torch.Tensor, counts: torch.Tensor, clock: Clock | None = None, half_life: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums over the earlier rows.
+        """Sum over the earlier rows.
 
         Args:
             values: float64 ``[c, n]`` in row order, 0 in rows that do not count.
@@ -210,12 +202,12 @@ class Earlier:
         return self._found(running_sum(ordered, place, factor)), groups.unsort(clock.since(clock[seen]))
 
     def count(self) -> torch.Tensor:
-        """How many earlier rows there are: float64 ``[n]``."""
+        """Return the number of earlier rows: float64 ``[n]``."""
         count = (self.last + 1 - self.groups.start).clamp_min(0)
         return self.groups.unsort(count.double())
 
     def _found(self, totals: torch.Tensor) -> torch.Tensor:
-        """Of running sums in sorted order (``[c, n]``) each row's, that of its last earlier row, in row order."""
+        """Take running sums (``[c, n]`` in sorted order) at each row's last earlier row, in row order."""
         if not totals.shape[1]:
             return totals
         made = totals.index_select(1, self.last.clamp_min(0)).masked_fill_(self.last < 0, 0)

@@ -16,23 +16,22 @@ from fastrec._core.file_digests import file_digest
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features._engine.functions import function_at, function_name
-from fastrec.features.base import GENERATORS, Feature, generator_named
+from fastrec.features.base import GENERATORS, Feature
 from fastrec.features.selectors import Selector, selector_from
 from fastrec.table import load_state, save_state
 
 
 def same(a: Feature, b: Feature) -> bool:
-    """Whether two generators are one in all that they compute: the same object, or the same class and parameters."""
+    """Tell whether two generators are one object, or equal in class and parameters."""
     return a is b or (type(a) is type(b) and a.signature == b.signature)
 
 
 def index_of(steps: Sequence[Feature], feature: Feature) -> int:
-    """Where a generator, or one that is the same, stands among ``steps``."""
     return next(i for i, s in enumerate(steps) if same(s, feature))
 
 
 def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) -> Any:
-    """A parameter's value with every generator and selector in it replaced, and numpy's numbers by Python's."""
+    """Replace every generator and selector in a parameter's value, and numpy's numbers by Python's."""
     if isinstance(value, Feature | Selector):
         return change(value)
     if isinstance(value, dict):
@@ -43,7 +42,7 @@ def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) ->
 
 
 def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
-    """The same generators unfitted, those inside others before them; what several of them share is cloned once."""
+    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once."""
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
@@ -57,7 +56,6 @@ def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
 
 
 def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
-    """Every selector among the parameters of the generators."""
     found: list[Selector] = []
     for step in steps:
         replace_features(step.get_params(), partial(_note_selectors, found=found))
@@ -72,22 +70,22 @@ def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators and what they have learned; an earlier save at ``folder`` is replaced in one step.
+    """Write generators and what they have learned; an earlier save at ``folder`` is replaced.
 
     Args:
         folder: where to.
         steps: the generators, those inside others before them.
         config: what else is to be kept, as JSON values.
-
-    Raises:
-        DataError: a generator cannot be read back: it is not registered, or a parameter is not a plain value.
-        WriteError: ``folder`` holds something else.
     """
     check_replaceable(folder, "features.json")
     states = [_state_of(step) for step in steps]
+    for step in steps:
+        name = type(step).__name__
+        if GENERATORS.get(name) is not type(step):
+            raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
     folders = [f"{i:03d}_{type(s).__name__}" if state else None for i, (s, state) in enumerate(zip(steps, states))]
     entries = [
-        {"class": _registered(step), "params": _plain_params(step, steps), "state": name}
+        {"class": type(step).__name__, "params": _plain_params(step, steps), "state": name}
         for step, name in zip(steps, folders)
     ]
     with atomic_folder(folder) as part:
@@ -102,7 +100,7 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
 def read_features(
     folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
 ) -> Any:
-    """What ``make`` makes of the generators and the rest of the configuration that ``write_features`` wrote.
+    """Read what ``write_features`` wrote, and return what ``make`` makes of it.
 
     Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
 
@@ -110,9 +108,6 @@ def read_features(
         folder: where from.
         make: takes the generators and the configuration.
         trust: the module(s) that may be imported for functions of one's own, besides those that are imported already.
-
-    Raises:
-        MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
     """
     folder = Path(folder)
     recover(folder)
@@ -126,10 +121,21 @@ def read_features(
         config = json.loads(path.read_text(encoding="utf-8"))
         places = [state_place(folder, e["state"]) for e in config["steps"]]
         states = [None if p is None else load_state(p) for p in places]
-        _check_digests(folder, config)
+        # Before any state is used: damage could show as wrong numbers alone. A proc's features have no files to check.
+        known = config.pop("digests", None)
+        found = {} if known is None else _digests(folder, config)
+        odd = next((n for n in {**found, **(known or {})} if found.get(n) != known.get(n)), None)
+        if odd is not None:
+            raise UnreadableFileError(
+                "the contents are not those that were written",
+                file=folder / ("features.json" if odd == "features" else odd),
+                remedy="Copy the folder again from a whole one, or save the features again",
+            )
         steps: list[Feature] = []
         for entry, state in zip(config["steps"], states, strict=True):
-            step = _feature_class(entry["class"])(**_revive(entry["params"], steps, trusted))
+            if entry["class"] not in GENERATORS:
+                raise ValueError(f"there is no generator {entry['class']!r}")
+            step = GENERATORS[entry["class"]](**_revive(entry["params"], steps, trusted))
             if state is not None:
                 step.set_state(state)
             steps.append(step)
@@ -145,14 +151,11 @@ def read_features(
 
 
 def state_place(folder: Path, name: Any) -> Path | None:
-    """Where a generator's state lies: a folder in ``folder`` itself, None for no state.
-
-    Raises:
-        UnreadableFileError: the name leads elsewhere, or what is there is a link.
-    """
+    """Return the folder of a generator's state inside ``folder``; None: no state."""
     if name is None:
         return None
     place = folder / name if isinstance(name, str) and is_plain_name(name) else None
+    # A link could lead out of the folder.
     links = [] if place is None else [p for p in (place, *_files_of(place)) if p.is_symlink()]
     if place is None or links:
         raise UnreadableFileError(
@@ -168,7 +171,7 @@ def _files_of(place: Path) -> list[Path]:
 
 
 def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """The digest of the configuration, and of every state's files: name → hexadecimal digits of SHA-256."""
+    """Return name → SHA-256 of the configuration and of every state's files."""
     text = json.dumps(config, sort_keys=True)
     found = {"features": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
     for place in (folder / e["state"] for e in config["steps"] if e["state"] is not None):
@@ -177,33 +180,11 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _check_digests(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse files that are not those that were written; folders of earlier versions have no digests."""
-    if "digests" not in config:
-        return
-    known = config["digests"]
-    found = _digests(folder, {n: v for n, v in config.items() if n != "digests"})
-    odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
-    if odd is not None:
-        raise UnreadableFileError(
-            "the contents are not those that were written",
-            file=folder / ("features.json" if odd == "features" else odd),
-            remedy="Copy the folder again from where it was whole, or save the features again",
-        )
-
-
 def _state_of(step: Feature) -> dict[str, Any]:
     try:
         return step.get_state()
     except NotFittedError:
         return {}
-
-
-def _registered(step: Feature) -> str:
-    name = type(step).__name__
-    if GENERATORS.get(name) is not type(step):
-        raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
-    return name
 
 
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
@@ -224,13 +205,6 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
             remedy="Use text, numbers and lists",
         ) from error
     return params
-
-
-def _feature_class(name: str) -> type[Feature]:
-    found = generator_named(name) if isinstance(name, str) else None
-    if not (isinstance(found, type) and issubclass(found, Feature)):
-        raise ValueError(f"there is no generator {name!r}")
-    return found
 
 
 def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:

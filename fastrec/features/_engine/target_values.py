@@ -1,4 +1,4 @@
-"""Targets and sample weights as numbers, checked: what the target encoders share."""
+"""Targets and sample weights as checked numbers, for the target encoders."""
 
 from __future__ import annotations
 
@@ -14,26 +14,21 @@ from fastrec.features.base import Feature
 from fastrec.table import Keys, Table
 from fastrec.table.key_types import is_text
 
-_SHOWN = 10
-
 
 def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
-    """A target of numbers as float64 ``[n]``, NaN where missing.
+    """Return a target of numbers as float64 ``[n]``, NaN where missing.
 
     Args:
         table: the rows.
         name: the target.
         wanted_by: the generator, for errors.
         binary: 0 and 1 alone will do.
-
-    Raises:
-        DataError: it holds classes, or a value that is infinite or not binary where it must be.
     """
     column = table[name]
     who = type(wanted_by).__name__
     if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
         found = sorted(column.distinct.to_pylist())
-        listed = ", ".join(map(repr, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
+        listed = ", ".join(map(repr, found[:10])) + (", …" if len(found) > 10 else "")
         raise DataError(
             f"{who}: the target holds classes ({listed}), not numbers",
             column=name,
@@ -58,18 +53,14 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
 def averaged_numbers(
     table: Table, targets: Sequence[str], classes: Sequence[Any] | None, *, wanted_by: Feature, binary: bool = False
 ) -> list[torch.Tensor]:
-    """The numbers that are averaged: every target, or every target's classes. float64 ``[n]``, NaN = missing."""
+    """Return the numbers to average: each target, or each class of it. float64 ``[n]``, NaN = missing."""
     if classes is None:
         return [target_number(table, t, wanted_by=wanted_by, binary=binary) for t in targets]
     return [y for t in targets for y in class_numbers(table, t, classes, wanted_by=wanted_by)]
 
 
 def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
-    """Refuse classes that are not different values of one kind.
-
-    Raises:
-        DataError: they are not.
-    """
+    """Refuse classes that are not different values of one kind."""
     who = type(wanted_by).__name__
     if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
         raise DataError(f"{who}: the classes are {classes!r}", remedy="Give a list of different values")
@@ -81,11 +72,7 @@ def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
 
 
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
-    """A number column as float64 ``[n]``, NaN where missing.
-
-    Raises:
-        DataError: a value is infinite.
-    """
+    """Return a number column as float64 ``[n]``, NaN where missing."""
     values = number_of(table, name, wanted_by=wanted_by)
     if bool(values.isinf().any()):
         row = int(values.isinf().nonzero()[0])
@@ -96,11 +83,7 @@ def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tenso
 
 
 def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.Tensor:
-    """Sample weights as float64 ``[n]``, 0 where missing; all 1 without a column.
-
-    Raises:
-        DataError: a weight is infinite or below 0.
-    """
+    """Return sample weights as float64 ``[n]``, 0 where missing; all 1 without a column."""
     if name is None:
         return torch.ones(len(table), dtype=torch.float64, device=table.device)
     weight = finite_number(table, name, wanted_by=wanted_by).nan_to_num(0)
@@ -113,11 +96,7 @@ def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.
 
 
 def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by: Feature) -> list[torch.Tensor]:
-    """For each class 1 where the target is it, 0 where it is another, NaN where it is missing: float64 ``[n]`` each.
-
-    Raises:
-        DataError: the target's values cannot be compared with the classes.
-    """
+    """Return float64 ``[n]`` per class: 1 where the target is it, 0 for another, NaN if missing."""
     with_name = Keys((pa.array(list(classes)),), (name,))
     coded = table.coded(name)
     try:

@@ -1,4 +1,4 @@
-"""Vectors in a folder, found by the digest of what they were made of."""
+"""Vectors in a folder, found by the digest of their source."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from fastrec.errors import UnreadableFileError
 
 
 def digest_of(content: bytes) -> bytes:
-    """16 bytes that stand for some content."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
 class VectorStore:
-    """Vectors of one encoder: each call of ``put`` writes a file of its own, so that processes may share a folder.
+    """Vectors of one encoder in files; each ``put`` writes a new one, so that processes may share a folder.
 
     Args:
         folder: of the vectors; it need not be there.
@@ -31,7 +30,7 @@ class VectorStore:
         self.folder = folder
 
     def get(self, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors that are there.
+        """Return the stored vectors.
 
         Args:
             wanted: digests; one may stand there more than once.
@@ -39,9 +38,6 @@ class VectorStore:
 
         Returns:
             float32 ``[n, dims]``, and which of them are known, bool ``[n]``.
-
-        Raises:
-            UnreadableFileError: a file of the folder is damaged.
         """
         vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
         place: dict[bytes, list[int]] = {}
@@ -64,11 +60,7 @@ class VectorStore:
         return vectors, known
 
     def put(self, digests: Sequence[bytes], vectors: np.ndarray) -> None:
-        """Keep vectors, float32 ``[n, dims]``.
-
-        Raises:
-            WriteError: the file system refused.
-        """
+        """Store vectors, float32 ``[n, dims]``."""
         keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
         with atomic_file(self.folder / f"{uuid.uuid4().hex}.safetensors") as path:
             save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
