@@ -156,7 +156,8 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
             loaded = recipe()
             kept.append(bool(options.get("resume")) and library.keeps_parts(loaded))
             made = library.run_competition(loaded, data, out, stages=stages, command=command, **options)
-        Console().print(leaderboard_table(made))
+        console = Console()
+        console.print(leaderboard_table(made, width=console.width))
         typer.echo(f"submission {made / 'submission.csv'}")
         typer.echo(f"report {made / 'report.html'}")
 
@@ -297,7 +298,8 @@ def report(run_directory: Annotated[Path, typer.Argument(help="A run directory."
         from fastrec.report.page import leaderboard_table, write_report
 
         typer.echo(f"report {write_report(run_directory)}")
-        Console().print(leaderboard_table(run_directory))
+        console = Console()
+        console.print(leaderboard_table(run_directory, width=console.width))
 
 
 def trusted(modules: list[str] | None) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.leftovers import alone_at
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
+from fastrec.competition.load import load_competition
 from fastrec.competition.next_items.recipe import NextItemCompetition, run_next_item
 from fastrec.competition.objectives import ObjectiveCompetition, run_objectives
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
+from fastrec.competition.recipe_check import check_recipe
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.streamed.clicks import StreamedCompetition, run_streamed
 from fastrec.competition.streamed.lists import StreamedRanking, run_streamed_ranking
@@ -47,7 +49,7 @@ _KINDS: dict[type[Competition], _Kind] = {
 
 
 def run_competition(
-    competition: Competition,
+    competition: Competition | str | Path,
     data: str | Path,
     out: str | Path,
     *,
@@ -68,7 +70,7 @@ def run_competition(
     on from there, and one after a change makes anew what the change concerns.
 
     Args:
-        competition: the recipe.
+        competition: the recipe, or the folder of its ``competition.py``.
         data: the folder of the competition's files.
         out: the run directory to make; an earlier run there is replaced when this one is complete, and not before.
         device: where to compute; ``'auto'`` takes CUDA where there is one.
@@ -92,6 +94,9 @@ def run_competition(
     Raises:
         FastrecError: something in the data or the place to write to is not usable; nothing is left half written.
     """
+    if isinstance(competition, str | Path):
+        competition = load_competition(competition)
+    check_recipe(competition, bs=bs)
     budget = minutes if minutes is None or isinstance(minutes, Budget) else Budget(minutes)
     data, out = Path(data), Path(out)
     check_run_folder(out)
