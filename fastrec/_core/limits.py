@@ -73,6 +73,9 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 
 # ---- competition
 
+GRAPH_ROWS = 1 << 20  # rows of all tables together below which a streamed net on CUDA has dense gradients and a CUDA
+# graph; not measured: dense gradients of more rows cost more than the graph saves
+
 # ----
 
 # ---- registry

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from fastrec.errors import OutOfTimeError
-from fastrec.estimators import Estimator
-from fastrec.stacking.choose import rows_of_a_blend
-from fastrec.validate import Rows
+
+if TYPE_CHECKING:
+    from fastrec.estimators import Estimator
+    from fastrec.validate import Rows
 
 _END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
 _END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
@@ -81,6 +83,8 @@ class Budget:
             outputs: numbers in a prediction.
             models: base models.
         """
+        from fastrec.stacking.choose import rows_of_a_blend  # imports all estimators
+
         whole = self.minutes * 60
         learned = min(rows, rows_of_a_blend(outputs))
         seconds = _PER_MILLION * learned + _PER_FURTHER_MILLION * (rows - learned)

@@ -27,7 +27,7 @@ from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Rows
 
 if TYPE_CHECKING:
-    from fastrec.competition.fitting import Fitted
+    from fastrec.competition.table_record import TableRun
 
 _ENDS = 1 << 16  # bytes at either end of a file that are looked at
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
@@ -53,48 +53,48 @@ def data_mark(data: Path) -> str:
     return made.hexdigest()[:20]
 
 
-def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> str | None:
-    """Keep a run's rows among its parts.
-
-    Args:
-        parts: those of the run; None: it keeps none.
-        made: what the run has learned.
-        data: the folder that it has read.
-        seed: the run's.
+def keep_rows(run: TableRun) -> str | None:
+    """Cache a run's rows among its parts.
 
     Returns:
-        The name of the part; None where nothing is kept, as its features have no digest.
+        The name of the part; None if nothing is cached: the run has no parts, or its features no digest.
     """
-    prepared = made.prepared
-    if parts is None or prepared.parts is None:
+    prepared, recipe, found = run.prepared, run.recipe, run.found
+    if run.parts is None or prepared.parts is None:
         return None
-    mark = data_mark(data)
-    tensors = _tensors(made)
-    said = [v for n in sorted(tensors) for v in (n, tensors[n])]
-    events = [] if made.recipe.events is None else [made.recipe.events]
-    key = digest(prepared.digest, made.cats, made.conts, mark, seed, *events, *said)[:20]
-    place = parts.folder_of("rows", key)
+    mark = data_mark(run.data)
+    key = recipe.fold_key if prepared.features is None or prepared.features.key is None else prepared.features.key
+    tensors = {n: v for n in ("label", "weight", "groups", "order") if (v := getattr(run.train, n)) is not None}
+    if run.train.task == "ranking":
+        tensors["clusters"] = run.train.table[recipe.fold_key or recipe.list_column].coded().codes.cpu().long()
+    elif run.train.groups is not None:
+        tensors["clusters"] = run.train.groups.clone()
+    tensors = {n: v.contiguous() for n, v in (tensors | {"counted": run.counted}).items()}
+    content = [v for n in sorted(tensors) for v in (n, tensors[n])]
+    events = [] if recipe.events is None else [recipe.events]
+    place = run.parts.folder_of(
+        "rows", digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
+    )
     if (place / "about.json").is_file():
         return place.name
-    found = made.found
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     about = {
-        "task": made.train.task,
-        "n_outputs": made.train.n_outputs,
-        "cats": made.cats,
-        "conts": made.conts,
+        "task": run.train.task,
+        "n_outputs": run.train.n_outputs,
+        "cats": run.cats,
+        "conts": run.conts,
         "targets": prepared.targets,
-        "key": _key(made),
-        "time": made.recipe.time,
-        "history": bool(made.recipe.history),
-        "lists": made.recipe.list_column,
-        "events": None if made.recipe.events is None else made.recipe.events.to_state(),
+        "key": [] if key is None else [key] if isinstance(key, str) else list(key),
+        "time": recipe.time,
+        "history": bool(recipe.history),
+        "lists": recipe.list_column,
+        "events": None if recipe.events is None else recipe.events.to_state(),
         "tables": list(found.tables),
         "outputs": prepared.outputs,
         "from_targets": prepared.from_targets,
         "parts": prepared.part_names,
         "data": mark,
-        "seed": seed,
+        "seed": run.seed,
     }
     with atomic_folder(place) as part:
         for name, table in tables.items():
@@ -103,23 +103,6 @@ def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> st
         save_file(tensors, part / "rows.safetensors")
         (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
     return place.name
-
-
-def _tensors(made: Fitted) -> dict[str, torch.Tensor]:
-    train, key = made.train, made.recipe.fold_key
-    found = {n: v for n in ("label", "weight", "groups", "order") if (v := getattr(train, n)) is not None}
-    if train.task == "ranking":
-        found["clusters"] = train.table[key or made.recipe.list_column].coded().codes.cpu().long()
-    elif train.groups is not None:
-        found["clusters"] = train.groups.clone()
-    return {n: v.contiguous() for n, v in (found | {"counted": made.counted}).items()}
-
-
-def _key(made: Fitted) -> list[str]:
-    """The columns that say which rows belong together: those of the features' own folds, or of the model's."""
-    features = made.prepared.features
-    given = made.recipe.fold_key if features is None or features.key is None else features.key
-    return [] if given is None else [given] if isinstance(given, str) else list(given)
 
 
 class KeptRows:

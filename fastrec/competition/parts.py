@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
@@ -20,9 +21,10 @@ from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataWarning, FastrecError
-from fastrec.estimators import Estimator, Trace
 from fastrec.table import Table
-from fastrec.validate import Trained
+
+if TYPE_CHECKING:
+    from fastrec.validate import Trained
 
 
 class Parts:
@@ -106,6 +108,9 @@ class KeptModels:
 
     def find(self, name: str, fold: int) -> Trained | None:
         """A model that was kept, or None."""
+        from fastrec.estimators import Estimator, Trace  # loads every library of trees
+        from fastrec.validate import Trained
+
         if (name, fold) in self._read:
             return self._read.pop((name, fold))
         if name not in self.keys:

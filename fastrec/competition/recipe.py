@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import read_folder
-from fastrec.competition.events_before import EventsBefore
-from fastrec.competition.forms.list_form import SubmissionFormat
-from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError
-from fastrec.estimators import ConstantModel, Estimator, LGBMModel, XGBModel, XGBRanker
-from fastrec.features import FeatureSet
-from fastrec.metrics import Metric
-from fastrec.stacking import Stack
-from fastrec.table import Table
-from fastrec.validate import Folds, Target
-from fastrec.validate.target import Scale
-from fastrec.validate.tasks import Task
 
-FOLDS = 5
+if TYPE_CHECKING:  # `import fastrec.competition` is quick: what a run needs is imported when one begins
+    from fastrec.competition.events_before import EventsBefore
+    from fastrec.competition.forms.list_form import SubmissionFormat
+    from fastrec.competition.forms.value_form import ValueForm
+    from fastrec.estimators import Estimator
+    from fastrec.features import FeatureSet
+    from fastrec.metrics import Metric
+    from fastrec.stacking import Stack
+    from fastrec.table import Table
+    from fastrec.validate import Folds, Target
+    from fastrec.validate.target import Scale
+    from fastrec.validate.tasks import Task
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of recipe is carried out.
+
+    Args:
+        steps: ``module:NAME`` of the steps, functions of the run's record, in their order; imported when a run begins.
+        options: the options that it can use, of those that not every kind can.
+        record: ``module:Name`` of the record.
+        keeps_parts: an interrupted run continues from its finished parts.
+    """
+
+    steps: str
+    options: frozenset[str] = frozenset()
+    record: str = "fastrec.competition.run_record:Run"
+    keeps_parts: bool = False
+
+    def load(self) -> tuple[type, list[Callable[[Any], None]]]:
+        """Import the record and the steps."""
+        return resolve_name(self.record), resolve_name(self.steps)
 
 
 class Competition(ABC):
@@ -69,6 +91,12 @@ class Competition(ABC):
         submission: the form of the submission; None: ``sample_submission.csv``'s, or ids and the target.
     """
 
+    _kind: ClassVar[Kind] = Kind(
+        "fastrec.competition.table_run:TABLE",
+        frozenset({"bs", "minutes", "ranks", "scheduler"}),
+        "fastrec.competition.table_record:TableRun",
+        keeps_parts=True,
+    )
     name: str
     task: Task | None = None
     metric: str | Metric | None = None
@@ -84,7 +112,7 @@ class Competition(ABC):
     time: str | None = None
     time_gap: Any = 0
     time_horizon: Any = None
-    n_folds: int = FOLDS
+    n_folds: int = 5
     history = False
     refit: bool | None = None
     list_column = "list_id"
@@ -140,6 +168,8 @@ class Competition(ABC):
         By ``time`` where it is given; else whole groups of ``fold_key`` (in a ranking task whole lists); else
         stratified by class, or at random.
         """
+        from fastrec.validate import Folds
+
         train = found.train
         if self.time is not None:
             return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
@@ -152,7 +182,9 @@ class Competition(ABC):
         return Folds.kfold(len(train), self.n_folds)
 
     def baselines(self) -> Sequence[Estimator]:
-        """Rules to compare with."""
+        """Return rules to compare with: estimators without parameters."""
+        from fastrec.estimators import ConstantModel
+
         return [] if self.task == "ranking" else [ConstantModel("constant")]
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
@@ -161,7 +193,7 @@ class Competition(ABC):
         Args:
             bs: the nets' batch size; None: their own.
         """
-        from fastrec.estimators import NetModel, NetRanker  # imports fastai, which takes a second
+        from fastrec.estimators import LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
 
         weight = self.class_weight
         models: list[Estimator] = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weight=weight)]
@@ -172,7 +204,9 @@ class Competition(ABC):
         return models
 
     def stack(self) -> Stack:
-        """The second level."""
+        """Return the second level."""
+        from fastrec.stacking import Stack
+
         return Stack()
 
     def find_target(self, train: Table) -> Target | None:
@@ -181,6 +215,8 @@ class Competition(ABC):
         Raises:
             DataError: the recipe names no target, or the target does not fit the task.
         """
+        from fastrec.validate import Target
+
         if self.task == "ranking":
             return None
         if self.target is None:

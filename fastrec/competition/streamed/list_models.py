@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import torch
 
-from fastrec.competition.run_options import RunOptions
 from fastrec.competition.streamed.clicks import train_streamed
 from fastrec.competition.streamed.laid import Laid
+from fastrec.competition.streamed.recipe import StreamedRanking
+from fastrec.competition.streamed.work import ListsRun
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.metrics import reciprocal_ranks
@@ -22,9 +22,6 @@ from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
-if TYPE_CHECKING:
-    from fastrec.competition.streamed.lists import StreamedRanking
-
 
 def columns_of(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
     """Categories and numbers that models learn from."""
@@ -33,31 +30,32 @@ def columns_of(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str]
     return cats, list(dict.fromkeys(conts))
 
 
-def train_nets(recipe: StreamedRanking, laid: Laid, asked: RunOptions) -> dict[str, Estimator]:
-    """The recipe's nets, trained on the stream of the rows to learn from."""
-    nets, models = recipe.nets(), {}
-    if not nets:
+def train_nets(run: ListsRun) -> dict[str, Estimator]:
+    """Train the recipe's nets on the stream of rows."""
+    recipe, laid, models = run.recipe, run.work.laid, {}
+    if not recipe.nets():
         return {}
     cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
     files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
     procs = [Categorify, FillMissing(add_col=False), Normalize]
     frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=laid.folder / "packed", device="cpu")
-    for name, asks in nets.items():
-        with asked.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
-            options = {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
+    for name, asks in recipe.nets().items():
+        with run.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
+            options = {"device": run.device, "seed": run.seed, "bs": run.bs}
             options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
             models[name] = train_streamed(frame, asks, name, **options)
     return models
 
 
-def train_trees(recipe: StreamedRanking, laid: Laid, ranker: XGBRanker, asked: RunOptions) -> XGBRanker:
-    """A ranker's trees, grown from the parts to learn from."""
+def train_trees(run: ListsRun, ranker: XGBRanker) -> XGBRanker:
+    """Grow a ranker's trees from the parts to learn from."""
+    recipe, laid = run.recipe, run.work.laid
     cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
     read = [partial(lists_of, recipe, f, cats, conts) for f in laid.files("made-train")]
-    with asked.stages.stage(f"train {ranker.name}") as advance:
-        made = fit_on_parts(ranker, read, laid.folder / "trees", seed=asked.seed)
+    with run.stages.stage(f"train {ranker.name}") as advance:
+        fitted = fit_on_parts(ranker, read, laid.folder / "trees", seed=run.seed)
         advance(laid.counts["train"])
-    return made
+    return fitted
 
 
 def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
