@@ -9,11 +9,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import fastrec
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
 
-_PACKAGE = str(Path(fastrec.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
 
