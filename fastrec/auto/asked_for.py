@@ -26,7 +26,7 @@ _CLOCKS = 3  # columns of them that are put together with a date
 
 
 def asked_for(problem: Problem) -> list[Family]:
-    """What columns that are neither numbers nor categories ask for."""
+    """Return features for columns that are neither numbers nor categories."""
     made: list[Family] = []
     times = problem.kinds("time")
     if times:
@@ -58,7 +58,7 @@ def asked_for(problem: Problem) -> list[Family]:
 
 
 def _dates(problem: Problem) -> list[Feature]:
-    """Days in the order of the calendar, of columns of months and days: rows of days side by side are alike."""
+    """Make dates of columns of months and days: neighbouring days are alike, neighbouring numbers need not be."""
     columns = {c.name.lower(): c for c in problem.kinds("number", "category") if c.whole}
     made: list[Feature] = []
     for low, month in columns.items():
@@ -80,7 +80,7 @@ def _dates(problem: Problem) -> list[Feature]:
 
 
 def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
-    """A column of days and one of the time of day make a moment: rows of the same hours are alike."""
+    """Put a column of days and one of the time of day together: rows of the same hours are alike."""
     days = [c.name for c in times if not _has_clock(problem, c.name)][:1]
     return [
         DateOf(*(DatePart(d, part) for part in ("month", "day", "year")), clock=c.name, name=f"{c.name}_on_{d}")
@@ -90,7 +90,7 @@ def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
 
 
 def _clocks(problem: Problem) -> list[ColumnInfo]:
-    """Columns of hours and minutes written as one number, such as 1737."""
+    """Return columns of hours and minutes written as one number, such as 1737."""
     return [
         c
         for c in problem.kinds("number", "category")
@@ -109,7 +109,7 @@ def _within(problem: Problem, c: ColumnInfo, low: int, high: int) -> bool:
 
 
 def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
-    """The values that most lists hold; none of a column of numbers."""
+    """Return the values that most lists hold; none of a column of numbers."""
     column = problem.train[c.name].slice(0, _ROWS)
     if c.form is None:
         if not pa.types.is_string(column.type.value_type):
@@ -136,7 +136,7 @@ def _has_clock(problem: Problem, name: str) -> bool:
 
 
 def _joins(problem: Problem) -> list[Family]:
-    """Columns of side tables by a key that both have, which is another in every row of the side table."""
+    """Join side tables by a key that both have and that differs in every row of the side table."""
     made = []
     for name, table in problem.files.side.items():
         for key in (n for n in table.column_names if n in problem.train.column_names):

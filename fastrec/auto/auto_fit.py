@@ -59,7 +59,7 @@ class Fit:
         return float(self.scores["oof"]["stack"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """Every model and its out-of-fold score, the best first; of the stack and its best part with the interval."""
+        """Return the models and their out-of-fold scores, the best first; the stack and its best part with an interval."""
         found = self.scores
         rows = [
             {"model": n, found["metric"]: s, "low": None, "high": None} | _interval(found, n)
@@ -69,7 +69,7 @@ class Fit:
         return pd.DataFrame(rows).sort_values(found["metric"], ascending=not up, kind="stable", ignore_index=True)
 
     def predict(self, df: Any) -> Any:
-        """What rows are predicted to be: classes, or amounts.
+        """Predict rows: classes, or amounts.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.
@@ -89,7 +89,7 @@ class Fit:
         return target.decode(chosen).to_numpy(zero_copy_only=False)
 
     def predict_proba(self, df: Any) -> pd.DataFrame:
-        """The probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
+        """Predict the probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
 
         Raises:
             DataError: the target has no classes.
@@ -106,7 +106,7 @@ class Fit:
         return pd.DataFrame(wide, _index(df), target.classes.values.to_pylist())
 
     def report(self) -> Path:
-        """The report: the page ``report.html`` (open it in a browser)."""
+        """Return the path of ``report.html``, to be opened in a browser."""
         return self.run / "report.html"
 
     def _read(self) -> SavedRun:
@@ -202,7 +202,7 @@ def fit(
 
 
 def _arrow(df: Any) -> pa.Table:
-    """A frame as Arrow, its names as text.
+    """Convert a frame to Arrow, its names to text.
 
     Raises:
         DataError: values that no column can hold, naming the column.

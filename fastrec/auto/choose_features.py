@@ -93,7 +93,7 @@ def _crosses(problem: Problem, trial: Trial) -> list[Feature]:
 
 
 def _triples(problem: Problem, trial: Trial) -> list[Feature]:
-    """The best pairs, each with a third column: a flight is known by its two ends and its minute together."""
+    """Add a third column to the best pairs: a flight is known by its two ends and its minute together."""
     found = [f.cols for f in trial.base if isinstance(f, TargetEncode) and isinstance(f.cols, list)]
     pairs = [c.columns for cols in found for c in cols if isinstance(c, Cross)]
     return _searched(problem, trial, _TRIPLES_KEPT, pairs[:_EXTENDED]) if pairs else []
@@ -102,7 +102,7 @@ def _triples(problem: Problem, trial: Trial) -> list[Feature]:
 def _searched(
     problem: Problem, trial: Trial, most: int, extend: Sequence[Sequence[str]] | None = None
 ) -> list[Feature]:
-    """Target means of what ``search_crosses`` keeps of the columns that tell most."""
+    """Return target means of the crosses that ``search_crosses`` keeps of the most informative columns."""
     if trial.target_options is None or problem.task == "multiclass":
         return []
     cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
@@ -118,7 +118,7 @@ def _searched(
 
 
 def _source(c: ColumnInfo) -> str | Feature:
-    """A column as a key: a number of many values by its twentieths."""
+    """Return a column as a key: a number of many values by its twentieths."""
     plain = c.kind == "category" or c.key or (c.whole and c.distinct <= _FEW)
     return c.name if plain else Bucketize(c.name, quantiles=20)
 

@@ -36,7 +36,7 @@ class ModelLine:
 
 
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
-    """The base models of a recipe: LightGBM, XGBoost and CatBoost as far as they are installed, and a net.
+    """Choose the base models of a recipe: LightGBM, XGBoost and CatBoost if they are installed, and a net.
 
     Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
     had too little time to be believed that model is the first, and one alone learns from the features.
@@ -79,7 +79,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
 
 
 def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
-    """A net, and where it takes numbers as they are one that takes long tails as logarithms: they err otherwise."""
+    """Return a net and, if there are long tails, one that takes them as logarithms: the two err differently."""
     real = problem.task in ("multiclass", "regression") and not wide
     net = ', model="RealMLP"' if real and problem.task == "multiclass" else ""
     made = [ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)')]
@@ -90,18 +90,17 @@ def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
 
 
 def _is_slow(problem: Problem) -> bool:
-    """Whether CatBoost, which grows every tree for all classes, would not be done in minutes."""
     size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
     return problem.task == "multiclass" and size > _SLOW
 
 
 def _keys(problem: Problem) -> list[str]:
-    """What is text in the files and became numbers, such as ``c-8``: CatBoost learns more of pairs of categories."""
+    """Return numbers that are text in the files, such as ``c-8``: CatBoost learns more from pairs of categories."""
     return [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
 
 
 def _forest(task: str) -> ModelLine | None:
-    """Trees that are grown apart and not boosted: the stack gains by what errs otherwise."""
+    """Return trees that are grown independently, not boosted: the stack gains by models that err differently."""
     if task not in ("binary", "multiclass", "regression"):
         return None
     kind = "ExtraTreesRegressor" if task == "regression" else "ExtraTreesClassifier"
@@ -114,6 +113,6 @@ def _text(params: Mapping[str, Any]) -> str:
 
 
 def own_columns(problem: Problem, chosen: Chosen) -> list[str]:
-    """The columns of the files, and what stands for those that no model can take: parts of times, values of lists."""
+    """Return the columns of the files, and features of columns that no model can take: parts of times, list values."""
     made = [f for family in chosen.families if family.gain is None for f in family.features]
     return [*(c.name for c in problem.kinds("category", "number")), *(n for f in made for n in f.outputs)]

@@ -116,7 +116,7 @@ def _can_be_tried(problem: Problem) -> bool:
 
 
 def _tried(trial: Trial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """What each size says of the rows of a fold, the usual one and the best of the others of more folds, in time.
+    """Predict the rows of a fold with each size, and those of more folds with the usual size and the best other one.
 
     Returns:
         The rows' targets, and size → predictions of the first of them.

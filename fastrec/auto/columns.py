@@ -72,7 +72,7 @@ class ColumnInfo:
 
 
 def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = None) -> list[ColumnInfo]:
-    """What each column of the training rows is.
+    """Find out what each column of the training rows is.
 
     Args:
         table: the training rows.
@@ -184,7 +184,7 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
 
 
 def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
-    """What a column of text is where that is numbers; None: it is something else.
+    """Describe a column of numbers in text; None: it has none.
 
     Args:
         name: the column.
@@ -197,7 +197,7 @@ def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
 
 
 def _same_letters(texts: pd.Series) -> bool:
-    """Whether each text is the same few letters and a number."""
+    """Return whether each text is the same few letters and a number."""
     found = texts.str.extract(f"^({LETTERS})", expand=False)
     return bool(found.notna().all() and found.nunique() == 1)
 
@@ -208,7 +208,7 @@ def _has_decimal_commas(texts: pd.Series) -> bool:
 
 
 def _time_form(name: str, texts: pd.Series) -> str | None:
-    """The format of times in text; '' where they are none. (None: ISO 8601.)"""
+    """Return the format of times in text, None for ISO 8601; '': they are no times."""
     some = texts.iloc[:2_000]
     if not some.str.contains(r"\d").mean() >= _PARSED or not some.str.contains(r"[-/.:, ]").mean() >= _PARSED:
         return ""
@@ -230,7 +230,7 @@ def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
 
 
 def _separator(texts: pd.Series) -> str | None:
-    """The sign between the values of lists in text: few values, which come again in other lists."""
+    """Find the separator of lists in text: few distinct values, which occur in many lists."""
     for sign in _SEPARATORS:
         held = texts.str.contains(sign, regex=False).mean()
         if held < (0.3 if sign in "|;" else 0.5):
@@ -247,7 +247,7 @@ def _separator(texts: pd.Series) -> str | None:
 
 
 def _print_of(column: pa.ChunkedArray) -> tuple[object, ...]:
-    """A few values by which different columns are told apart quickly."""
+    """Return a few values that tell most different columns apart."""
     n = len(column)
     some = column.take(pa.array(sorted({min(int(i * n / 50), n - 1) for i in range(50)})))
     return (str(column.type), column.null_count, *some.to_pylist())

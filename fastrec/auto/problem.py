@@ -106,7 +106,7 @@ class Problem:
         return [c.name for c in known if _ID_NAME.search(c.name) or (c.key and c.name in told)]
 
     def kinds(self, *kinds: str) -> list[ColumnInfo]:
-        """The learned columns of some kinds."""
+        """Return the learned columns of some kinds."""
         return [c for c in self.learned if c.kind in kinds]
 
 
@@ -204,7 +204,7 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
 
 
 def _amounts_in_text(files: Files, names: list[str]) -> None:
-    """Targets that are numbers with signs around them are amounts."""
+    """Read targets that are numbers with signs around them as amounts."""
     found = [c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > _FEW]
     if found:
         reading = files.reading
@@ -214,7 +214,7 @@ def _amounts_in_text(files: Files, names: list[str]) -> None:
 
 
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
-    """The training rows whose target is known; the others become test rows where there are none."""
+    """Return the training rows whose target is known."""
     train = files.tables["train"]
     known = pc.is_valid(train[names[0]])
     for n in names[1:]:
@@ -280,7 +280,7 @@ def _task(
 
 
 def _one_in_each(known: pa.Table, made: Problem) -> str | None:
-    """The column of lists of which one row each has the rarer class: candidates, one of which was chosen."""
+    """Find a column of lists in which one row each has the rarer class: one candidate of each was chosen."""
     if made.task != "binary" or len(made.target) > 1:
         return None
     counts = pc.value_counts(known[made.target[0]]).to_pylist()
@@ -292,7 +292,7 @@ def _one_in_each(known: pa.Table, made: Problem) -> str | None:
 
 
 def _metric_by_sample(files: Files, names: list[str], known: pa.Table, task: Task) -> str | None:
-    """Accuracy, where the sample submission has several of the target's own classes in its column."""
+    """Return accuracy if the sample submission's column holds several of the target's classes."""
     sample = files.tables.get("sample")
     if sample is None or task not in ("binary", "multiclass") or names[0] not in sample.column_names:
         return None
@@ -316,7 +316,7 @@ def _classes(known: pa.Table, made: Problem) -> list[Any]:
 
 
 def _reading(made: Problem) -> None:
-    """What text is times or numbers goes into the recipe, and is seen as such from here on.
+    """Note times and numbers in text in the recipe's reading, and convert the tables by it.
 
     (What an earlier look has made of the tables stands in the recipe already.)
     """
@@ -372,7 +372,7 @@ def _drop(made: Problem, known: pa.Table) -> None:
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
-    """Whether a column by itself gives the target away: it is made of it, and is not known when one predicts."""
+    """Return why a column alone gives the target away: it is computed from it and unknown at prediction time."""
     if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
         return None
     some = known.select([c.name, made.target[0]])
@@ -405,7 +405,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
 
 
 def _split(made: Problem, known: pa.Table) -> None:
-    """Folds as the test was cut: in order of time, by group, or at random."""
+    """Choose folds as the test was split: in order of time, by group, or at random."""
     test = made.files.tables.get("test")
     if test is None:
         notes = ["rows at random, as no test says otherwise"]
@@ -444,7 +444,7 @@ def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool =
 
 
 def _copies(known: pa.Table, made: Problem) -> float:
-    """The share of rows that say again all that another one says; 0: few, or such as chance makes of few values."""
+    """Return the share of rows that copy another row; 0: few, or as many as chance gives with few values."""
     n, columns = len(known), sorted((c for c in made.learned if c.kind != "list"), key=lambda c: -c.distinct)
     rows, distinct = np.zeros(n, dtype="int64"), 0
     for name in [*(c.name for c in columns), *made.target]:

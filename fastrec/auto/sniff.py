@@ -22,7 +22,7 @@ _MARKED = 0.5  # of a column's first values, at most, may be marks of missing on
 
 
 def sniff(path: Path) -> CsvForm:
-    """How a text file is written, judged by its first lines; columns without names become ``c0``, ``c1``, ….
+    """Judge by its first lines how a text file is written; columns without names become ``c0``, ``c1``, ….
 
     Args:
         path: a CSV file or the like.
@@ -43,7 +43,7 @@ def sniff(path: Path) -> CsvForm:
 
 
 def _first_lines(path: Path) -> list[str]:
-    """Its first lines that are not empty, whatever ends them.
+    """Read the first lines that are not empty.
 
     Raises:
         UnreadableFileError: it is no text.
@@ -75,7 +75,7 @@ def _rows(lines: Sequence[str], sign: str) -> list[list[str]]:
 
 
 def _separator(path: Path, lines: Sequence[str]) -> str:
-    """The sign that takes most lines apart into the same number of columns, two at least."""
+    """Find the character that splits most lines into the same number of columns, two at least."""
 
     def width(sign: str) -> tuple[bool, int]:
         counts = [len(r) for r in _rows(lines, sign)]
@@ -89,7 +89,7 @@ def _separator(path: Path, lines: Sequence[str]) -> str:
 
 
 def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line holds names: columns of numbers do not begin with a number then."""
+    """Return whether the first line holds names: then columns of numbers do not begin with a number."""
     first, others = rows[0], rows[1:]
     if not others:
         return True
@@ -108,7 +108,7 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _marks(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Signs such as ``?`` that stand where a value is missing: few of a column's values, and no text of their own."""
+    """Find marks of missing values such as ``?``: a few of a column's values, and no text of their own."""
     found = set()
     for column in zip(*[r for r in rows if len(r) == len(rows[0])], strict=False):
         values = [v.strip() for v in column]

@@ -60,7 +60,7 @@ class Trial:
         self._score: tuple[torch.Tensor, float] | None = None
 
     def _cut(self) -> Folds:
-        """Folds in the manner of the run's: whole groups, blocks of time, or rows at random."""
+        """Return folds like the run's: whole groups, blocks of time, or rows at random."""
         problem = self.problem
         if problem.group is not None and problem.group in self.table:
             return Folds.group(self.table, problem.group, self.n_folds)
@@ -84,7 +84,7 @@ class Trial:
         return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= _CLASSES else None
 
     def told_by(self, c: ColumnInfo) -> float:
-        """The share of the target's variance between a column's values, less what chance gives (adjusted η²)."""
+        """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
         column = self.table[c.name]
         codes = column.coded().codes.cpu().numpy() if c.kind == "category" or c.key else _binned(column)
         y = self.label.double().numpy()
@@ -98,7 +98,7 @@ class Trial:
         return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
 
     def family(self, name: str, features: list[Feature]) -> Family:
-        """Features tried: kept where the score is better by more than its error; they are then part of the base."""
+        """Try features; if they improve the score by more than its error, they are kept and join the base."""
         if self._score is None:
             self._score = self._cross_fitted(self.base)
         before, _ = self._score
@@ -110,7 +110,7 @@ class Trial:
         return Family(name, features, gain, error, kept)
 
     def gain(self, label: torch.Tensor | None, after: torch.Tensor, before: torch.Tensor) -> tuple[float, float]:
-        """By how much predictions are better than others of the same rows, and the standard error of that."""
+        """Return the gain of predictions over others of the same rows, and its standard error."""
         seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0)
         apart = seen.difference("after", "before")
         sign = 1.0 if self.metric.greater_is_better else -1.0
@@ -118,7 +118,7 @@ class Trial:
         return gain, (apart.high - apart.low) / 3.92
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
-        """The rows outside and inside of each fold, with the features."""
+        """Iterate over the rows outside and inside of each fold, with the features."""
         return self._parts(self.base)
 
     def _rows(self, table: Table, made: Sequence[str]) -> Rows:
@@ -127,7 +127,6 @@ class Trial:
         return Rows(table, task, cats=self.cats, conts=[*self.conts, *made], label=label, n_outputs=n)
 
     def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
-        """The rows outside and inside of each fold."""
         if not features:
             for outside, inside in self.folds:
                 yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
@@ -154,12 +153,12 @@ class Trial:
 
 
 def is_worth(gain: float, error: float, times: float = _WORTH) -> bool:
-    """Whether a gain is more than chance may give: above so many of its standard errors."""
+    """Return whether a gain exceeds so many of its standard errors."""
     return gain > 0 and gain > times * error
 
 
 def _judge() -> Estimator:
-    """A model that learns all that it can from what it is given: of a weak one every encoding looks like a gain."""
+    """Return a model that learns all it can: with a weak one every encoding looks like a gain."""
     if find_spec("lightgbm") is not None:
         return LGBMModel("judge", rounds=800, learning_rate=0.1, early_stopping_rounds=30)
     return XGBModel("judge", rounds=800, eta=0.1, early_stopping_rounds=30)

@@ -120,7 +120,7 @@ def _refuse_other(folder: Path) -> None:
 
 
 def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None) -> Problem:
-    """What a person may know better is asked, in the order in which one answer leads to the next."""
+    """Ask a person about unsure decisions, in the order in which answers depend on each other."""
     unsure = {d.what: d for d in problem.decisions if not d.sure}
     if "target" in unsure:
         said = ask(f"Which column is to be predicted? ({unsure['target'].why})", problem.target[0])
@@ -154,7 +154,7 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
 
 
 def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
-    """The files of a workspace: name → text."""
+    """Return the files of a workspace: name → text."""
     name = folder.name
     about = {
         "title": name,
@@ -243,7 +243,7 @@ def _has_reading(reading: Reading) -> bool:
 
 
 def _attributes(name: str, problem: Problem) -> list[str]:
-    """The recipe's attributes, each with its reason."""
+    """Return the recipe's attributes, each with its reason."""
     why = {d.what: d for d in problem.decisions}
     made = [f"name = {laid_out(name, 4)}"]
 
@@ -289,14 +289,14 @@ def _attributes(name: str, problem: Problem) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A number, or a length of time in pandas' words: a recipe imports nothing that writes one otherwise."""
+    """Return a number, or a duration in pandas' words, for which a recipe needs no import."""
     if isinstance(value, np.timedelta64 | timedelta):
         return str(pd.Timedelta(value)).removesuffix(" 00:00:00")
     return value.item() if hasattr(value, "item") else value
 
 
 def _categories(problem: Problem) -> str:
-    """The categories, where they are others than texts and flags."""
+    """Return the categories, if they are others than texts and flags."""
     named = problem.kinds("category")
     if not any(c.whole for c in named):
         return ""

@@ -103,7 +103,7 @@ def run(
 
 
 def main() -> None:
-    """The ``fastrec`` command."""
+    """Run the ``fastrec`` command."""
     owns_process()
     app()
 
@@ -247,7 +247,7 @@ def score(
 def _score_values(
     submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
-    """The score of lines with a value each: metric and target are the recipe's, or the run's."""
+    """Score lines with a value each; metric and target are the recipe's, or the run's."""
     from fastrec.competition.forms.list_form import run_around
     from fastrec.competition.forms.value_score import score_values
     from fastrec.metrics import default_metric
@@ -269,7 +269,6 @@ def _score_values(
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
-    """The form to hold a submission against."""
     from fastrec.competition.forms.list_form import form_around, form_of_run
 
     if competition is not None and run is not None:
@@ -280,7 +279,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
 
 
 def _form_of_recipe(recipe: Competition, submission: Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """The recipe's form; where it says none, the submission's own columns, of which the recipe's ids name a row."""
+    """Return the recipe's form; if it has none, the submission's own columns, of which the recipe's ids name a row."""
     from fastrec.competition.forms.value_form import ValueForm
 
     if recipe.submission is not None:
@@ -303,7 +302,7 @@ def report(run_directory: Annotated[Path, typer.Argument(help="A run directory."
 
 
 def trusted(modules: list[str] | None) -> tuple[str, ...]:
-    """Modules that a user trusts; they are looked for in the current folder too."""
+    """Return modules that a user trusts; they are searched in the current folder too."""
     if modules and "" not in sys.path:
         sys.path.insert(0, "")
     return tuple(modules or ())
@@ -311,7 +310,7 @@ def trusted(modules: list[str] | None) -> tuple[str, ...]:
 
 @contextmanager
 def readable_errors(stopped: str | Callable[[], str] = "nothing was written") -> Iterator[Any]:
-    """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130.
+    """Show errors as one line (exit code 1), data warnings as lines, Ctrl-C as a word (exit code 130).
 
     SIGTERM ends as Ctrl-C does, with exit code 143: what lies in files for the time of the work is removed.
     """
@@ -349,7 +348,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _stopping_at_sigterm() -> Iterator[None]:
-    """SIGTERM raises, once, where nobody has asked for it; a second one ends the process as ever."""
+    """Raise at the first SIGTERM, unless it has another handler; a second one ends the process as ever."""
     alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -375,7 +374,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _out_of_memory(error: Exception) -> str:
-    """What ran out of memory, in one line: the innermost stage, and what the error itself says."""
+    """Say in one line what ran out of memory: the innermost stage, and the error's own text."""
     from fastrec._core.progress import STAGE_NOTE
 
     notes = [n.removeprefix(STAGE_NOTE) for n in getattr(error, "__notes__", ()) if n.startswith(STAGE_NOTE)]

@@ -47,7 +47,7 @@ def doctor(device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
 
 
 def _versions() -> tuple[RichTable, bool]:
-    """The packages that are needed; and whether each is new enough."""
+    """Return a table of the required packages, and whether each is new enough."""
     from fastrec._core.environment import REQUIRED, installed_version, is_older
 
     table = RichTable("package", "version", "at least", "")
@@ -63,7 +63,7 @@ def _versions() -> tuple[RichTable, bool]:
 
 
 def _parts() -> tuple[RichTable, list[str]]:
-    """The optional parts, and the commands that install those that are absent."""
+    """Return a table of the optional parts, and the commands that install the absent ones."""
     from fastrec._core.environment import PARTS, installed_version, is_older
 
     table, remedies = RichTable(*(RichColumn(h, overflow="fold") for h in ("optional part", "gives", "", ""))), []

@@ -54,7 +54,6 @@ class _Inlined(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _place(name: str) -> str:
-    """Where tracebacks say that a module is."""
     return f"submit.py:{name}"
 
 
@@ -144,7 +143,7 @@ def _submit(options: argparse.Namespace, folder: Path, began: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Input folder → submission."""
+    """Turn an input folder into a submission."""
     began = time.monotonic()
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description="Train on a folder of files and write the submission, offline.")

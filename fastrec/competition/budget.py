@@ -60,7 +60,7 @@ class Budget:
         self._refits[model.name] = seconds
 
     def refit(self, models: Sequence[Estimator]) -> float:
-        """Seconds that the first of the models that are left may take to learn from all rows.
+        """Return the seconds that the first of the remaining models may learn from all rows.
 
         Raises:
             OutOfTimeError: less than it took in the folds; of a model that keeps a limit, less than half of that.
@@ -93,7 +93,7 @@ class Budget:
         self._end = min(wanted, _END_AT_MOST * whole)
 
     def share(self, left_models: Sequence[Estimator]) -> float:
-        """Seconds for all folds of the first of the models that are left.
+        """Return the seconds for all folds of the first of the remaining models.
 
         The second is to get two thirds of it, the third half, the fourth two fifths. A strong model that has learned
         all it can is worth more than several that have not.
@@ -103,7 +103,7 @@ class Budget:
     def begin(
         self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool, beside: float = 0.0
     ) -> float | None:
-        """Seconds that the model's next fit may take.
+        """Return the seconds that the model's next fit may take.
 
         Args:
             model: the model.
@@ -132,7 +132,7 @@ class Budget:
         return max(min(each * _SPARE, each - beside), _LEAST) if model.keeps_time else None
 
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
-        """How many rows can be predicted once for every column in half of the time that is left, 10,000 at most.
+        """Return how many rows can be predicted for every column in half of the remaining time, 10,000 at most.
 
         Args:
             rows: the rows.

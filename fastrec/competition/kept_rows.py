@@ -35,7 +35,7 @@ Pair = tuple[Table, Table]
 
 
 def data_mark(data: Path) -> str:
-    """A digest of a folder's files, or of one: names, sizes, first and last bytes. (Many GiB are not read whole.)
+    """Return a digest of files: names, sizes, first and last bytes. (Many GiB are not read whole.)
 
     Raises:
         MissingFileError: there is no such folder.
@@ -173,7 +173,7 @@ class KeptRows:
             )  # fmt: skip
 
     def rows(self, table: Table, at: torch.Tensor | None = None, *, added: Sequence[str] = ()) -> Rows:
-        """A table's rows as estimators take them.
+        """Return a table's rows as estimators take them.
 
         Args:
             table: ``[m]`` rows with the columns that models learn from.
@@ -205,23 +205,23 @@ class KeptRows:
         return self.events.of(candidates, self._lists, self.tables([self.events.table]))
 
     def train(self, names: Sequence[str] | None = None) -> Table:
-        """Columns of the training rows as the recipe laid them out; None: all."""
+        """Read columns of the training rows as the recipe laid them out; None: all."""
         return self._read_once(self._file("train"), self.columns if names is None else names)
 
     def test(self) -> Table | None:
-        """The test rows as the recipe laid them out."""
+        """Read the test rows as the recipe laid them out."""
         return self._read("test", None) if self._file("test").is_file() else None
 
     def tables(self, names: Sequence[str]) -> dict[str, Table]:
-        """Some of the other tables."""
+        """Read some of the other tables."""
         return {n: self._read(f"table-{n}", None) for n in names if n in self.table_names}
 
     def made(self, names: Sequence[str]) -> Table:
-        """Columns that the run's features make, of all training rows: no row's value holds its own target."""
+        """Read features of all training rows: no row's value depends on its own target."""
         return self._read_once(self._part(self._parts["whole"], "train.parquet"), names) if names else Table({})
 
     def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
-        """The same of the rows that fold ``k`` trains on, and of those that it scores, without its targets."""
+        """Read features of the rows that fold ``k`` trains on and of those that it scores, without its targets."""
         paths = [self._part(part, "rows.parquet") for part in self._parts["folds"][k]]
         return tuple(Table.read(path, list(names)) for path in paths)  # type: ignore[return-value]
 

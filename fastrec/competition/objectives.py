@@ -66,7 +66,7 @@ class ObjectiveCompetition(Competition):
 
     @abstractmethod
     def read(self, data: Path, rows: int | None) -> ObjectiveData:
-        """All that is known.
+        """Read all known events.
 
         Args:
             data: the folder.
@@ -75,14 +75,14 @@ class ObjectiveCompetition(Competition):
 
     @abstractmethod
     def sources(self) -> Mapping[str, SessionModel]:
-        """The models that find candidates; each one's order is scored beside the trees'."""
+        """Return the models that find candidates; each one's order is scored as well as the trees'."""
 
     def wanted(self, later: SessionFrame) -> dict[str, SessionFrame]:
-        """Goal → the items that sessions reach it with in what comes later."""
+        """Map each goal to the items that sessions reach it with in later events."""
         return {n: events_of(later, self.event, n, first=n in self.next_only) for n in self.objectives}
 
     def score(self, items: Mapping[str, torch.Tensor], wanted: Mapping[str, SessionFrame]) -> dict[str, float]:
-        """The recall of each goal (0 of one that nothing is known of) and, as ``'recall'``, their weighted sum."""
+        """Return the recall of each goal (0 if nothing is known of it) and, as ``'recall'``, their weighted sum."""
         known = {n: recall_of_sets(items[n], wanted[n]) for n in self.objectives}
         found = {n: 0.0 if math.isnan(v) else v for n, v in known.items()}  # JSON has no NaN
         return {"recall": sum(w * found[n] for n, w in self.objectives.items()), **found}
@@ -191,12 +191,12 @@ def _learn(
 def _alone(
     recipe: ObjectiveCompetition, ranker: ObjectiveRanker, asked: SessionFrame, name: str
 ) -> dict[str, torch.Tensor]:
-    """One source's best items, the same for every goal."""
+    """Return one source's best items, the same for every goal."""
     return dict.fromkeys(recipe.objectives, ranker.candidates.sources[name].best(asked, recipe.k)[0])
 
 
 def joined(first: SessionFrame, second: SessionFrame) -> SessionFrame:
-    """Sessions of one coding, one after the other, with times and kinds of events."""
+    """Concatenate sessions of one coding, with times and kinds of events."""
     made = first.cut(first.offsets[:-1], first.offsets[1:])
     made.values = torch.cat([first.values, second.values])
     made.offsets = torch.cat([first.offsets, second.offsets[1:] + first.offsets[-1]])

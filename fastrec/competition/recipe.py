@@ -143,7 +143,7 @@ class Competition(ABC):
         return _test_apart(found, names) if found.test is None and names else found
 
     def features(self) -> FeatureSet | None:
-        """The features; None: the columns as they are."""
+        """Return the features; None: the columns as they are."""
         return None
 
     @property
@@ -163,7 +163,7 @@ class Competition(ABC):
         return None
 
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
-        """The folds that everything is scored by.
+        """Return the folds that everything is scored by.
 
         By ``time`` where it is given; else whole groups of ``fold_key`` (in a ranking task whole lists); else
         stratified by class, or at random.
@@ -188,7 +188,7 @@ class Competition(ABC):
         return [] if self.task == "ranking" else [ConstantModel("constant")]
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
-        """The base models of the stack; by default XGBoost, a net and, where it is installed, LightGBM.
+        """Return the base models of the stack; by default XGBoost, a net and, if it is installed, LightGBM.
 
         Args:
             bs: the nets' batch size; None: their own.
@@ -210,7 +210,7 @@ class Competition(ABC):
         return Stack()
 
     def find_target(self, train: Table) -> Target | None:
-        """What is predicted; None in a ranking task.
+        """Return the target; None in a ranking task.
 
         Raises:
             DataError: the recipe names no target, or the target does not fit the task.
@@ -228,7 +228,7 @@ class Competition(ABC):
 
 
 def _by_list(found: CompetitionData, name: str) -> CompetitionData:
-    """The candidates list by list, in ascending order of the lists."""
+    """Sort the candidates by their lists."""
     train, test = (
         t if t is None or name not in t else t.take(torch.argsort(t[name].integer(), stable=True))
         for t in (found.train, found.test)
@@ -237,7 +237,7 @@ def _by_list(found: CompetitionData, name: str) -> CompetitionData:
 
 
 def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData:
-    """The rows without a target as the test."""
+    """Take the rows without a target as the test."""
     train = found.train
     missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
     for name in (n for n in names if n in train):
@@ -249,7 +249,7 @@ def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData
 
 
 def _task_of_metric(metric: str | Metric | None) -> Task | None:
-    """The one task that a metric can score, if it is one."""
+    """Return the one task that a metric can score, if it is one."""
     from fastrec.metrics import get_metric
 
     tasks = [t for t in get_metric(metric).tasks if t != "ranking"] if metric is not None else []

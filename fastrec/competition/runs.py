@@ -47,7 +47,7 @@ class Comparison:
 
 
 def list_runs(folder: str | Path) -> list[RunSummary]:
-    """The runs in a folder, the best first within a competition.
+    """List the runs in a folder, the best first within a competition.
 
     Args:
         folder: holds run directories.
@@ -83,7 +83,7 @@ def _summary(run: Path) -> RunSummary:
 
 
 def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: str | None = None) -> list[Comparison]:
-    """Two runs on the rows that both scored out of fold; of next items, on the sessions that both held out.
+    """Compare two runs on the rows (of next items: sessions) that both scored out of fold.
 
     Args:
         a, b: run directories of one competition.
@@ -168,7 +168,6 @@ _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["lengt
 
 
 def _final(run: Path) -> str:
-    """The model that the submission is made by."""
     return str(_scores(run).get("final", "stack"))
 
 

@@ -32,7 +32,7 @@ class CheckReport(ReportLines):
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Lines to print; the last begins with ``ok``."""
+        """Return lines to print; the last begins with ``ok``."""
         return [*(f"warning: {text}" for text in self.warnings), f"ok {self.rows} rows, {self.ids} ids"]
 
 
@@ -77,7 +77,7 @@ def check_submission(
 
 
 def _check_values(path: Path, test_path: Path, form: ValueForm) -> CheckReport:
-    """A submission with one line per row: its columns, its rows, and that what is to be a number is one."""
+    """Check the columns and rows of a submission with one line per row, and that numbers are numbers."""
     table = form.read_lines(path)
     match = form.match(table, wanted_rows(form, test_path), path, complete=form.per_list is None)
     warnings = []

@@ -26,7 +26,7 @@ class NextItemScore(ReportLines):
     ranks: np.ndarray
 
     def lines(self) -> list[str]:
-        """Lines to print; the last is MRR with five decimals."""
+        """Return lines to print; the last is MRR with five decimals."""
         found = {"hr": self.hr, "ndcg": self.ndcg, "mrr": self.mrr}
         return [f"sessions {len(self.ranks)}", *(f"{n}@{self.k} {v:.5f}" for n, v in found.items())]
 

@@ -36,7 +36,7 @@ class ScoreReport(ReportLines):
     per_row: pd.DataFrame = field(repr=False, compare=False)
 
     def lines(self) -> list[str]:
-        """Lines to print; the last is ``mrr`` and the score with five decimals."""
+        """Return lines to print; the last is ``mrr`` and the score with five decimals."""
         rank = self.per_row["rank"].to_numpy()
         counts = {"rows": self.n, "first": int((rank == 1).sum()), "not_counted": int((rank == 0).sum())}
         return [*(f"{name} {count}" for name, count in counts.items()), f"mrr {self.mrr:.5f}"]

@@ -31,7 +31,7 @@ class ValueScore(ReportLines):
     relevant: str = ""
 
     def lines(self) -> list[str]:
-        """Lines to print; the last is the metric and the score with five decimals."""
+        """Return lines to print; the last is the metric and the score with five decimals."""
         relevant = [f"relevant: {self.relevant}"] if self.relevant else []
         return [f"rows {self.rows}", *relevant, f"{self.metric} {self.value:.5f}"]
 
@@ -76,7 +76,7 @@ def score_values(
 
 
 def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> torch.Tensor:
-    """Predictions on the target's own scale, classes by their codes."""
+    """Return predictions on the target's own scale, classes by their codes."""
     if len(form.values) == 1 and target.classes is not None:
         name = form.values[0]
         try:
@@ -105,7 +105,7 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
 
 
 def _are_classes(numbers: np.ndarray, target: Target) -> bool:
-    """Whether a binary task's numbers are its own raw values, and not probabilities."""
+    """Return whether a binary task's numbers are its own raw values, and not probabilities."""
     raw = target.classes.values.to_pylist()
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw):
         return False

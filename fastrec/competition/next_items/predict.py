@@ -20,7 +20,7 @@ __all__ = ["SavedNextItems", "is_next_item_run"]
 
 
 def is_next_item_run(folder: str | Path) -> bool:
-    """Whether a folder is the run directory of a recipe for sessions; False where nothing can be read."""
+    """Return whether a folder is the run directory of a recipe for sessions."""
     try:
         return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task") == "next_item"
     except (OSError, ValueError, AttributeError):
@@ -69,7 +69,7 @@ class SavedNextItems:
         self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), items)
 
     def read(self, data: str | Path) -> SessionFrame:
-        """The sessions of a file, or of the file ``test`` in a folder.
+        """Read the sessions of a file, or of the file ``test`` in a folder.
 
         Raises:
             FastrecError: there is no such file, or its columns do not fit.
@@ -80,7 +80,7 @@ class SavedNextItems:
         return self.empty.new(path, target=target)
 
     def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:
-        """The best items of each session, as the run's submission has them.
+        """Recommend items for each session, as the run's submission has them.
 
         Args:
             sessions: any.

@@ -70,7 +70,7 @@ class NextItemCompetition(Competition):
         return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        """The models that are blended, the one that takes longest first; by default a net and session kNN.
+        """Return the models to blend, the slowest first; by default a net and session kNN.
 
         Args:
             bs: positions in a net's batch; None: its own.
@@ -78,7 +78,7 @@ class NextItemCompetition(Competition):
         return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "knn": VSTAN()}
 
     def read(self, data: Path, rows: int | None) -> tuple[SessionFrame, SessionFrame]:
-        """The sessions to learn from, and those to predict for, with their targets where these are known.
+        """Read the sessions to learn from and those to predict for, with their known targets.
 
         Args:
             data: the folder.
@@ -151,7 +151,7 @@ def _blend(run: Run) -> SessionBlend:
 def _popular(
     recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
 ) -> dict[str, Any]:
-    """What everybody looks at, which any model must beat; empty where it is among the models."""
+    """Recommend the most popular items, which any model must beat; empty if they are among the models."""
     model = blend.popular_beside()
     if model is None:
         return {}
@@ -186,12 +186,12 @@ def _scores(
 
 
 def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
-    """1 / rank of ranks int64 ``[n]``, 0 above ``k``: float64 ``[n]``."""
+    """Return 1 / rank of ranks int64 ``[n]``, 0 above ``k``: float64 ``[n]``."""
     return torch.where(ranks <= k, 1 / ranks.double(), 0.0)
 
 
 def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
-    """What each model is worth at each session that has an answer: held out of training, and of the test."""
+    """Return each model's reciprocal rank at each session with an answer: held-out ones, and the test's."""
     parts = []
     if blend.held:
         ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}
@@ -206,7 +206,7 @@ def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, 
 
 
 def lists_of(sessions: SessionFrame) -> pa.LargeListArray:
-    """The ids of sessions' items, a list for each."""
+    """Return the ids of sessions' items, a list for each."""
     return pa.LargeListArray.from_arrays(pa.array(sessions.offsets.numpy()), sessions.decode(sessions.values))
 
 
@@ -219,7 +219,7 @@ def _rank_rows(
 
 
 def session_file(data: Path, name: str) -> Path:
-    """The file of that name in a folder.
+    """Return the file of that name in a folder.
 
     Raises:
         MissingFileError: there is none.
@@ -233,7 +233,7 @@ def session_file(data: Path, name: str) -> Path:
 
 
 def column_names_of(path: Path) -> list[str]:
-    """The columns of a file.
+    """Return the columns of a file.
 
     Raises:
         MissingFileError, UnreadableFileError: there is none, or it is damaged.

@@ -37,11 +37,9 @@ class Laid:
     counts: dict[str, int]
 
     def lines(self, model: str) -> Path:
-        """A model's submission."""
         return self.folder / f"{model}.csv"
 
     def files(self, kind: str) -> list[Path]:
-        """The files of one kind of rows."""
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
 
 
@@ -74,7 +72,7 @@ def lay_out(recipe: _Recipe, parts: Sequence[Path], folder: Path, advance: Calla
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
-    """The lists with ids that no other part has."""
+    """Give the lists ids that no other part has."""
     if column not in table:
         return table
     return table.with_columns({column: table[column].integer() + (part << _LIST_BITS)})

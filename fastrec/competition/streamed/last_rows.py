@@ -59,7 +59,7 @@ class LastRows(Callback):
 
 
 def blend_by_last_rows(last: Mapping[str, LastRows], metric: str | Metric | None, epochs: Sequence[int]) -> Estimator:
-    """A blend of nets, fitted by what each said of the last rows before it learned from them.
+    """Fit a blend of nets by their predictions of the last rows before they learned from them.
 
     Args:
         last: the nets' rows, by name.

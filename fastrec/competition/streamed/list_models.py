@@ -24,7 +24,7 @@ from fastrec.validate import Lists
 
 
 def columns_of(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
-    """Categories and numbers that models learn from."""
+    """Return categories and numbers that models learn from."""
     cats = list(recipe.categories or ())
     conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
     return cats, list(dict.fromkeys(conts))
@@ -59,7 +59,7 @@ def train_trees(run: ListsRun, ranker: XGBRanker) -> XGBRanker:
 
 
 def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
-    """One part's lists with their features."""
+    """Read one part's lists with their features."""
     table = Table.read(pq.ParquetFile(file).read())
     groups = table[recipe.list_column].integer()
     label = table[recipe.label].number() if recipe.label in table else None
@@ -70,7 +70,7 @@ def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[s
 def choose_stack(
     recipe: StreamedRanking, laid: Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
 ) -> StackModel:
-    """The mean rank of the best models on the held-out lists, of as many as score best there; maybe the best alone."""
+    """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
     for lists in _held_out(recipe, laid):
         said.append((_bare(recipe, lists), {n: m.predict(lists).double() for n, m in models.items()}))
@@ -97,13 +97,13 @@ def _held_out(recipe: StreamedRanking, laid: Laid) -> Iterator[Lists]:
 
 
 def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
-    """The lists without their features: what scoring needs, small enough to keep of all parts."""
+    """Return the lists without features: enough for scoring, small enough to hold for all parts."""
     kept = [recipe.list_column, *([] if recipe.counted is None else [recipe.counted])]
     return Lists(lists.table.select(kept), lists.groups, [], [], label=lists.label)
 
 
 def reciprocal_of(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> torch.Tensor:
-    """Reciprocal ranks of the lists that count."""
+    """Return reciprocal ranks of the lists that count."""
     rows = torch.ones(len(lists), dtype=torch.bool)
     if recipe.counted is not None:
         rows = lists.table[recipe.counted].number() > 0

@@ -248,7 +248,7 @@ def _scored(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> pa.T
 
 
 def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:
-    """The submission's lines of one part after those that are there."""
+    """Append the submission's lines of one part."""
     part = path.with_suffix(".part")
     keys, items = Table.read(targets).to_arrow(), lists.table[recipe.item].to_arrow()
     write_ranked(part, keys, items, scores, lists.groups, recipe.submission)

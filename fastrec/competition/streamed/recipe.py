@@ -62,7 +62,7 @@ class StreamedCompetition(Competition):
 
     @abstractmethod
     def frame(self, data: Path, cache: Path, *, rows: int | None, stages: Stages) -> ParquetFrame:
-        """Training rows, and as validation rows those of the test, with a target that is 0 or 1.
+        """Return training rows, and the test's as validation rows, with a target that is 0 or 1.
 
         Args:
             data: the folder of the competition's files.
@@ -73,14 +73,14 @@ class StreamedCompetition(Competition):
 
     @abstractmethod
     def nets(self) -> Mapping[str, StreamedNet]:
-        """The nets, by name; what is submitted is a weighted mean of their probabilities."""
+        """Return the nets by name; a weighted mean of their probabilities is submitted."""
 
     @abstractmethod
     def sample(self, data: Path, rows: int) -> pa.Table:
-        """Some test rows with all columns but the target, as they are before anything is prepared."""
+        """Return some test rows with all columns but the target, as they are before anything is prepared."""
 
     def oracle(self, data: Path) -> float | None:
-        """The best score that there can be on the test, where that is known."""
+        """Return the best possible score on the test, if it is known."""
         return None
 
 
@@ -119,8 +119,8 @@ class StreamedRanking(Competition):
 
     @abstractmethod
     def load_part(self, part: Path) -> CompetitionData:
-        """The rows, targets and other tables of one part."""
+        """Read the rows, targets and other tables of one part."""
 
     @abstractmethod
     def nets(self) -> Mapping[str, StreamedNet]:
-        """The nets, by name; the trees are the ``XGBRanker`` among ``models``."""
+        """Return the nets by name; the trees are the ``XGBRanker`` among ``models``."""

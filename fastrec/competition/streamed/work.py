@@ -40,7 +40,7 @@ class Work:
 
     @classmethod
     def of(cls, folder: Path, stages: Stages) -> Work:
-        """What was done in a folder; nothing in a new one."""
+        """Read the finished work of a folder; a new one has none."""
         work = cls(folder, stages)
         if (folder / _FILE).is_file():
             with open(folder / _FILE, "rb") as file:
