@@ -59,7 +59,7 @@ class Fit:
         return float(self.scores["oof"]["stack"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """Return the models and their out-of-fold scores, the best first; the stack and its best part with an interval."""
+        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval."""
         found = self.scores
         rows = [
             {"model": n, found["metric"]: s, "low": None, "high": None} | _interval(found, n)

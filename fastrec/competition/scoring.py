@@ -161,7 +161,7 @@ class Scorer:
                 model.suit(self.metric.name)
 
     def for_choosing(self) -> Metric:
-        """Return the metric that models are compared by before predictions become classes, on the target's own scale."""
+        """Return the metric that models are compared by before predictions become classes."""
         return loss_of(self.metric, "ranking" if self.target is None else self.target.task)
 
     @property

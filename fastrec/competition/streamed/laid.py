@@ -37,9 +37,11 @@ class Laid:
     counts: dict[str, int]
 
     def lines(self, model: str) -> Path:
+        """Return the file of a model's submission."""
         return self.folder / f"{model}.csv"
 
     def files(self, kind: str) -> list[Path]:
+        """Return the files of one kind of rows."""
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
 
 
