@@ -14,15 +14,10 @@ from fastrec.auto.problem import Problem
 from fastrec.features import Combine, DateOf, DatePart, JoinTable, ListLength, MultiHot, TextSvd, Tokens
 from fastrec.features.base import Feature
 
-_ROWS = 50_000  # whose lists are looked at
-_VALUES, _LEAST_LISTS = 16, 10  # values of lists that get a column each, lists that hold one at least
 _PARTS = ("year", "month", "day", "dayofweek", "dayofyear")
 _CLOCK = ("hour", "minute")
 _MONTH = re.compile(r"(month|mnth|mon)$")
 _DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # after what stands before the month
-_MONTH_DAYS = 25  # different days of a month, at least: fewer may be days of the week
-_MINUTES = 100  # different numbers, at least, that are hours and minutes written as one: chance makes no such hundred
-_CLOCKS = 3  # columns of them that are put together with a date
 
 
 def asked_for(problem: Problem) -> list[Family]:
@@ -67,7 +62,8 @@ def _dates(problem: Problem) -> list[Feature]:
             continue
         stem = found.string[: found.start()]
         day = next((columns[stem + d] for d in _DAYS if stem + d in columns), None)
-        if day is None or day.distinct < _MONTH_DAYS or not _within(problem, day, 1, 31):
+        # Fewer than 25 different days may be days of the week.
+        if day is None or day.distinct < 25 or not _within(problem, day, 1, 31):
             continue
         year = next((columns[stem + y] for y in _YEARS if stem + y in columns), None)
         known = year is not None and _within(problem, year, 1600, 2400)
@@ -91,11 +87,12 @@ def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
 
 def _clocks(problem: Problem) -> list[ColumnInfo]:
     """Return columns of hours and minutes written as one number, such as 1737."""
+    # By chance no hundred numbers all end in minutes, below 60.
     return [
         c
         for c in problem.kinds("number", "category")
-        if c.whole and c.distinct >= _MINUTES and _within(problem, c, 0, 2400) and _are_minutes(problem.train[c.name])
-    ][:_CLOCKS]
+        if c.whole and c.distinct >= 100 and _within(problem, c, 0, 2400) and _are_minutes(problem.train[c.name])
+    ][:3]
 
 
 def _are_minutes(column: pa.ChunkedArray) -> bool:
@@ -110,7 +107,7 @@ def _within(problem: Problem, c: ColumnInfo, low: int, high: int) -> bool:
 
 def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
     """Return the values that most lists hold; none of a column of numbers."""
-    column = problem.train[c.name].slice(0, _ROWS)
+    column = problem.train[c.name].slice(0, 50_000)
     if c.form is None:
         if not pa.types.is_string(column.type.value_type):
             return []
@@ -119,7 +116,8 @@ def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
         text = pd.Series(column.to_pandas(), dtype="object").dropna()
         values = text.str.lower().str.findall(_pattern(c.form)).explode()
     counts = values.value_counts()
-    return [str(v) for v in counts.index[counts >= _LEAST_LISTS][:_VALUES]]
+    # 16 values at most get a column each, those that 10 lists hold.
+    return [str(v) for v in counts.index[counts >= 10][:16]]
 
 
 def _pattern(sign: str) -> str:

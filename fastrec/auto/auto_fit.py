@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.auto.workspace import new_competition
 from fastrec.competition.budget import Budget
@@ -25,9 +26,6 @@ from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
 from fastrec.validate.tasks import Task
-
-_MINUTES = 0.05  # at least: the command's bound
-_FOR_FEATURES, _FOR_FEATURES_AT_MOST = 0.2, 60.0  # share of the time, seconds
 
 
 class Fit:
@@ -167,8 +165,10 @@ def fit(
         >>> fitted = fastrec.fit(df, "income", metric="auc", minutes=5)  # doctest: +SKIP
         >>> fitted.leaderboard()  # doctest: +SKIP
     """
-    if not minutes >= _MINUTES:  # not a number is refused, too
-        raise DataError(f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {_MINUTES} or more")
+    if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
+        raise DataError(
+            f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {limits.FIT_MINUTES} or more"
+        )
     budget = Budget(minutes)
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
@@ -180,7 +180,8 @@ def fit(
         remedy = "Choose another folder, or remove it; Fit(folder) opens an earlier fit"
         raise DataError("there is something in the folder already", file=where, remedy=remedy)
     stages = Stages(quiet=quiet)
-    seconds = min(_FOR_FEATURES * 60 * minutes, _FOR_FEATURES_AT_MOST)
+    # A fifth of the time, at most a minute, goes to trying features.
+    seconds = min(0.2 * 60 * minutes, 60.0)
     try:
         data.mkdir(parents=True)
         for name, table in tables.items():

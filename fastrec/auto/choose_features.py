@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from fastrec._core import limits
 from fastrec.auto.asked_for import asked_for
 from fastrec.auto.chosen import Chosen
 from fastrec.auto.columns import ColumnInfo
@@ -22,13 +23,6 @@ from fastrec.features import (
 )
 from fastrec.features.base import Feature
 
-_WIDE = 50  # numbers from which their statistics by row are tried
-_COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
-_PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
-_EXTENDED, _TRIPLES_KEPT = 4, 6  # of the best pairs that a third column is added to, triples that are kept at most
-_FEW = 30  # whole numbers of so few values are keys as they are
-_MOST_CLASSES = 40  # of a target for which features are tried
-
 
 def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[str], None] | None = None) -> Chosen:
     """Choose features.
@@ -44,7 +38,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     """
     ends = time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
-    if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > _MOST_CLASSES or seconds <= 0:
+    if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:
         return chosen
     trial = Trial(problem, chosen.features, seconds)
     chosen.metric, chosen.rows = trial.metric.name, len(trial.table)
@@ -75,28 +69,28 @@ def _ignore(text: str) -> None:
 
 
 def _counts(problem: Problem, trial: Trial) -> list[Feature]:
-    cols = [c.name for c in problem.kinds("category") if c.distinct >= _COUNTED]
-    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= _COUNTED]
+    cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.COUNTED_VALUES]
+    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.COUNTED_VALUES]
     return [CountEncode(cols[:40], log=True)] if cols else []
 
 
 def _means(problem: Problem, trial: Trial) -> list[Feature]:
     if trial.target_options is None:
         return []
-    cols = [c.name for c in problem.kinds("category") if c.distinct >= _MEANS]
-    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= _MEANS]
+    cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.MEAN_VALUES]
+    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.MEAN_VALUES]
     return [TargetEncode(cols[:30], problem.target[0], smooth=20, **trial.target_options)] if cols else []
 
 
 def _crosses(problem: Problem, trial: Trial) -> list[Feature]:
-    return _searched(problem, trial, _PAIRS_KEPT)
+    return _searched(problem, trial, 20)
 
 
 def _triples(problem: Problem, trial: Trial) -> list[Feature]:
     """Add a third column to the best pairs: a flight is known by its two ends and its minute together."""
     found = [f.cols for f in trial.base if isinstance(f, TargetEncode) and isinstance(f.cols, list)]
     pairs = [c.columns for cols in found for c in cols if isinstance(c, Cross)]
-    return _searched(problem, trial, _TRIPLES_KEPT, pairs[:_EXTENDED]) if pairs else []
+    return _searched(problem, trial, 6, pairs[:4]) if pairs else []
 
 
 def _searched(
@@ -107,7 +101,8 @@ def _searched(
         return []
     cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
     told = {c.name: trial.told_by(c) for c in cols}
-    sources = [_source(c) for c in sorted(cols, key=lambda c: -told[c.name])[:_PAIRED]]
+    # Pairs grow with the square of the columns: the 12 most informative ones are paired.
+    sources = [_source(c) for c in sorted(cols, key=lambda c: -told[c.name])[:12]]
     if len(sources) < (2 if extend is None else 3):
         return []
     rows = trial.table.with_columns({"__y__": trial.rows.label})
@@ -119,13 +114,13 @@ def _searched(
 
 def _source(c: ColumnInfo) -> str | Feature:
     """Return a column as a key: a number of many values by its twentieths."""
-    plain = c.kind == "category" or c.key or (c.whole and c.distinct <= _FEW)
+    plain = c.kind == "category" or c.key or (c.whole and c.distinct <= 30)
     return c.name if plain else Bucketize(c.name, quantiles=20)
 
 
 def _row_stats(problem: Problem, trial: Trial) -> list[Feature]:
     numbers = [c.name for c in problem.kinds("number")]
-    if len(numbers) < _WIDE:
+    if len(numbers) < limits.WIDE_TABLE:
         return []
     return [RowStats(numbers, stats=("zeros", "missing", "nunique", "sum", "std", "max"))]
 
@@ -135,7 +130,7 @@ def _deviations(problem: Problem, trial: Trial) -> list[Feature]:
         c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")
     ]
     numbers = [c for c in problem.kinds("number") if c.distinct > 50]
-    if not groups or not numbers or len(numbers) > _WIDE:
+    if not groups or not numbers or len(numbers) > limits.WIDE_TABLE:
         return []
     groups = sorted(groups, key=lambda c: -trial.told_by(c))[:2]
     numbers = sorted(numbers, key=lambda c: -trial.told_by(c))[:4]

@@ -13,11 +13,7 @@ from fastrec.auto.problem import Problem
 from fastrec.estimators._long_tails import long_tails
 from fastrec.table import Table
 
-_FOREST_ROWS = 30_000  # a saved forest is grown anew where it is read: beyond, that takes too long
-_MANY_ROWS = 30_000  # from which large trees are taken where no size was tried: they learn more in less time
 _FINER = {"num_leaves": 1023, "feature_fraction": 0.7, "max_bin": 4095}
-_SLOW = 10e6  # numbers, times classes
-_WIDE = 100  # columns from which a tree sees a third of them
 
 
 @dataclass
@@ -47,7 +43,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     tried = any(f.kept for f in chosen.families if f.gain is not None)
-    wide, many = len(problem.learned) > _WIDE, len(problem.train) >= _MANY_ROWS
+    # Without a trial of sizes large trees are taken from 30,000 rows on: they learn more in less time.
+    wide, many = len(problem.learned) > 100, len(problem.train) >= 30_000
     size = chosen.trees or ("large" if many and not wide and problem.task != "multiclass" else "usual")
     lgb, few = _text(SIZES[size].lgbm), _text(SIZES[size].xgb)
     if wide and size == "usual":
@@ -68,7 +65,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net, *logs = _nets(problem, wide=wide)
     made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
-    if len(problem.train) <= _FOREST_ROWS and not wide:
+    # A saved forest is grown anew where it is read: with more rows that takes too long.
+    if len(problem.train) <= 30_000 and not wide:
         made += [m for m in [_forest(problem.task)] if m is not None]
     if cat and not _is_slow(problem):
         named = {"keys": keys} if (keys := _keys(problem)) else {}
@@ -91,7 +89,7 @@ def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
 
 def _is_slow(problem: Problem) -> bool:
     size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
-    return problem.task == "multiclass" and size > _SLOW
+    return problem.task == "multiclass" and size > 10e6
 
 
 def _keys(problem: Problem) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_WIDTH = 120
+from fastrec._core import limits
 
 
 def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
@@ -45,7 +45,7 @@ def as_code(text: str) -> str:
 
 def _node(node: ast.expr, indent: int, used: int) -> str:
     flat = _quoted(ast.unparse(node))
-    if used + len(flat) + 1 <= _WIDTH:
+    if used + len(flat) + 1 <= limits.CODE_WIDTH:
         return flat
     if isinstance(node, ast.Call):
         parts = [("", a) for a in node.args] + [(f"{k.arg}=", k.value) for k in node.keywords]
@@ -72,7 +72,7 @@ def _block(opening: str, parts: Sequence[tuple[str, ast.expr]], closing: str, in
 def _filled(elements: Sequence[ast.expr], marks: str, indent: int) -> str:
     inner, lines = " " * (indent + 4), [""]
     for text in (_quoted(ast.unparse(e)) for e in elements):
-        if lines[-1] and len(inner) + len(lines[-1]) + len(text) + 2 > _WIDTH:
+        if lines[-1] and len(inner) + len(lines[-1]) + len(text) + 2 > limits.CODE_WIDTH:
             lines.append("")
         lines[-1] += f"{' ' if lines[-1] else ''}{text},"
     return "\n".join([marks[0], *(inner + line for line in lines), " " * indent + marks[1]])

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec.auto.columns import _ID_NAME, ColumnInfo, look_at, numbers_in_text
 from fastrec.auto.files import Files
 from fastrec.errors import DataError, FastrecError, MissingColumnError
@@ -25,14 +26,9 @@ _NAMES = re.compile(
     r"is_.*|has_.*|.*_(target|label|class|flag))$",
     re.IGNORECASE,
 )
-_FEW, _MANY = 20, 200  # different whole numbers that may be classes; different texts that may be
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
-_CANDIDATES = 2  # rows that a list of candidates has on average, at least
 _ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
-_COPIES = 0.01  # of the rows, at least, are copies of others where that is told
-_A_GROUP = 1.5  # rows that a key's values have on average, at least: a row's own number is no key
 _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
-_TOO_GOOD = 0.9995  # a column alone that tells so much of the target (AUC, |rank correlation|) is made of it
 
 
 @dataclass
@@ -100,9 +96,10 @@ class Problem:
     def keys(self) -> list[str]:
         """Columns whose values come again and name what a row is of: a user, a patient."""
         told = [n for n, why in self.drop.items() if why.startswith(_ALONE)]
-        most = len(self.train) / _A_GROUP
+        # A key has 1.5 rows a value or more: a row's own number is no key.
+        most = len(self.train) / 1.5
         known = [c for c in self.columns if c.kind == "category" or (c.kind == "number" and c.whole)]
-        known = [c for c in known if _FEW <= c.distinct <= most and c.name not in self.ids]
+        known = [c for c in known if limits.FEW_CLASSES <= c.distinct <= most and c.name not in self.ids]
         return [c.name for c in known if _ID_NAME.search(c.name) or (c.key and c.name in told)]
 
     def kinds(self, *kinds: str) -> list[ColumnInfo]:
@@ -205,7 +202,9 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
 
 def _amounts_in_text(files: Files, names: list[str]) -> None:
     """Read targets that are numbers with signs around them as amounts."""
-    found = [c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > _FEW]
+    found = [
+        c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > limits.FEW_CLASSES
+    ]
     if found:
         reading = files.reading
         reading.numbers = [*reading.numbers, *(c.name for c in found)]
@@ -250,7 +249,7 @@ def _task(
     column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
     if metric is not None:
         fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
-        may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= _MANY, "regression": numbers[0]}
+        may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= limits.MANY_CLASSES, "regression": numbers[0]}
         fits = [t for t in fits if may_be[t]]
         if len(fits) == 1:
             return fits[0], Decision("task", fits[0], f"what {metric} scores")
@@ -261,7 +260,7 @@ def _task(
     if distinct == 2:
         return "binary", Decision("task", "binary", f"{names[0]} has two values")
     if not numbers[0]:
-        if pa.types.is_temporal(column.type) or distinct > max(_MANY, 0.2 * len(column)):
+        if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
             raise DataError(
                 f"the target has {distinct} different values and is no number", column=names[0],
                 remedy="Name another target",
@@ -271,7 +270,7 @@ def _task(
     if sample is not None and _has_classes(sample, pc.unique(column).to_pylist()):
         return "multiclass", Decision("task", "multiclass", "the sample submission has a column for each class")
     values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
-    if (values == np.floor(values)).all() and distinct <= _FEW and len(values) >= 5 * distinct:
+    if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
         steps = np.diff(np.unique(values))
         if (steps == 1).all():
             why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
@@ -286,8 +285,9 @@ def _one_in_each(known: pa.Table, made: Problem) -> str | None:
     counts = pc.value_counts(known[made.target[0]]).to_pylist()
     rarer = min(counts, key=lambda c: c["counts"])
     chosen = known.filter(pc.equal(known[made.target[0]], pa.scalar(rarer["values"], known[made.target[0]].type)))
-    most = len(known) / _CANDIDATES
-    found = [c for c in made.columns if len(chosen) == c.distinct <= most and c.distinct > _FEW]
+    # A list has two candidates or more on average.
+    most = len(known) / 2
+    found = [c for c in made.columns if len(chosen) == c.distinct <= most and c.distinct > limits.FEW_CLASSES]
     return next((c.name for c in found if pc.count_distinct(chosen[c.name]).as_py() == c.distinct), None)
 
 
@@ -381,7 +381,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
     if len(frame) < 100:
         return None
     x, y = frame[c.name], frame[made.target[0]]
-    if c.kind == "category" or (c.whole and c.distinct <= _MANY):
+    if c.kind == "category" or (c.whole and c.distinct <= limits.MANY_CLASSES):
         if made.task == "regression":
             return None
         if frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and x.nunique() <= len(frame) / 5:
@@ -399,7 +399,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         return None
     return (
         f"{_ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
-        if same >= _TOO_GOOD
+        if same >= 0.9995
         else None
     )
 
@@ -451,7 +451,8 @@ def _copies(known: pa.Table, made: Problem) -> float:
         codes, values = pd.factorize(known[name].to_pandas(), use_na_sentinel=False)
         rows, found = pd.factorize(rows * len(values) + codes)
         distinct = len(found)
-        if distinct > (1 - _COPIES) * n:
+        # Copies of less than 1 % of the rows are not reported.
+        if distinct > (1 - 0.01) * n:
             return 0.0
     return 1 - distinct / n if columns and columns[0].distinct > distinct / 2 else 0.0
 

@@ -11,14 +11,11 @@ from pathlib import Path
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.read import CsvForm, open_text
 
-_LINES = 200
-_UNNAMED = 4  # columns whose names may be 0, 1, 2, …
 _SIGNS = (",", "\t", ";", "|")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _MARKS = ("?", "-", "--", "n/a", "missing", "unknown?", "#N/A", "#NA", "(null)", "\\N")
 _OTHER = {b"\x1f\x8b": "compressed by gzip", b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive"}  # by first bytes
 _EXCEL = re.compile(r"\"?sep=.\"?\s*$", re.IGNORECASE)  # a first line that only Excel understands
-_MARKED = 0.5  # of a column's first values, at most, may be marks of missing ones
 
 
 def sniff(path: Path) -> CsvForm:
@@ -58,7 +55,7 @@ def _first_lines(path: Path) -> list[str]:
             )
         file.seek(0)
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
-        found = [line for _, line in zip(range(_LINES), text, strict=False) if line.strip()]
+        found = [line for _, line in zip(range(200), text, strict=False) if line.strip()]
     if found and _EXCEL.match(found[0]):
         raise DataError(
             f"the first line is {found[0].strip()!r}, not the columns' names", file=path, row=0, remedy="Delete it"
@@ -93,7 +90,7 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
     first, others = rows[0], rows[1:]
     if not others:
         return True
-    if len(first) >= _UNNAMED and [v.strip() for v in first] in (
+    if len(first) >= 4 and [v.strip() for v in first] in (
         [str(i) for i in range(len(first))],
         [str(i + 1) for i in range(len(first))],
     ):
@@ -112,5 +109,5 @@ def _marks(rows: Sequence[Sequence[str]]) -> list[str]:
     found = set()
     for column in zip(*[r for r in rows if len(r) == len(rows[0])], strict=False):
         values = [v.strip() for v in column]
-        found |= {m for m in _MARKS if 0 < values.count(m) < _MARKED * len(values)}
+        found |= {m for m in _MARKS if 0 < values.count(m) < 0.5 * len(values)}
     return sorted(found)

@@ -20,13 +20,6 @@ from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
 
-_ROWS = 50_000  # that a trial is made on
-_FOLDS = 3
-_FITS = 24  # fits that the time for trials is shared among: a few more than there are
-_HURRIED = 0.9  # of its time that a trial's model has used: it was stopped by it
-_CLASSES = 10  # of a multiclass target, at most, whose means are made
-_WORTH = 1.0  # standard errors that a gain must be above 0
-
 
 class Trial:
     """A quick model on some of the training rows, with and without features.
@@ -40,7 +33,7 @@ class Trial:
     """
 
     def __init__(
-        self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = _ROWS, n_folds: int = _FOLDS
+        self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
     ) -> None:
         self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
         self.hurried = False
@@ -81,7 +74,7 @@ class Trial:
         if self.problem.task == "binary":
             one = self.problem.classes[-1]
             return {} if one in (1, True) and self.problem.classes[0] in (0, False) else {"classes": [one]}
-        return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= _CLASSES else None
+        return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= 10 else None
 
     def told_by(self, c: ColumnInfo) -> float:
         """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
@@ -140,10 +133,12 @@ class Trial:
         oof: torch.Tensor | None = None
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
             model = _judge()
-            model.time_limit = self.seconds / _FITS
+            # The time is shared by 24 fits, a few more than there are.
+            model.time_limit = self.seconds / 24
             began = time.monotonic()
             model.fit(train, None, seed=0)
-            self.hurried |= time.monotonic() - began > _HURRIED * model.time_limit
+            # A model that used nine tenths of its time was stopped by it.
+            self.hurried |= time.monotonic() - began > 0.9 * model.time_limit
             said = model.predict(valid)
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
@@ -152,7 +147,7 @@ class Trial:
         return oof, self.metric(self.rows.label, oof)
 
 
-def is_worth(gain: float, error: float, times: float = _WORTH) -> bool:
+def is_worth(gain: float, error: float, times: float = 1.0) -> bool:
     """Return whether a gain exceeds so many of its standard errors."""
     return gain > 0 and gain > times * error
 

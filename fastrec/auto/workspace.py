@@ -16,6 +16,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec.auto.choose_features import choose_features
 from fastrec.auto.choose_models import choose_models, own_columns
@@ -34,8 +35,6 @@ _PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("fastrec.auto"), keep_trailing_newline=True, undefined=jinja2.StrictUndefined
 )
 _PAGES.filters |= {"line": one_line, "doc": for_docstring, "cell": for_cell}
-_FOR_TREES = 0.3  # of the time for trials, at least
-_MANY = 60  # columns that a README lists
 Ask = Callable[[str, str], str]
 
 
@@ -98,8 +97,10 @@ def new_competition(
     for d in problem.decisions:
         say(one_line(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}"))
     began = time.monotonic()
-    chosen = choose_features(problem, seconds=(1 - _FOR_TREES) * seconds, say=say)
-    choose_trees(problem, chosen, seconds=max(_FOR_TREES * seconds, seconds - (time.monotonic() - began)), say=say)
+    chosen = choose_features(problem, seconds=(1 - limits.TREE_TRIAL_TIME) * seconds, say=say)
+    choose_trees(
+        problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (time.monotonic() - began)), say=say
+    )
     if files.side:  # what no feature is made from need not be read
         files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
     with atomic_folder(folder) as part:
@@ -176,7 +177,7 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     readme = _PAGES.get_template("README.md.jinja").render(
         **about,
         decisions=[_cell(d) for d in problem.decisions],
-        columns=columns[:_MANY],
+        columns=columns[:60],
         families=tried,
         trial_rows=f"{chosen.rows:,}",
         trial_metric=chosen.metric,

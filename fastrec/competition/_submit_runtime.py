@@ -29,7 +29,6 @@ MINUTES: float | None = None
 PACKAGES: set[str] = set()
 MODULES: dict[str, str] = {}
 # fastrec script: what follows is copied
-_OVER = 1.1  # of the minutes: then the process ends, whatever it is doing
 
 
 class _Inlined(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -109,7 +108,8 @@ def _end_at(began: float, minutes: float, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(3)
 
-    left = began + 60 * minutes * _OVER - time.monotonic()
+    # A tenth above the minutes the process ends, whatever it is doing.
+    left = began + 60 * minutes * 1.1 - time.monotonic()
     timer = threading.Timer(max(left, 0.0), end)
     timer.daemon = True
     timer.start()

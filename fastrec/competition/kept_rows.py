@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.parts import Parts
@@ -29,7 +30,6 @@ from fastrec.validate import Folds, ListEvents, Lists, Rows
 if TYPE_CHECKING:
     from fastrec.competition.table_record import TableRun
 
-_ENDS = 1 << 16  # bytes at either end of a file that are looked at
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
 Pair = tuple[Table, Table]
 
@@ -47,9 +47,9 @@ def data_mark(data: Path) -> str:
         size = path.stat().st_size
         made.update(json.dumps([path.relative_to(data).as_posix(), size]).encode())
         with path.open("rb") as file:
-            made.update(file.read(_ENDS))
-            file.seek(max(size - _ENDS, 0))
-            made.update(file.read(_ENDS))
+            made.update(file.read(limits.MARKED_BYTES))
+            file.seek(max(size - limits.MARKED_BYTES, 0))
+            made.update(file.read(limits.MARKED_BYTES))
     return made.hexdigest()[:20]
 
 

@@ -8,11 +8,9 @@ from fastrec.competition.scoring import Scorer
 from fastrec.estimators import Estimator
 from fastrec.validate import Rows
 
-_ROWS, _FEATURES = 4_000, 40
-
 
 def permutation_importance(
-    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = _ROWS, most: int = _FEATURES
+    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40
 ) -> dict[str, float]:
     """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
 

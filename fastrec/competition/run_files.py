@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from xgboost.core import XGBoostError
 
 from fastrec import __version__
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
 from fastrec.competition.kept_rows import keep_rows
@@ -36,7 +37,6 @@ from fastrec.report import write_report
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
 
-SAMPLE = 2_000  # rows: what an exported graph takes its inputs' types from, and is verified by
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catboost", "pyarrow", "pandas", "numpy")
 
 # Every kind of run --------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _write_samples(part: Path, run: TableRun) -> None:
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:
     """Return the first rows, of lists whole ones."""
-    count = min(len(rows), SAMPLE)
+    count = min(len(rows), limits.SAMPLE_ROWS)
     if ranking and rows.groups is not None and count < len(rows):
         starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
         count = int(starts[starts <= count][-1])

@@ -26,7 +26,6 @@ from fastrec.table import Table
 
 _ROWS, _TEST, _CITIES = 1500, 500, 12
 _LEAST, _ABOVE = 0.65, 0.03  # an AUC below is no learning; so far above the true probabilities' is no luck
-_BELOW = 0.01  # a model may stand above the stack by chance: it is the best of two
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,8 @@ def _model(run: Path, name: str, world: _World) -> str:
     _expect(_LEAST < oof[name] < world.oracle + _ABOVE and _LEAST < test < world.oracle + _ABOVE, said)
     if name == "stack":
         best = max(oof["net"], oof["xgb"])
-        _expect(oof[name] >= best - _BELOW, f"auc {oof[name]:.4f} out of fold, below its best model's {best:.4f}")
+        # The best of two models may exceed the stack by chance.
+        _expect(oof[name] >= best - 0.01, f"auc {oof[name]:.4f} out of fold, below its best model's {best:.4f}")
     return said
 
 

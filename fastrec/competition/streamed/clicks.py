@@ -17,7 +17,6 @@ from fastai.torch_core import set_seed
 from fastrec._core import limits
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.run_files import (
-    SAMPLE,
     recipe_notes,
     run_folder,
     write_config,
@@ -77,7 +76,7 @@ def run_clicks(run: Run) -> None:
             classes = Vocab(pa.array([0, 1]), name=target)
             write_decision(part, Decision(), Target(target, "binary", classes=classes))
             write_traces(part, {n: m.trace for n, m in models.items()})
-            pq.write_table(recipe.sample(run.data, SAMPLE), part / "sample.parquet")
+            pq.write_table(recipe.sample(run.data, limits.SAMPLE_ROWS), part / "sample.parquet")
             (part / "test").mkdir()
             for name, values in predicted.items():
                 pq.write_table(pa.table({"prediction": values.numpy()}), part / "test" / f"{name}.parquet")

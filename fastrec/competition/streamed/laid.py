@@ -16,8 +16,6 @@ from fastrec.competition.data import CompetitionData
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table
 
-_LIST_BITS = 32  # a list's id is its own in its part, and the part's number before these
-
 
 class _Recipe(Protocol):
     name: str
@@ -77,7 +75,8 @@ def _numbered(table: Table, column: str, part: int) -> Table:
     """Give the lists ids that no other part has."""
     if column not in table:
         return table
-    return table.with_columns({column: table[column].integer() + (part << _LIST_BITS)})
+    # The low 32 bits are the list's number in its part, the high ones the part's.
+    return table.with_columns({column: table[column].integer() + (part << 32)})
 
 
 def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from fastrec._core import limits
 from fastrec._core.fresh_process import continued_in
 from fastrec._core.optional import require
 from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.score import score_submission
 from fastrec.competition.forms.write import write_ranked
 from fastrec.competition.run_files import (
-    SAMPLE,
     recipe_notes,
     run_folder,
     write_config,
@@ -132,7 +132,7 @@ def write(run: ListsRun) -> None:
         write_traces(part, {n: m.trace for n, m in models.items()})
         file = next((f for f in laid.files("made-test") if pq.read_metadata(f).num_rows), None)
         if file is not None:
-            pq.write_table(pq.ParquetFile(file).read().slice(0, SAMPLE), part / "sample.parquet")
+            pq.write_table(pq.ParquetFile(file).read().slice(0, limits.SAMPLE_ROWS), part / "sample.parquet")
         config = {
             **recipe_notes(recipe, cats, conts),
             "metric": "mrr",
