@@ -36,7 +36,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         seconds: time for the trials; what does not fit in is left out.
         say: told of each outcome.
     """
-    ends = time.monotonic() + seconds
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
     if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:
         return chosen
@@ -48,21 +48,16 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         try:
             features = make(problem, trial)
         except FastrecError as error:
-            (say or _ignore)(f"{name}: not tried ({error.problem})")
+            say(f"{name}: not tried ({error.problem})")
             continue
         if not features:
             continue
         family = trial.family(name, features)
         chosen.families.append(family)
         chosen.hurried = trial.hurried
-        if say is not None:
-            word = "kept" if family.kept else "left out"
-            say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
+        word = "kept" if family.kept else "left out"
+        say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
     return chosen
-
-
-def _ignore(text: str) -> None:
-    pass
 
 
 # What is tried

@@ -79,7 +79,7 @@ def choose_trees(
     Returns:
         ``chosen``.
     """
-    say, ends = say or _ignore, time.monotonic() + seconds
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
     if seconds <= 0 or not _can_be_tried(problem):
         return chosen
     try:
@@ -151,7 +151,3 @@ def _fitted(name: str, train: Rows, seconds: float) -> LGBMModel:
 
 def _best(scores: dict[str, float], trial: Trial) -> str:
     return (max if trial.metric.greater_is_better else min)(scores, key=scores.__getitem__)
-
-
-def _ignore(text: str) -> None:
-    pass

@@ -88,7 +88,7 @@ def new_competition(
         FastrecError: the files cannot be read, or there is nothing to predict in them.
         DataError: the folder holds something else.
     """
-    folder, say = Path(folder), say or _quiet
+    folder, say = Path(folder), say or (lambda text: None)
     _refuse_other(folder)
     files = read_files(Path(data))
     problem = understand(files, target=target, metric=metric, task=task)
@@ -107,10 +107,6 @@ def new_competition(
         for name, text in pages(folder, problem, chosen).items():
             (part / name).write_text(text, encoding="utf-8")
     return Workspace(folder, problem, chosen)
-
-
-def _quiet(text: str) -> None:
-    pass
 
 
 def _refuse_other(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +9,8 @@ from typing import ClassVar
 from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.competition.run_json import read_json
+from fastrec.errors import DataError, UnreadableFileError
 
 __all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]
 
@@ -80,10 +80,8 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
         DataError: the run is of several goals, whose submissions have no form here.
     """
     path = Path(folder) / "config.json"
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+    state = read_json(path)
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
         if state["task"] != "objectives":
             kinds = {form.kind: form for form in (SubmissionFormat, ValueForm, NextItemForm)}
             return kinds[state["submission"]["kind"]].from_state(state["submission"])
