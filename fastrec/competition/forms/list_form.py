@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+
 from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.run_json import read_json
-from fastrec.errors import DataError, UnreadableFileError
+from fastrec.errors import DataError, SubmissionError, UnreadableFileError
+from fastrec.table.csv_text import read_text_csv
 
 __all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]
 
@@ -60,6 +63,14 @@ class SubmissionFormat(SubmissionForm):
     def predictions(self) -> tuple[str, ...]:
         """The column with the lists."""
         return (self.prediction,)
+
+    def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
+        """Read a submission as text; a missing column is a ``MissingColumnError``."""
+        try:
+            return super().read_lines(path, exact=exact)
+        except SubmissionError:
+            read_text_csv(path, self.header)  # names a missing column rather than the header
+            raise
 
 
 RECSYS2019 = SubmissionFormat(
