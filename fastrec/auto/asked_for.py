@@ -14,19 +14,14 @@ from fastrec.auto.problem import Problem
 from fastrec.features import Combine, DateOf, DatePart, JoinTable, ListLength, MultiHot, TextSvd, Tokens
 from fastrec.features.base import Feature
 
-_ROWS = 50_000  # whose lists are looked at
-_VALUES, _LEAST_LISTS = 16, 10  # values of lists that get a column each, lists that hold one at least
 _PARTS = ("year", "month", "day", "dayofweek", "dayofyear")
 _CLOCK = ("hour", "minute")
 _MONTH = re.compile(r"(month|mnth|mon)$")
 _DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # after what stands before the month
-_MONTH_DAYS = 25  # different days of a month, at least: fewer may be days of the week
-_MINUTES = 100  # different numbers, at least, that are hours and minutes written as one: chance makes no such hundred
-_CLOCKS = 3  # columns of them that are put together with a date
 
 
 def asked_for(problem: Problem) -> list[Family]:
-    """What columns that are neither numbers nor categories ask for."""
+    """Return features for columns that are neither numbers nor categories."""
     made: list[Family] = []
     times = problem.kinds("time")
     if times:
@@ -58,7 +53,7 @@ def asked_for(problem: Problem) -> list[Family]:
 
 
 def _dates(problem: Problem) -> list[Feature]:
-    """Days in the order of the calendar, of columns of months and days: rows of days side by side are alike."""
+    """Make dates of columns of months and days: neighbouring days are alike, neighbouring numbers need not be."""
     columns = {c.name.lower(): c for c in problem.kinds("number", "category") if c.whole}
     made: list[Feature] = []
     for low, month in columns.items():
@@ -67,7 +62,8 @@ def _dates(problem: Problem) -> list[Feature]:
             continue
         stem = found.string[: found.start()]
         day = next((columns[stem + d] for d in _DAYS if stem + d in columns), None)
-        if day is None or day.distinct < _MONTH_DAYS or not _within(problem, day, 1, 31):
+        # Fewer than 25 different days may be days of the week.
+        if day is None or day.distinct < 25 or not _within(problem, day, 1, 31):
             continue
         year = next((columns[stem + y] for y in _YEARS if stem + y in columns), None)
         known = year is not None and _within(problem, year, 1600, 2400)
@@ -80,7 +76,7 @@ def _dates(problem: Problem) -> list[Feature]:
 
 
 def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
-    """A column of days and one of the time of day make a moment: rows of the same hours are alike."""
+    """Put a column of days and one of the time of day together: rows of the same hours are alike."""
     days = [c.name for c in times if not _has_clock(problem, c.name)][:1]
     return [
         DateOf(*(DatePart(d, part) for part in ("month", "day", "year")), clock=c.name, name=f"{c.name}_on_{d}")
@@ -90,12 +86,13 @@ def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
 
 
 def _clocks(problem: Problem) -> list[ColumnInfo]:
-    """Columns of hours and minutes written as one number, such as 1737."""
+    """Return columns of hours and minutes written as one number, such as 1737."""
+    # By chance no hundred numbers all end in minutes, below 60.
     return [
         c
         for c in problem.kinds("number", "category")
-        if c.whole and c.distinct >= _MINUTES and _within(problem, c, 0, 2400) and _are_minutes(problem.train[c.name])
-    ][:_CLOCKS]
+        if c.whole and c.distinct >= 100 and _within(problem, c, 0, 2400) and _are_minutes(problem.train[c.name])
+    ][:3]
 
 
 def _are_minutes(column: pa.ChunkedArray) -> bool:
@@ -109,8 +106,8 @@ def _within(problem: Problem, c: ColumnInfo, low: int, high: int) -> bool:
 
 
 def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
-    """The values that most lists hold; none of a column of numbers."""
-    column = problem.train[c.name].slice(0, _ROWS)
+    """Return the values that most lists hold; none of a column of numbers."""
+    column = problem.train[c.name].slice(0, 50_000)
     if c.form is None:
         if not pa.types.is_string(column.type.value_type):
             return []
@@ -119,7 +116,8 @@ def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
         text = pd.Series(column.to_pandas(), dtype="object").dropna()
         values = text.str.lower().str.findall(_pattern(c.form)).explode()
     counts = values.value_counts()
-    return [str(v) for v in counts.index[counts >= _LEAST_LISTS][:_VALUES]]
+    # 16 values at most get a column each, those that 10 lists hold.
+    return [str(v) for v in counts.index[counts >= 10][:16]]
 
 
 def _pattern(sign: str) -> str:
@@ -136,7 +134,7 @@ def _has_clock(problem: Problem, name: str) -> bool:
 
 
 def _joins(problem: Problem) -> list[Family]:
-    """Columns of side tables by a key that both have, which is another in every row of the side table."""
+    """Join side tables by a key that both have and that differs in every row of the side table."""
     made = []
     for name, table in problem.files.side.items():
         for key in (n for n in table.column_names if n in problem.train.column_names):

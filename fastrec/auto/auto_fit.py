@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import warnings
@@ -15,19 +14,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.auto.workspace import new_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.load import load_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import run_competition
+from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
 from fastrec.validate.tasks import Task
-
-_MINUTES = 0.05  # at least: the command's bound
-_FOR_FEATURES, _FOR_FEATURES_AT_MOST = 0.2, 60.0  # share of the time, seconds
 
 
 class Fit:
@@ -51,7 +49,7 @@ class Fit:
     @property
     def scores(self) -> dict[str, Any]:
         """What ``scores.json`` says."""
-        return json.loads((self.run / "scores.json").read_text(encoding="utf-8"))
+        return read_json(self.run / "scores.json")
 
     @property
     def score(self) -> float:
@@ -59,7 +57,7 @@ class Fit:
         return float(self.scores["oof"]["stack"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """Every model and its out-of-fold score, the best first; of the stack and its best part with the interval."""
+        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval."""
         found = self.scores
         rows = [
             {"model": n, found["metric"]: s, "low": None, "high": None} | _interval(found, n)
@@ -69,7 +67,7 @@ class Fit:
         return pd.DataFrame(rows).sort_values(found["metric"], ascending=not up, kind="stable", ignore_index=True)
 
     def predict(self, df: Any) -> Any:
-        """What rows are predicted to be: classes, or amounts.
+        """Predict rows: classes, or amounts.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.
@@ -89,7 +87,7 @@ class Fit:
         return target.decode(chosen).to_numpy(zero_copy_only=False)
 
     def predict_proba(self, df: Any) -> pd.DataFrame:
-        """The probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
+        """Predict the probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
 
         Raises:
             DataError: the target has no classes.
@@ -106,7 +104,7 @@ class Fit:
         return pd.DataFrame(wide, _index(df), target.classes.values.to_pylist())
 
     def report(self) -> Path:
-        """The report: the page ``report.html`` (open it in a browser)."""
+        """Return the path of ``report.html``, to be opened in a browser."""
         return self.run / "report.html"
 
     def _read(self) -> SavedRun:
@@ -167,8 +165,10 @@ def fit(
         >>> fitted = fastrec.fit(df, "income", metric="auc", minutes=5)  # doctest: +SKIP
         >>> fitted.leaderboard()  # doctest: +SKIP
     """
-    if not minutes >= _MINUTES:  # not a number is refused, too
-        raise DataError(f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {_MINUTES} or more")
+    if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
+        raise DataError(
+            f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {limits.FIT_MINUTES} or more"
+        )
     budget = Budget(minutes)
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
@@ -180,7 +180,8 @@ def fit(
         remedy = "Choose another folder, or remove it; Fit(folder) opens an earlier fit"
         raise DataError("there is something in the folder already", file=where, remedy=remedy)
     stages = Stages(quiet=quiet)
-    seconds = min(_FOR_FEATURES * 60 * minutes, _FOR_FEATURES_AT_MOST)
+    # A fifth of the time, at most a minute, goes to trying features.
+    seconds = min(0.2 * 60 * minutes, 60.0)
     try:
         data.mkdir(parents=True)
         for name, table in tables.items():
@@ -202,7 +203,7 @@ def fit(
 
 
 def _arrow(df: Any) -> pa.Table:
-    """A frame as Arrow, its names as text.
+    """Convert a frame to Arrow, its names to text.
 
     Raises:
         DataError: values that no column can hold, naming the column.

@@ -13,11 +13,7 @@ from fastrec.auto.problem import Problem
 from fastrec.estimators._long_tails import long_tails
 from fastrec.table import Table
 
-_FOREST_ROWS = 30_000  # a saved forest is grown anew where it is read: beyond, that takes too long
-_MANY_ROWS = 30_000  # from which large trees are taken where no size was tried: they learn more in less time
 _FINER = {"num_leaves": 1023, "feature_fraction": 0.7, "max_bin": 4095}
-_SLOW = 10e6  # numbers, times classes
-_WIDE = 100  # columns from which a tree sees a third of them
 
 
 @dataclass
@@ -36,7 +32,7 @@ class ModelLine:
 
 
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
-    """The base models of a recipe: LightGBM, XGBoost and CatBoost as far as they are installed, and a net.
+    """Choose the base models of a recipe: LightGBM, XGBoost and CatBoost if they are installed, and a net.
 
     Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
     had too little time to be believed that model is the first, and one alone learns from the features.
@@ -47,7 +43,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     tried = any(f.kept for f in chosen.families if f.gain is not None)
-    wide, many = len(problem.learned) > _WIDE, len(problem.train) >= _MANY_ROWS
+    # Without a trial of sizes large trees are taken from 30,000 rows on: they learn more in less time.
+    wide, many = len(problem.learned) > 100, len(problem.train) >= 30_000
     size = chosen.trees or ("large" if many and not wide and problem.task != "multiclass" else "usual")
     lgb, few = _text(SIZES[size].lgbm), _text(SIZES[size].xgb)
     if wide and size == "usual":
@@ -68,7 +65,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net, *logs = _nets(problem, wide=wide)
     made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
-    if len(problem.train) <= _FOREST_ROWS and not wide:
+    # A saved forest is grown anew where it is read: with more rows that takes too long.
+    if len(problem.train) <= 30_000 and not wide:
         made += [m for m in [_forest(problem.task)] if m is not None]
     if cat and not _is_slow(problem):
         named = {"keys": keys} if (keys := _keys(problem)) else {}
@@ -79,7 +77,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
 
 
 def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
-    """A net, and where it takes numbers as they are one that takes long tails as logarithms: they err otherwise."""
+    """Return a net and, if there are long tails, one that takes them as logarithms: the two err differently."""
     real = problem.task in ("multiclass", "regression") and not wide
     net = ', model="RealMLP"' if real and problem.task == "multiclass" else ""
     made = [ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)')]
@@ -90,18 +88,17 @@ def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
 
 
 def _is_slow(problem: Problem) -> bool:
-    """Whether CatBoost, which grows every tree for all classes, would not be done in minutes."""
     size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
-    return problem.task == "multiclass" and size > _SLOW
+    return problem.task == "multiclass" and size > 10e6
 
 
 def _keys(problem: Problem) -> list[str]:
-    """What is text in the files and became numbers, such as ``c-8``: CatBoost learns more of pairs of categories."""
+    """Return numbers that are text in the files, such as ``c-8``: CatBoost learns more from pairs of categories."""
     return [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
 
 
 def _forest(task: str) -> ModelLine | None:
-    """Trees that are grown apart and not boosted: the stack gains by what errs otherwise."""
+    """Return trees that are grown independently, not boosted: the stack gains by models that err differently."""
     if task not in ("binary", "multiclass", "regression"):
         return None
     kind = "ExtraTreesRegressor" if task == "regression" else "ExtraTreesClassifier"
@@ -114,6 +111,6 @@ def _text(params: Mapping[str, Any]) -> str:
 
 
 def own_columns(problem: Problem, chosen: Chosen) -> list[str]:
-    """The columns of the files, and what stands for those that no model can take: parts of times, values of lists."""
+    """Return the columns of the files, and features of columns that no model can take: parts of times, list values."""
     made = [f for family in chosen.families if family.gain is None for f in family.features]
     return [*(c.name for c in problem.kinds("category", "number")), *(n for f in made for n in f.outputs)]

@@ -14,20 +14,13 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.auto.chosen import Chosen
 from fastrec.auto.problem import Problem
-from fastrec.auto.trial import Trial, is_worth
+from fastrec.auto.trial import QuickTrial, is_worth
 from fastrec.errors import FastrecError
 from fastrec.estimators import LGBMModel
 from fastrec.validate import Rows
-
-_ROWS = 200_000  # that sizes are tried on: with fewer, small trees look better than they are
-_LEAST_ROWS = 2_000  # below which chance decides
-_N_FOLDS = 5  # a fifth of the rows judges
-_MOST = 30e6  # numbers, times classes, of which trees take too long to be tried
-_MOST_CLASSES = 12
-_WORTH = 1.5  # standard errors: the best of several is better than another by chance alone
-_ROUNDS, _RATE, _PATIENCE = 150, 0.1, 20  # more rounds would only be hurried by a higher rate where time is short
 
 
 @dataclass(frozen=True)
@@ -86,11 +79,12 @@ def choose_trees(
     Returns:
         ``chosen``.
     """
-    say, ends = say or _ignore, time.monotonic() + seconds
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
     if seconds <= 0 or not _can_be_tried(problem):
         return chosen
     try:
-        trial = Trial(problem, chosen.features, seconds, rows=_ROWS, n_folds=_N_FOLDS)
+        # A fifth of the rows judges.
+        trial = QuickTrial(problem, chosen.features, seconds, rows=limits.TREE_TRIAL_ROWS, n_folds=5)
         label, said = _tried(trial, ends)
     except FastrecError as error:
         say(f"sizes of trees: not tried ({error.problem})")
@@ -99,7 +93,8 @@ def choose_trees(
         return chosen
     scores = {n: trial.metric(label[: len(s)], s) for n, s in said.items()}
     best = _best({n: s for n, s in scores.items() if len(said[n]) == len(label)}, trial)
-    if best != "usual" and not is_worth(*trial.gain(label, said[best], said["usual"]), _WORTH):
+    # The best of several sizes beats another by chance alone: hence 1.5 standard errors.
+    if best != "usual" and not is_worth(*trial.gain(label, said[best], said["usual"]), 1.5):
         best = "usual"
     told = ", ".join(f"{n} {s:.5f}" for n, s in scores.items())
     chosen.trees, chosen.trees_why = best, f"{best}: a trial's {trial.metric.name} is {told}"
@@ -109,14 +104,15 @@ def choose_trees(
 
 def _can_be_tried(problem: Problem) -> bool:
     outputs = len(problem.classes) if problem.task == "multiclass" else 1
-    size = min(len(problem.train), _ROWS) * max(len(problem.learned), 1) * outputs
+    size = min(len(problem.train), limits.TREE_TRIAL_ROWS) * max(len(problem.learned), 1) * outputs
     known = problem.task in ("binary", "multiclass", "regression") and len(problem.target) == 1
-    enough = len(problem.train) >= _LEAST_ROWS and outputs <= _MOST_CLASSES and size <= _MOST
+    # Below 2,000 rows chance decides; of more than 30 million numbers trees take too long to be tried.
+    enough = len(problem.train) >= 2_000 and outputs <= 12 and size <= 30e6
     return known and enough and find_spec("lightgbm") is not None
 
 
-def _tried(trial: Trial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """What each size says of the rows of a fold, the usual one and the best of the others of more folds, in time.
+def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Predict the rows of a fold with each size, and those of more folds with the usual size and the best other one.
 
     Returns:
         The rows' targets, and size → predictions of the first of them.
@@ -147,14 +143,11 @@ def _tried(trial: Trial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Ten
 
 def _fitted(name: str, train: Rows, seconds: float) -> LGBMModel:
     own = SIZES[name].lgbm
-    model = LGBMModel("size", rounds=_ROUNDS, early_stopping_rounds=_PATIENCE, learning_rate=_RATE, **own)
+    # More rounds would only be hurried by a higher rate if time is short.
+    model = LGBMModel("size", rounds=150, early_stopping_rounds=20, learning_rate=0.1, **own)
     model.time_limit = seconds
     return model.fit(train, None, seed=0)
 
 
-def _best(scores: dict[str, float], trial: Trial) -> str:
+def _best(scores: dict[str, float], trial: QuickTrial) -> str:
     return (max if trial.metric.greater_is_better else min)(scores, key=scores.__getitem__)
-
-
-def _ignore(text: str) -> None:
-    pass

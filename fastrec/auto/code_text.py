@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_WIDTH = 120
+from fastrec._core import limits
 
 
 def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
-    """The expression that makes a value, broken into lines where it is long.
+    """Return the expression that makes a value, broken into lines if it is long.
 
     Args:
         value: anything whose ``repr`` is Python: numbers, texts, lists, generators.
@@ -22,22 +22,22 @@ def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text as one line: what ends a line, or cannot be seen, is written as an escape."""
+    """Return text as one line: line ends and invisible characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def for_docstring(text: str) -> str:
-    """Text that neither ends a docstring nor its line."""
+    """Escape text so that it ends neither a docstring nor its line."""
     return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def for_cell(text: str) -> str:
-    """Text that does not end the cell of a Markdown table."""
+    """Escape text so that it does not end the cell of a Markdown table."""
     return one_line(text).replace("|", "\\|")
 
 
 def as_code(text: str) -> str:
-    """Text as Markdown's code, whatever backticks it holds."""
+    """Return text as Markdown's code, whatever backticks it holds."""
     text = one_line(text)
     ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{ticks} {text} {ticks}" if len(ticks) > 1 else f"`{text}`"
@@ -45,7 +45,7 @@ def as_code(text: str) -> str:
 
 def _node(node: ast.expr, indent: int, used: int) -> str:
     flat = _quoted(ast.unparse(node))
-    if used + len(flat) + 1 <= _WIDTH:
+    if used + len(flat) + 1 <= limits.CODE_WIDTH:
         return flat
     if isinstance(node, ast.Call):
         parts = [("", a) for a in node.args] + [(f"{k.arg}=", k.value) for k in node.keywords]
@@ -70,17 +70,16 @@ def _block(opening: str, parts: Sequence[tuple[str, ast.expr]], closing: str, in
 
 
 def _filled(elements: Sequence[ast.expr], marks: str, indent: int) -> str:
-    """Many short values, as many on a line as fit."""
     inner, lines = " " * (indent + 4), [""]
     for text in (_quoted(ast.unparse(e)) for e in elements):
-        if lines[-1] and len(inner) + len(lines[-1]) + len(text) + 2 > _WIDTH:
+        if lines[-1] and len(inner) + len(lines[-1]) + len(text) + 2 > limits.CODE_WIDTH:
             lines.append("")
         lines[-1] += f"{' ' if lines[-1] else ''}{text},"
     return "\n".join([marks[0], *(inner + line for line in lines), " " * indent + marks[1]])
 
 
 def _quoted(text: str) -> str:
-    """Texts in double quotation marks, where that needs no escaping."""
+    """Put texts in double quotation marks, if that needs no escaping."""
     if '"' in text or "\\" in text or '"' in text:
         return text
     return text.replace("'", '"')

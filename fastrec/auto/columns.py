@@ -12,11 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec.competition.reading import COMMA_TEXT, LETTERS, NUMBER_TEXT
 
 Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
 
-_SAMPLE = 20_000  # distinct texts that are looked at
 _ID_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|index|row|rownum|rowid|rowname)s?\d*$|(Id|ID)$|^Unnamed|^__index_level_|^rownames$",
     re.I,
@@ -35,9 +35,6 @@ _DATE_FORMS = (
 _SEPARATORS = ("|", ";", ",", " ")
 _LONG = r"\d{16,}"  # so many digits in one are an id
 _COMMA_DECIMALS = re.compile(r",(?:\d{1,2}|\d{4,})(?:\D|$)|\.\d{3},|(?:^|\D)0,\d")  # no comma between thousands is so
-_KEY_REPEATS, _KEY_DISTINCT = 5.0, 20_000  # a number may be a key: rows a value, values
-_FEW = 30  # whole numbers of so few values are looked at as categories too
-_PARSED = 0.98  # of the values have to be what the column is taken for
 
 
 @dataclass
@@ -72,7 +69,7 @@ class ColumnInfo:
 
 
 def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = None) -> list[ColumnInfo]:
-    """What each column of the training rows is.
+    """Find out what each column of the training rows is.
 
     Args:
         table: the training rows.
@@ -138,15 +135,16 @@ def _look_at_numbers(name: str, column: pa.ChunkedArray, distinct: int, missing:
     if whole and _TIME_NAME.search(name) and low >= 19_000_101 and high <= 21_001_231 and _are_times(column, "%Y%m%d"):
         why = "dates written as whole numbers"
         return ColumnInfo(name, "time", distinct, missing, why, form="%Y%m%d", parse=True)
-    key = whole and 2 < distinct <= _KEY_DISTINCT and filled / distinct >= _KEY_REPEATS
-    if whole and _ID_NAME.search(name) and distinct > _FEW and key:
+    # A number may be a key if each value has five rows or more.
+    key = whole and 2 < distinct <= 20_000 and filled / distinct >= 5.0
+    if whole and _ID_NAME.search(name) and distinct > 30 and key:
         return ColumnInfo(name, "category", distinct, missing, "numbers that name something", whole=True, key=True)
     return ColumnInfo(name, "number", distinct, missing, "numbers", whole=whole, key=key)
 
 
 def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: float, n: int) -> ColumnInfo:
     values = pc.unique(column).drop_null()
-    values = values.slice(0, _SAMPLE).cast(pa.string())
+    values = values.slice(0, limits.SNIFFED_TEXTS).cast(pa.string())
     texts = pd.Series(values.to_pandas(), dtype="object").str.strip()
     texts = texts[texts != ""]
     filled = n * (1 - missing)
@@ -158,7 +156,7 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
     if (
         written
-        and texts.str.fullmatch(NUMBER_TEXT).mean() >= _PARSED
+        and texts.str.fullmatch(NUMBER_TEXT).mean() >= limits.PARSED_SHARE
         and texts.str.contains(r"\d").all()
         and distinct > 2
     ):
@@ -184,7 +182,7 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
 
 
 def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
-    """What a column of text is where that is numbers; None: it is something else.
+    """Describe a column of numbers in text; None: it has none.
 
     Args:
         name: the column.
@@ -197,20 +195,23 @@ def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
 
 
 def _same_letters(texts: pd.Series) -> bool:
-    """Whether each text is the same few letters and a number."""
+    """Return whether each text is the same few letters and a number."""
     found = texts.str.extract(f"^({LETTERS})", expand=False)
     return bool(found.notna().all() and found.nunique() == 1)
 
 
 def _has_decimal_commas(texts: pd.Series) -> bool:
-    some = texts.str.fullmatch(COMMA_TEXT).mean() >= _PARSED
+    some = texts.str.fullmatch(COMMA_TEXT).mean() >= limits.PARSED_SHARE
     return bool(some and texts.str.contains(r"\d").all() and texts.str.contains(_COMMA_DECIMALS).any())
 
 
 def _time_form(name: str, texts: pd.Series) -> str | None:
-    """The format of times in text; '' where they are none. (None: ISO 8601.)"""
+    """Return the format of times in text, None for ISO 8601; '': they are no times."""
     some = texts.iloc[:2_000]
-    if not some.str.contains(r"\d").mean() >= _PARSED or not some.str.contains(r"[-/.:, ]").mean() >= _PARSED:
+    if (
+        not some.str.contains(r"\d").mean() >= limits.PARSED_SHARE
+        or not some.str.contains(r"[-/.:, ]").mean() >= limits.PARSED_SHARE
+    ):
         return ""
     for form in _DATE_FORMS:
         if form == "%Y%m%d":
@@ -222,15 +223,17 @@ def _time_form(name: str, texts: pd.Series) -> str | None:
 
 def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
     if not isinstance(values, pd.Series):
-        values = pd.Series(pc.unique(values).drop_null().slice(0, _SAMPLE).cast(pa.int64()).to_pandas()).astype(str)
+        values = pd.Series(
+            pc.unique(values).drop_null().slice(0, limits.SNIFFED_TEXTS).cast(pa.int64()).to_pandas()
+        ).astype(str)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = pd.to_datetime(values, format=form or "ISO8601", errors="coerce", utc=True)
-    return bool(made.notna().mean() >= _PARSED)
+    return bool(made.notna().mean() >= limits.PARSED_SHARE)
 
 
 def _separator(texts: pd.Series) -> str | None:
-    """The sign between the values of lists in text: few values, which come again in other lists."""
+    """Find the separator of lists in text: few distinct values, which occur in many lists."""
     for sign in _SEPARATORS:
         held = texts.str.contains(sign, regex=False).mean()
         if held < (0.3 if sign in "|;" else 0.5):
@@ -247,7 +250,7 @@ def _separator(texts: pd.Series) -> str | None:
 
 
 def _print_of(column: pa.ChunkedArray) -> tuple[object, ...]:
-    """A few values by which different columns are told apart quickly."""
+    """Return a few values that tell most different columns apart."""
     n = len(column)
     some = column.take(pa.array(sorted({min(int(i * n / 50), n - 1) for i in range(50)})))
     return (str(column.type), column.null_count, *some.to_pylist())

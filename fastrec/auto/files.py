@@ -87,7 +87,7 @@ def read_files(data: Path) -> Files:
 
 
 def _settled(table: pa.Table) -> pa.Table:
-    """A table with the types that a run gives its columns: decimals and times of day are numbers, text is in full."""
+    """Give columns the types of a run: decimals and times of day are numbers, dictionaries are decoded."""
     types = types_of(table)
     for i, name in enumerate(table.column_names):
         if pa.types.is_dictionary(table[name].type) and types.get(name) == "text":
@@ -138,7 +138,6 @@ def _stem(path: Path) -> str:
 
 
 def _is_prose(path: Path) -> bool:
-    """Whether a text file is something else than a table."""
     try:
         form = sniff(path)
         return len(read_file(path, form=form).column_names) < 2
@@ -171,7 +170,7 @@ def _train_of(tables: dict[Path, pa.Table], data: Path) -> tuple[Path, str]:
 
 
 def _test_of(tables: dict[Path, pa.Table], train: Path) -> Path | None:
-    """The table with most of the training rows' columns; one whose name says so before others."""
+    """Return the table with most of the training rows' columns; one named as a test before others."""
     own = set(tables[train].column_names)
     found = []
     for p, table in tables.items():

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec.auto.columns import _ID_NAME, ColumnInfo, look_at, numbers_in_text
 from fastrec.auto.files import Files
 from fastrec.errors import DataError, FastrecError, MissingColumnError
@@ -25,18 +26,13 @@ _NAMES = re.compile(
     r"is_.*|has_.*|.*_(target|label|class|flag))$",
     re.IGNORECASE,
 )
-_FEW, _MANY = 20, 200  # different whole numbers that may be classes; different texts that may be
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
-_CANDIDATES = 2  # rows that a list of candidates has on average, at least
 _ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
-_COPIES = 0.01  # of the rows, at least, are copies of others where that is told
-_A_GROUP = 1.5  # rows that a key's values have on average, at least: a row's own number is no key
 _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
-_TOO_GOOD = 0.9995  # a column alone that tells so much of the target (AUC, |rank correlation|) is made of it
 
 
 @dataclass
-class Decision:
+class AutoDecision:
     """One thing that was decided.
 
     Args:
@@ -83,7 +79,7 @@ class Problem:
     group: str | None = None
     scale: str | None = None
     positive: Any = None
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[AutoDecision] = field(default_factory=list)
 
     @property
     def train(self) -> pa.Table:
@@ -100,13 +96,14 @@ class Problem:
     def keys(self) -> list[str]:
         """Columns whose values come again and name what a row is of: a user, a patient."""
         told = [n for n, why in self.drop.items() if why.startswith(_ALONE)]
-        most = len(self.train) / _A_GROUP
+        # A key has 1.5 rows a value or more: a row's own number is no key.
+        most = len(self.train) / 1.5
         known = [c for c in self.columns if c.kind == "category" or (c.kind == "number" and c.whole)]
-        known = [c for c in known if _FEW <= c.distinct <= most and c.name not in self.ids]
+        known = [c for c in known if limits.FEW_CLASSES <= c.distinct <= most and c.name not in self.ids]
         return [c.name for c in known if _ID_NAME.search(c.name) or (c.key and c.name in told)]
 
     def kinds(self, *kinds: str) -> list[ColumnInfo]:
-        """The learned columns of some kinds."""
+        """Return the learned columns of some kinds."""
         return [c for c in self.learned if c.kind in kinds]
 
 
@@ -131,7 +128,7 @@ def understand(
             remedy="Write one with task = 'ranking', list_column, item and label, as 'A ranking of your own' in the "
             "docs (competitions) shows, and run it by fastrec run",
         )
-    decisions = [Decision(r, n, files.why[r]) for r, n in files.names.items()]
+    decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
     _amounts_in_text(files, names)
     known = _with_known_target(files, names)
@@ -141,17 +138,17 @@ def understand(
     if by_sample is not None:
         metric = by_sample
         why = "the sample submission holds classes, not probabilities"
-        decisions.append(Decision("metric", metric, why, sure=False))
+        decisions.append(AutoDecision("metric", metric, why, sure=False))
     elif metric is None:
         metric = default_metric(found_task)
         others = ", ".join(n for n in metrics_for(found_task) if n != metric)
-        decisions.append(Decision("metric", metric, f"the usual one; others are {others}", sure=False))
+        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
     elif found_task not in get_metric(metric).tasks:
         raise DataError(
             f"{metric} is no metric of a {found_task} task", remedy=f"Use {', '.join(metrics_for(found_task))}"
         )
     else:
-        decisions.append(Decision("metric", metric, "as was asked for"))
+        decisions.append(AutoDecision("metric", metric, "as was asked for"))
     mixed = [n for n in files.reading.texts if n not in names]  # text in one of train and test
     columns = look_at(known, names, files.tables["test"].select(mixed) if mixed else None)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions)
@@ -169,7 +166,7 @@ def understand(
     return made
 
 
-def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], Decision]:
+def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], AutoDecision]:
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
@@ -179,7 +176,7 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
                 f"there is no such column; there are {', '.join(train.column_names[:20])}",
                 file=files.folder / files.names["train"], column=absent, remedy="Check the spelling of the target",
             )  # fmt: skip
-        return names, Decision("target", names if len(names) > 1 else names[0], "as was asked for")
+        return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
     only = [n for n in own if test is not None and n not in test.column_names]
@@ -187,25 +184,27 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
         [n for n in sample.column_names if n in own and (test is None or n not in test.column_names)] if sample else []
     )
     if values:
-        return values, Decision(
+        return values, AutoDecision(
             "target", values if len(values) > 1 else values[0], "the column that the sample submission wants"
         )
     if len(only) == 1:
-        return only, Decision("target", only[0], "the one column that the test rows lack")
+        return only, AutoDecision("target", only[0], "the one column that the test rows lack")
     named = [n for n in (only or own) if _NAMES.match(n)]
     if named:
         best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
-        return [best], Decision("target", best, "its name says so", sure=False)
+        return [best], AutoDecision("target", best, "its name says so", sure=False)
     if only:
-        return [only[-1]], Decision(
+        return [only[-1]], AutoDecision(
             "target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False
         )
-    return [own[-1]], Decision("target", own[-1], "the last column: nothing else says which it is", sure=False)
+    return [own[-1]], AutoDecision("target", own[-1], "the last column: nothing else says which it is", sure=False)
 
 
 def _amounts_in_text(files: Files, names: list[str]) -> None:
-    """Targets that are numbers with signs around them are amounts."""
-    found = [c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > _FEW]
+    """Read targets that are numbers with signs around them as amounts."""
+    found = [
+        c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > limits.FEW_CLASSES
+    ]
     if found:
         reading = files.reading
         reading.numbers = [*reading.numbers, *(c.name for c in found)]
@@ -214,7 +213,7 @@ def _amounts_in_text(files: Files, names: list[str]) -> None:
 
 
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
-    """The training rows whose target is known; the others become test rows where there are none."""
+    """Return the training rows whose target is known."""
     train = files.tables["train"]
     known = pc.is_valid(train[names[0]])
     for n in names[1:]:
@@ -226,7 +225,7 @@ def _with_known_target(files: Files, names: list[str]) -> pa.Table:
 
 def _task(
     files: Files, names: list[str], known: pa.Table, asked: Task | None, metric: str | None
-) -> tuple[Task, Decision]:
+) -> tuple[Task, AutoDecision]:
     columns = [known[n] for n in names]
     for n, c in zip(names, columns, strict=True):
         if pa.types.is_nested(c.type):
@@ -242,57 +241,58 @@ def _task(
                 f"the target is of type {columns[odd].type}, and a regression learns numbers", column=names[odd],
                 remedy="Make it a number, such as days since a date, or ask for another task",
             )  # fmt: skip
-        return asked, Decision("task", asked, "as was asked for")
+        return asked, AutoDecision("task", asked, "as was asked for")
     if len(names) > 1:
         flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
         task: Task = "multilabel" if flags else "regression"
-        return task, Decision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
+        return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
     column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
     if metric is not None:
         fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
-        may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= _MANY, "regression": numbers[0]}
+        may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= limits.MANY_CLASSES, "regression": numbers[0]}
         fits = [t for t in fits if may_be[t]]
         if len(fits) == 1:
-            return fits[0], Decision("task", fits[0], f"what {metric} scores")
+            return fits[0], AutoDecision("task", fits[0], f"what {metric} scores")
     if distinct < 2:
         raise DataError(
             "the target has one value only: there is nothing to learn", column=names[0], remedy="Name another"
         )
     if distinct == 2:
-        return "binary", Decision("task", "binary", f"{names[0]} has two values")
+        return "binary", AutoDecision("task", "binary", f"{names[0]} has two values")
     if not numbers[0]:
-        if pa.types.is_temporal(column.type) or distinct > max(_MANY, 0.2 * len(column)):
+        if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
             raise DataError(
                 f"the target has {distinct} different values and is no number", column=names[0],
                 remedy="Name another target",
             )  # fmt: skip
-        return "multiclass", Decision("task", "multiclass", f"{names[0]} has {distinct} texts")
+        return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
     if sample is not None and _has_classes(sample, pc.unique(column).to_pylist()):
-        return "multiclass", Decision("task", "multiclass", "the sample submission has a column for each class")
+        return "multiclass", AutoDecision("task", "multiclass", "the sample submission has a column for each class")
     values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
-    if (values == np.floor(values)).all() and distinct <= _FEW and len(values) >= 5 * distinct:
+    if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
         steps = np.diff(np.unique(values))
         if (steps == 1).all():
             why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
-            return "multiclass", Decision("task", "multiclass", why, sure=False)
-    return "regression", Decision("task", "regression", f"{names[0]} has {distinct} different numbers")
+            return "multiclass", AutoDecision("task", "multiclass", why, sure=False)
+    return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
 
 
 def _one_in_each(known: pa.Table, made: Problem) -> str | None:
-    """The column of lists of which one row each has the rarer class: candidates, one of which was chosen."""
+    """Find a column of lists in which one row each has the rarer class: one candidate of each was chosen."""
     if made.task != "binary" or len(made.target) > 1:
         return None
     counts = pc.value_counts(known[made.target[0]]).to_pylist()
     rarer = min(counts, key=lambda c: c["counts"])
     chosen = known.filter(pc.equal(known[made.target[0]], pa.scalar(rarer["values"], known[made.target[0]].type)))
-    most = len(known) / _CANDIDATES
-    found = [c for c in made.columns if len(chosen) == c.distinct <= most and c.distinct > _FEW]
+    # A list has two candidates or more on average.
+    most = len(known) / 2
+    found = [c for c in made.columns if len(chosen) == c.distinct <= most and c.distinct > limits.FEW_CLASSES]
     return next((c.name for c in found if pc.count_distinct(chosen[c.name]).as_py() == c.distinct), None)
 
 
 def _metric_by_sample(files: Files, names: list[str], known: pa.Table, task: Task) -> str | None:
-    """Accuracy, where the sample submission has several of the target's own classes in its column."""
+    """Return accuracy if the sample submission's column holds several of the target's classes."""
     sample = files.tables.get("sample")
     if sample is None or task not in ("binary", "multiclass") or names[0] not in sample.column_names:
         return None
@@ -316,7 +316,7 @@ def _classes(known: pa.Table, made: Problem) -> list[Any]:
 
 
 def _reading(made: Problem) -> None:
-    """What text is times or numbers goes into the recipe, and is seen as such from here on.
+    """Note times and numbers in text in the recipe's reading, and convert the tables by it.
 
     (What an earlier look has made of the tables stands in the recipe already.)
     """
@@ -332,7 +332,7 @@ def _reading(made: Problem) -> None:
     dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
     if dates:
         why = "read day first; month first would fit too: if so, write '%m/%d/%Y' or the like in `reading`"
-        made.decisions.append(Decision("dates", dates, why, sure=False))
+        made.decisions.append(AutoDecision("dates", dates, why, sure=False))
 
 
 def _ids(made: Problem) -> None:
@@ -345,7 +345,7 @@ def _ids(made: Problem) -> None:
     made.ids = list(dict.fromkeys([*submission, *found]))
     if made.ids:
         says = "the sample submission's" if submission else "another value in every row"
-        made.decisions.append(Decision("ids", made.ids, says))
+        made.decisions.append(AutoDecision("ids", made.ids, says))
 
 
 def _drop(made: Problem, known: pa.Table) -> None:
@@ -365,14 +365,14 @@ def _drop(made: Problem, known: pa.Table) -> None:
     if told and not made.learned:  # then they are all that there is
         made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
-        made.decisions.append(Decision("columns", told, why, sure=False))
+        made.decisions.append(AutoDecision("columns", told, why, sure=False))
     if made.drop:
         why = "nothing can be learned from them, or they tell too much"
-        made.decisions.append(Decision("drop", list(made.drop), why))
+        made.decisions.append(AutoDecision("drop", list(made.drop), why))
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
-    """Whether a column by itself gives the target away: it is made of it, and is not known when one predicts."""
+    """Return why a column alone gives the target away: it is computed from it and unknown at prediction time."""
     if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
         return None
     some = known.select([c.name, made.target[0]])
@@ -381,7 +381,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
     if len(frame) < 100:
         return None
     x, y = frame[c.name], frame[made.target[0]]
-    if c.kind == "category" or (c.whole and c.distinct <= _MANY):
+    if c.kind == "category" or (c.whole and c.distinct <= limits.MANY_CLASSES):
         if made.task == "regression":
             return None
         if frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and x.nunique() <= len(frame) / 5:
@@ -399,13 +399,13 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         return None
     return (
         f"{_ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
-        if same >= _TOO_GOOD
+        if same >= 0.9995
         else None
     )
 
 
 def _split(made: Problem, known: pa.Table) -> None:
-    """Folds as the test was cut: in order of time, by group, or at random."""
+    """Choose folds as the test was split: in order of time, by group, or at random."""
     test = made.files.tables.get("test")
     if test is None:
         notes = ["rows at random, as no test says otherwise"]
@@ -424,7 +424,7 @@ def _split(made: Problem, known: pa.Table) -> None:
         train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
         found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
     except FastrecError as error:
-        made.decisions.append(Decision("folds", "random", f"rows at random ({error.problem})", sure=False))
+        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
@@ -432,26 +432,29 @@ def _split(made: Problem, known: pa.Table) -> None:
     if found.column in made.ids:
         made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
     at_random = found.by == "random"
-    made.decisions.append(_at_random(made, known, [found.why]) if at_random else Decision("folds", found.by, found.why))
+    made.decisions.append(
+        _at_random(made, known, [found.why]) if at_random else AutoDecision("folds", found.by, found.why)
+    )
 
 
-def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> Decision:
+def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:
     share = _copies(known, made)
     if share:
         said = "is a copy of another in all columns, and of copies some are learned and others scored"
         notes = [*notes, f"{share:.3g} of the rows {said}: the score is flattered unless you remove them"]
-    return Decision("folds", "random", "; ".join(notes), sure=sure and not share)
+    return AutoDecision("folds", "random", "; ".join(notes), sure=sure and not share)
 
 
 def _copies(known: pa.Table, made: Problem) -> float:
-    """The share of rows that say again all that another one says; 0: few, or such as chance makes of few values."""
+    """Return the share of rows that copy another row; 0: few, or as many as chance gives with few values."""
     n, columns = len(known), sorted((c for c in made.learned if c.kind != "list"), key=lambda c: -c.distinct)
     rows, distinct = np.zeros(n, dtype="int64"), 0
     for name in [*(c.name for c in columns), *made.target]:
         codes, values = pd.factorize(known[name].to_pandas(), use_na_sentinel=False)
         rows, found = pd.factorize(rows * len(values) + codes)
         distinct = len(found)
-        if distinct > (1 - _COPIES) * n:
+        # Copies of less than 1 % of the rows are not reported.
+        if distinct > (1 - 0.01) * n:
             return 0.0
     return 1 - distinct / n if columns and columns[0].distinct > distinct / 2 else 0.0
 

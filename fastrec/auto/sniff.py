@@ -11,18 +11,15 @@ from pathlib import Path
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.read import CsvForm, open_text
 
-_LINES = 200
-_UNNAMED = 4  # columns whose names may be 0, 1, 2, …
 _SIGNS = (",", "\t", ";", "|")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _MARKS = ("?", "-", "--", "n/a", "missing", "unknown?", "#N/A", "#NA", "(null)", "\\N")
 _OTHER = {b"\x1f\x8b": "compressed by gzip", b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive"}  # by first bytes
 _EXCEL = re.compile(r"\"?sep=.\"?\s*$", re.IGNORECASE)  # a first line that only Excel understands
-_MARKED = 0.5  # of a column's first values, at most, may be marks of missing ones
 
 
 def sniff(path: Path) -> CsvForm:
-    """How a text file is written, judged by its first lines; columns without names become ``c0``, ``c1``, ….
+    """Judge by its first lines how a text file is written; columns without names become ``c0``, ``c1``, ….
 
     Args:
         path: a CSV file or the like.
@@ -43,7 +40,7 @@ def sniff(path: Path) -> CsvForm:
 
 
 def _first_lines(path: Path) -> list[str]:
-    """Its first lines that are not empty, whatever ends them.
+    """Read the first lines that are not empty.
 
     Raises:
         UnreadableFileError: it is no text.
@@ -58,7 +55,7 @@ def _first_lines(path: Path) -> list[str]:
             )
         file.seek(0)
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
-        found = [line for _, line in zip(range(_LINES), text, strict=False) if line.strip()]
+        found = [line for _, line in zip(range(200), text, strict=False) if line.strip()]
     if found and _EXCEL.match(found[0]):
         raise DataError(
             f"the first line is {found[0].strip()!r}, not the columns' names", file=path, row=0, remedy="Delete it"
@@ -75,7 +72,7 @@ def _rows(lines: Sequence[str], sign: str) -> list[list[str]]:
 
 
 def _separator(path: Path, lines: Sequence[str]) -> str:
-    """The sign that takes most lines apart into the same number of columns, two at least."""
+    """Find the character that splits most lines into the same number of columns, two at least."""
 
     def width(sign: str) -> tuple[bool, int]:
         counts = [len(r) for r in _rows(lines, sign)]
@@ -89,11 +86,11 @@ def _separator(path: Path, lines: Sequence[str]) -> str:
 
 
 def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line holds names: columns of numbers do not begin with a number then."""
+    """Return whether the first line holds names: then columns of numbers do not begin with a number."""
     first, others = rows[0], rows[1:]
     if not others:
         return True
-    if len(first) >= _UNNAMED and [v.strip() for v in first] in (
+    if len(first) >= 4 and [v.strip() for v in first] in (
         [str(i) for i in range(len(first))],
         [str(i + 1) for i in range(len(first))],
     ):
@@ -108,9 +105,9 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _marks(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Signs such as ``?`` that stand where a value is missing: few of a column's values, and no text of their own."""
+    """Find marks of missing values such as ``?``: a few of a column's values, and no text of their own."""
     found = set()
     for column in zip(*[r for r in rows if len(r) == len(rows[0])], strict=False):
         values = [v.strip() for v in column]
-        found |= {m for m in _MARKS if 0 < values.count(m) < _MARKED * len(values)}
+        found |= {m for m in _MARKS if 0 < values.count(m) < 0.5 * len(values)}
     return sorted(found)

@@ -1,4 +1,4 @@
-"""``Trial``: a quick model on some of the training rows, with and without features."""
+"""``QuickTrial``: a quick model on some of the training rows, with and without features."""
 
 from __future__ import annotations
 
@@ -20,15 +20,8 @@ from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
 
-_ROWS = 50_000  # that a trial is made on
-_FOLDS = 3
-_FITS = 24  # fits that the time for trials is shared among: a few more than there are
-_HURRIED = 0.9  # of its time that a trial's model has used: it was stopped by it
-_CLASSES = 10  # of a multiclass target, at most, whose means are made
-_WORTH = 1.0  # standard errors that a gain must be above 0
 
-
-class Trial:
+class QuickTrial:
     """A quick model on some of the training rows, with and without features.
 
     Args:
@@ -40,7 +33,7 @@ class Trial:
     """
 
     def __init__(
-        self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = _ROWS, n_folds: int = _FOLDS
+        self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
     ) -> None:
         self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
         self.hurried = False
@@ -60,7 +53,7 @@ class Trial:
         self._score: tuple[torch.Tensor, float] | None = None
 
     def _cut(self) -> Folds:
-        """Folds in the manner of the run's: whole groups, blocks of time, or rows at random."""
+        """Return folds like the run's: whole groups, blocks of time, or rows at random."""
         problem = self.problem
         if problem.group is not None and problem.group in self.table:
             return Folds.group(self.table, problem.group, self.n_folds)
@@ -81,10 +74,10 @@ class Trial:
         if self.problem.task == "binary":
             one = self.problem.classes[-1]
             return {} if one in (1, True) and self.problem.classes[0] in (0, False) else {"classes": [one]}
-        return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= _CLASSES else None
+        return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= 10 else None
 
     def told_by(self, c: ColumnInfo) -> float:
-        """The share of the target's variance between a column's values, less what chance gives (adjusted η²)."""
+        """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
         column = self.table[c.name]
         codes = column.coded().codes.cpu().numpy() if c.kind == "category" or c.key else _binned(column)
         y = self.label.double().numpy()
@@ -98,7 +91,7 @@ class Trial:
         return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
 
     def family(self, name: str, features: list[Feature]) -> Family:
-        """Features tried: kept where the score is better by more than its error; they are then part of the base."""
+        """Try features; if they improve the score by more than its error, they are kept and join the base."""
         if self._score is None:
             self._score = self._cross_fitted(self.base)
         before, _ = self._score
@@ -110,7 +103,7 @@ class Trial:
         return Family(name, features, gain, error, kept)
 
     def gain(self, label: torch.Tensor | None, after: torch.Tensor, before: torch.Tensor) -> tuple[float, float]:
-        """By how much predictions are better than others of the same rows, and the standard error of that."""
+        """Return the gain of predictions over others of the same rows, and its standard error."""
         seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0)
         apart = seen.difference("after", "before")
         sign = 1.0 if self.metric.greater_is_better else -1.0
@@ -118,7 +111,7 @@ class Trial:
         return gain, (apart.high - apart.low) / 3.92
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
-        """The rows outside and inside of each fold, with the features."""
+        """Iterate over the rows outside and inside of each fold, with the features."""
         return self._parts(self.base)
 
     def _rows(self, table: Table, made: Sequence[str]) -> Rows:
@@ -127,7 +120,6 @@ class Trial:
         return Rows(table, task, cats=self.cats, conts=[*self.conts, *made], label=label, n_outputs=n)
 
     def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
-        """The rows outside and inside of each fold."""
         if not features:
             for outside, inside in self.folds:
                 yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
@@ -141,10 +133,12 @@ class Trial:
         oof: torch.Tensor | None = None
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
             model = _judge()
-            model.time_limit = self.seconds / _FITS
+            # The time is shared by 24 fits, a few more than there are.
+            model.time_limit = self.seconds / 24
             began = time.monotonic()
             model.fit(train, None, seed=0)
-            self.hurried |= time.monotonic() - began > _HURRIED * model.time_limit
+            # A model that used nine tenths of its time was stopped by it.
+            self.hurried |= time.monotonic() - began > 0.9 * model.time_limit
             said = model.predict(valid)
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
@@ -153,13 +147,13 @@ class Trial:
         return oof, self.metric(self.rows.label, oof)
 
 
-def is_worth(gain: float, error: float, times: float = _WORTH) -> bool:
-    """Whether a gain is more than chance may give: above so many of its standard errors."""
+def is_worth(gain: float, error: float, times: float = 1.0) -> bool:
+    """Return whether a gain exceeds so many of its standard errors."""
     return gain > 0 and gain > times * error
 
 
 def _judge() -> Estimator:
-    """A model that learns all that it can from what it is given: of a weak one every encoding looks like a gain."""
+    """Return a model that learns all it can: with a weak one every encoding looks like a gain."""
     if find_spec("lightgbm") is not None:
         return LGBMModel("judge", rounds=800, learning_rate=0.1, early_stopping_rounds=30)
     return XGBModel("judge", rounds=800, eta=0.1, early_stopping_rounds=30)

@@ -16,6 +16,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec.auto.choose_features import choose_features
 from fastrec.auto.choose_models import choose_models, own_columns
@@ -23,7 +24,7 @@ from fastrec.auto.choose_trees import choose_trees
 from fastrec.auto.chosen import Chosen, Family
 from fastrec.auto.code_text import as_code, for_cell, for_docstring, laid_out, one_line
 from fastrec.auto.files import read_files
-from fastrec.auto.problem import Decision, Problem, understand
+from fastrec.auto.problem import AutoDecision, Problem, understand
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
@@ -34,8 +35,6 @@ _PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("fastrec.auto"), keep_trailing_newline=True, undefined=jinja2.StrictUndefined
 )
 _PAGES.filters |= {"line": one_line, "doc": for_docstring, "cell": for_cell}
-_FOR_TREES = 0.3  # of the time for trials, at least
-_MANY = 60  # columns that a README lists
 Ask = Callable[[str, str], str]
 
 
@@ -54,7 +53,7 @@ class Workspace:
     chosen: Chosen
 
     @property
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[AutoDecision]:
         """What was decided, and why."""
         return self.problem.decisions
 
@@ -89,7 +88,7 @@ def new_competition(
         FastrecError: the files cannot be read, or there is nothing to predict in them.
         DataError: the folder holds something else.
     """
-    folder, say = Path(folder), say or _quiet
+    folder, say = Path(folder), say or (lambda text: None)
     _refuse_other(folder)
     files = read_files(Path(data))
     problem = understand(files, target=target, metric=metric, task=task)
@@ -98,18 +97,16 @@ def new_competition(
     for d in problem.decisions:
         say(one_line(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}"))
     began = time.monotonic()
-    chosen = choose_features(problem, seconds=(1 - _FOR_TREES) * seconds, say=say)
-    choose_trees(problem, chosen, seconds=max(_FOR_TREES * seconds, seconds - (time.monotonic() - began)), say=say)
+    chosen = choose_features(problem, seconds=(1 - limits.TREE_TRIAL_TIME) * seconds, say=say)
+    choose_trees(
+        problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (time.monotonic() - began)), say=say
+    )
     if files.side:  # what no feature is made from need not be read
         files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
     with atomic_folder(folder) as part:
         for name, text in pages(folder, problem, chosen).items():
             (part / name).write_text(text, encoding="utf-8")
     return Workspace(folder, problem, chosen)
-
-
-def _quiet(text: str) -> None:
-    pass
 
 
 def _refuse_other(folder: Path) -> None:
@@ -120,7 +117,7 @@ def _refuse_other(folder: Path) -> None:
 
 
 def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None) -> Problem:
-    """What a person may know better is asked, in the order in which one answer leads to the next."""
+    """Ask a person about unsure decisions, in the order in which answers depend on each other."""
     unsure = {d.what: d for d in problem.decisions if not d.sure}
     if "target" in unsure:
         said = ask(f"Which column is to be predicted? ({unsure['target'].why})", problem.target[0])
@@ -146,7 +143,7 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
             if said in columns:
                 setattr(problem, which, said)
                 problem.decisions = [d for d in problem.decisions if d.what != "folds"]
-                problem.decisions.append(Decision("folds", which, f"by {said}, as was said"))
+                problem.decisions.append(AutoDecision("folds", which, f"by {said}, as was said"))
     return problem
 
 
@@ -154,7 +151,7 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
 
 
 def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
-    """The files of a workspace: name → text."""
+    """Return the files of a workspace: name → text."""
     name = folder.name
     about = {
         "title": name,
@@ -176,7 +173,7 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     readme = _PAGES.get_template("README.md.jinja").render(
         **about,
         decisions=[_cell(d) for d in problem.decisions],
-        columns=columns[:_MANY],
+        columns=columns[:60],
         families=tried,
         trial_rows=f"{chosen.rows:,}",
         trial_metric=chosen.metric,
@@ -184,13 +181,13 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": _notebook(name, about), "__init__.py": ""}
 
 
-def _cell(d: Decision) -> Decision:
+def _cell(d: AutoDecision) -> AutoDecision:
     value = (
         ", ".join(map(str, d.value[:12])) + (" …" if len(d.value) > 12 else "")
         if isinstance(d.value, list)
         else d.value
     )
-    return Decision(d.what, str(value), d.why, d.sure)
+    return AutoDecision(d.what, str(value), d.why, d.sure)
 
 
 def _shown(folder: Path) -> str:
@@ -243,7 +240,7 @@ def _has_reading(reading: Reading) -> bool:
 
 
 def _attributes(name: str, problem: Problem) -> list[str]:
-    """The recipe's attributes, each with its reason."""
+    """Return the recipe's attributes, each with its reason."""
     why = {d.what: d for d in problem.decisions}
     made = [f"name = {laid_out(name, 4)}"]
 
@@ -289,14 +286,14 @@ def _attributes(name: str, problem: Problem) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A number, or a length of time in pandas' words: a recipe imports nothing that writes one otherwise."""
+    """Return a number, or a duration in pandas' words, for which a recipe needs no import."""
     if isinstance(value, np.timedelta64 | timedelta):
         return str(pd.Timedelta(value)).removesuffix(" 00:00:00")
     return value.item() if hasattr(value, "item") else value
 
 
 def _categories(problem: Problem) -> str:
-    """The categories, where they are others than texts and flags."""
+    """Return the categories, if they are others than texts and flags."""
     named = problem.kinds("category")
     if not any(c.whole for c in named):
         return ""

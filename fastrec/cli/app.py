@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import signal
@@ -54,8 +55,6 @@ _Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in
 _Resume = Annotated[
     bool, typer.Option(help="Go on from what an interrupted run has finished, and keep this one's parts beside it.")
 ]
-
-
 _Minutes = Annotated[
     float | None,
     typer.Option(min=0.05, help="Wall time for all: the recipe's first models first, each in its share of the time."),
@@ -63,8 +62,6 @@ _Minutes = Annotated[
 _Ranks = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that train each net together; on GPUs one each.")
 ]
-
-
 _Scheduler = Annotated[
     str | None,
     typer.Option(
@@ -103,7 +100,7 @@ def run(
 
 
 def main() -> None:
-    """The ``fastrec`` command."""
+    """Run the ``fastrec`` command."""
     owns_process()
     app()
 
@@ -116,23 +113,16 @@ def script(recipe: type[Competition]) -> None:
     """
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
-    @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write submission and report.")
-    def run_recipe(
-        data: _Data,
-        out: _Out,
-        device: _Device = "auto",
-        rows: _Rows = None,
-        seed: _Seed = 0,
-        bs: _Bs = None,
-        resume: _Resume = True,
-        minutes: _Minutes = None,
-        ranks: _Ranks = 1,
-        scheduler: _Scheduler = None,
-    ) -> None:
-        options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
-        options |= {"ranks": ranks, "scheduler": scheduler}
-        _run(recipe, data, out, **options)
+    def run_recipe(**options: Any) -> None:
+        _run(recipe, **options)
 
+    # Its options are those of `run`, the competition aside: Typer reads them from signature and annotations.
+    signature = inspect.signature(run, eval_str=True)
+    options = [p for p in signature.parameters.values() if p.name != "competition"]
+    run_recipe.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    run_recipe.__annotations__ = {p.name: p.annotation for p in options}
+    what = f"{recipe.name}: make features, train the models and the stack, write submission and report."
+    alone.command(help=what)(run_recipe)
     owns_process()
     alone()
 
@@ -156,7 +146,8 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
             loaded = recipe()
             kept.append(bool(options.get("resume")) and library.keeps_parts(loaded))
             made = library.run_competition(loaded, data, out, stages=stages, command=command, **options)
-        Console().print(leaderboard_table(made))
+        console = Console()
+        console.print(leaderboard_table(made, width=console.width))
         typer.echo(f"submission {made / 'submission.csv'}")
         typer.echo(f"report {made / 'report.html'}")
 
@@ -246,7 +237,7 @@ def score(
 def _score_values(
     submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
-    """The score of lines with a value each: metric and target are the recipe's, or the run's."""
+    """Score lines with a value each; metric and target are the recipe's, or the run's."""
     from fastrec.competition.forms.list_form import run_around
     from fastrec.competition.forms.value_score import score_values
     from fastrec.metrics import default_metric
@@ -268,7 +259,6 @@ def _score_values(
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
-    """The form to hold a submission against."""
     from fastrec.competition.forms.list_form import form_around, form_of_run
 
     if competition is not None and run is not None:
@@ -279,7 +269,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
 
 
 def _form_of_recipe(recipe: Competition, submission: Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """The recipe's form; where it says none, the submission's own columns, of which the recipe's ids name a row."""
+    """Return the recipe's form; if it has none, the submission's own columns, of which the recipe's ids name a row."""
     from fastrec.competition.forms.value_form import ValueForm
 
     if recipe.submission is not None:
@@ -297,11 +287,12 @@ def report(run_directory: Annotated[Path, typer.Argument(help="A run directory."
         from fastrec.report.page import leaderboard_table, write_report
 
         typer.echo(f"report {write_report(run_directory)}")
-        Console().print(leaderboard_table(run_directory))
+        console = Console()
+        console.print(leaderboard_table(run_directory, width=console.width))
 
 
 def trusted(modules: list[str] | None) -> tuple[str, ...]:
-    """Modules that a user trusts; they are looked for in the current folder too."""
+    """Return modules that a user trusts; they are searched in the current folder too."""
     if modules and "" not in sys.path:
         sys.path.insert(0, "")
     return tuple(modules or ())
@@ -309,7 +300,7 @@ def trusted(modules: list[str] | None) -> tuple[str, ...]:
 
 @contextmanager
 def readable_errors(stopped: str | Callable[[], str] = "nothing was written") -> Iterator[Any]:
-    """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130.
+    """Show errors as one line (exit code 1), data warnings as lines, Ctrl-C as a word (exit code 130).
 
     SIGTERM ends as Ctrl-C does, with exit code 143: what lies in files for the time of the work is removed.
     """
@@ -347,7 +338,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _stopping_at_sigterm() -> Iterator[None]:
-    """SIGTERM raises, once, where nobody has asked for it; a second one ends the process as ever."""
+    """Raise at the first SIGTERM, unless it has another handler; a second one ends the process as ever."""
     alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -373,7 +364,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _out_of_memory(error: Exception) -> str:
-    """What ran out of memory, in one line: the innermost stage, and what the error itself says."""
+    """Say in one line what ran out of memory: the innermost stage, and the error's own text."""
     from fastrec._core.progress import STAGE_NOTE
 
     notes = [n.removeprefix(STAGE_NOTE) for n in getattr(error, "__notes__", ()) if n.startswith(STAGE_NOTE)]

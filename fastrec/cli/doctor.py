@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Column as RichColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -31,8 +32,11 @@ def doctor(device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
         about = RichTable("machine", "", title_justify="left")
         for name, said in machine(device).items():
             about.add_row(name, Text(said))
-        for table in (versions, about, _parts()):
+        parts, remedies = _parts()
+        for table in (versions, about, parts):
             console.print(table)
+        for remedy in remedies:  # outside the table, whole: it is there to be copied
+            console.print(f"  {remedy}", soft_wrap=True, markup=False, highlight=False)
         checks = self_test(device=device, stages=stages)
         tests = RichTable("self-test", "", "", "seconds")
         for check in checks:
@@ -43,7 +47,7 @@ def doctor(device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
 
 
 def _versions() -> tuple[RichTable, bool]:
-    """The packages that are needed; and whether each is new enough."""
+    """Return a table of the required packages, and whether each is new enough."""
     from fastrec._core.environment import REQUIRED, installed_version, is_older
 
     table = RichTable("package", "version", "at least", "")
@@ -58,14 +62,15 @@ def _versions() -> tuple[RichTable, bool]:
     return table, sound
 
 
-def _parts() -> RichTable:
+def _parts() -> tuple[RichTable, list[str]]:
+    """Return a table of the optional parts, and the commands that install the absent ones."""
     from fastrec._core.environment import PARTS, installed_version, is_older
 
-    table = RichTable("optional part", "gives", "", "")
+    table, remedies = RichTable(*(RichColumn(h, overflow="fold") for h in ("optional part", "gives", "", ""))), []
     for part in PARTS:
         found = {n: installed_version(n) for n in part.packages}
         lacking = [n for n, v in found.items() if v is None or is_older(v, part.packages[n])]
         there = Text(", ".join(f"{n} {v}" for n, v in found.items() if v is not None))
-        said = Text(part.install) if lacking else there
-        table.add_row(part.extra, part.gives, _ABSENT if lacking else _OK, said)
-    return table
+        remedies += [part.install] if lacking else []
+        table.add_row(part.extra, part.gives, _ABSENT if lacking else _OK, Text() if lacking else there)
+    return table, remedies

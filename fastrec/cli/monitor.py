@@ -123,7 +123,7 @@ def _over_time(
     groups: str | None,
     trust: Sequence[str],
 ) -> pd.DataFrame:
-    """The metric by period of files whose rows are in one order."""
+    """Compute the metric by period from files whose rows are in one order."""
     from fastrec.monitor.label_files import over_time_of_files
 
     if scores is None or time is None:

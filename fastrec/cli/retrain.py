@@ -74,7 +74,7 @@ def retrain(
 
 
 def _tell(made: Retrained) -> None:
-    """What came of it, the verdict last but for the version."""
+    """Print the result, the verdict last but for the version."""
     v = made.verdict
     if len(v.by_period):
         typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table as RichTable
 
+from fastrec._core.terminal_table import TableColumn, terminal_table
 from fastrec.cli.app import app, load_competition, readable_errors, trusted
 
 _Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
@@ -54,15 +54,20 @@ def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directorie
     with readable_errors():
         from fastrec.competition.runs import list_runs
 
-        table = RichTable(
-            "run", "competition", "metric", "out of fold", "95 %", "leaderboard", "features", "seconds", "git"
-        )
-        for r in list_runs(folder):
-            interval = "" if r.interval is None else f"{r.interval[0]:.5f} to {r.interval[1]:.5f}"
-            board = "" if r.leaderboard is None else f"{r.leaderboard:.5f}"
-            about = (r.name, r.competition, r.metric, f"{r.score:.5f}", interval, board)
-            table.add_row(*about, str(r.features), f"{r.seconds:.0f}", r.git_revision or "")
-        Console().print(table)
+        found = list_runs(folder)
+        console = Console()
+        columns = [
+            TableColumn("run", [r.name for r in found], fold=True),
+            TableColumn("competition", [r.competition for r in found], drop=2, fold=True),
+            TableColumn("metric", [r.metric for r in found]),
+            TableColumn("out of fold", [f"{r.score:.5f}" for r in found]),
+            TableColumn("95 %", ["{:.5f} to {:.5f}".format(*r.interval) if r.interval else "" for r in found], drop=1),
+            TableColumn("leaderboard", ["" if r.leaderboard is None else f"{r.leaderboard:.5f}" for r in found]),
+            TableColumn("features", [str(r.features) for r in found], drop=5),
+            TableColumn("seconds", [f"{r.seconds:.0f}" for r in found], drop=4),
+            TableColumn("git", [r.git_revision or "" for r in found], drop=3),
+        ]
+        console.print(terminal_table(columns, console.width))
 
 
 @app.command()
@@ -76,10 +81,14 @@ def compare(
     with readable_errors():
         from fastrec.competition.runs import compare_runs
 
-        table = RichTable("rows", "n", a.name, b.name, "difference", "95 %")
-        for c in compare_runs(a, b, model=model, by=by):
-            d = c.difference
-            table.add_row(
-                c.segment, str(c.rows), f"{c.a:.5f}", f"{c.b:.5f}", f"{d.mean:+.5f}", f"{d.low:+.5f} to {d.high:+.5f}"
-            )
-        Console().print(table)
+        found = compare_runs(a, b, model=model, by=by)
+        console = Console()
+        columns = [
+            TableColumn("rows", [c.segment for c in found], fold=True),
+            TableColumn("n", [str(c.rows) for c in found]),
+            TableColumn(a.name, [f"{c.a:.5f}" for c in found], options={"min_width": 7}),
+            TableColumn(b.name, [f"{c.b:.5f}" for c in found], options={"min_width": 7}),
+            TableColumn("difference", [f"{c.difference.mean:+.5f}" for c in found]),
+            TableColumn("95 %", [f"{c.difference.low:+.5f} to {c.difference.high:+.5f}" for c in found]),
+        ]
+        console.print(terminal_table(columns, console.width))

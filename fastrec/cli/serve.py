@@ -82,7 +82,7 @@ def serve(
 
 
 def _as_export(folder: Path) -> Path:
-    """The folder of an export; of a run the one that is made of it, beside it."""
+    """Return the folder of an export; a run is exported first, beside it."""
     if (folder / "serving.json").is_file() or not (folder / "decision.json").is_file():
         return folder
     from fastrec.serve.export import export_run
@@ -93,7 +93,7 @@ def _as_export(folder: Path) -> Path:
 
 
 def _token(file: Path | None) -> str | None:
-    """The token of a file, or of the environment."""
+    """Read the token from a file, or from the environment."""
     if file is None:
         return os.environ.get(_TOKEN) or None
     try:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from fastrec._core.terminal_table import TableColumn, terminal_table
 from fastrec.cli.app import app, readable_errors
 
 _Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
@@ -50,23 +51,21 @@ def tries(run: _Run) -> None:
             now = KeptRows(run).name
         except FastrecError:  # its parts are gone; what was tried is still to be seen
             now = None
-        table = RichTable(title=str(run))
-        for head in ("when", "file", "columns", "metric", "difference", "98 %", "verdict", "s"):
-            table.add_column(head, overflow="fold", no_wrap=head == "difference")  # no figure is cut short
-        for t in found:
-            old = "" if now in (None, t.get("rows")) else " (on an earlier run)"
-            columns = [*t.get("columns", []), *(f"- {n}" for n in t.get("dropped", []))]
-            table.add_row(
-                str(t.get("when", ""))[:16].replace("T", " "),
-                t.get("file") or "",
-                ", ".join(columns),
-                t.get("metric", ""),
-                _figure(t.get("difference")),
-                " to ".join(filter(None, [_figure(t.get("low")), _figure(t.get("high"))])),
-                t.get("verdict", "") + old,
-                f"{t.get('seconds', 0):.1f}",
-            )
-        Console().print(table)
+        old = ["" if now in (None, t.get("rows")) else " (on an earlier run)" for t in found]
+        columns = [[*t.get("columns", []), *(f"- {n}" for n in t.get("dropped", []))] for t in found]
+        ends = [filter(None, [_figure(t.get("low")), _figure(t.get("high"))]) for t in found]
+        shown = [
+            TableColumn("when", [str(t.get("when", ""))[:16].replace("T", " ") for t in found], drop=2),
+            TableColumn("file", [t.get("file") or "" for t in found], fold=True),
+            TableColumn("columns", [", ".join(names) for names in columns], fold=True),
+            TableColumn("metric", [t.get("metric", "") for t in found], drop=3),
+            TableColumn("difference", [_figure(t.get("difference")) for t in found]),
+            TableColumn("98 %", [" to ".join(e) for e in ends], drop=1),
+            TableColumn("verdict", [t.get("verdict", "") + o for t, o in zip(found, old, strict=True)], fold=True),
+            TableColumn("s", [f"{t.get('seconds', 0):.1f}" for t in found], drop=4),
+        ]
+        console = Console()
+        console.print(terminal_table(shown, console.width, title=str(run)))
 
 
 @app.command()

@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from fastrec._core import limits
 from fastrec.cli.app import app, readable_errors
-
-_SHOWN = 10  # trials
 
 
 @app.command()
@@ -32,7 +31,7 @@ def tune(
         found = tune_run(run, minutes=minutes, model=model, data=data, device=device, stages=stages)
         table = RichTable("trial", "score", "folds", "settings", title=f"{found.model} of {run}: {found.metric}")
         whole = [t for t in found.trials if not t.pruned]
-        for trial in [*whole[:_SHOWN], *(t for t in whole[_SHOWN:] if t.number is None)]:
+        for trial in [*whole[: limits.SHOWN_TRIALS], *(t for t in whole[limits.SHOWN_TRIALS :] if t.number is None)]:
             number = "the run's" if trial.number is None else str(trial.number)
             settings = ", ".join(f"{n} {v:g}" for n, v in trial.settings.items())
             table.add_row(number, f"{trial.score:.5f}", str(trial.folds), settings or "its own")

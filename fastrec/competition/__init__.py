@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from fastrec.competition.recipe import Competition
     from fastrec.competition.run import run_competition
     from fastrec.competition.runs import compare_runs, list_runs
-    from fastrec.competition.streamed.clicks import StreamedCompetition, StreamedNet
-    from fastrec.competition.streamed.lists import StreamedRanking
+    from fastrec.competition.streamed.recipe import StreamedCompetition, StreamedNet, StreamedRanking
 
 __all__ = [
     "RECSYS2019",
@@ -99,9 +98,9 @@ __getattr__ = lazily(
         "EventsBefore": "events_before",
         "Competition": "recipe",
         "NextItemCompetition": "next_items.recipe",
-        "StreamedCompetition": "streamed.clicks",
-        "StreamedNet": "streamed.clicks",
-        "StreamedRanking": "streamed.lists",
+        "StreamedCompetition": "streamed.recipe",
+        "StreamedNet": "streamed.recipe",
+        "StreamedRanking": "streamed.recipe",
         "ObjectiveCompetition": "objectives",
         "ObjectiveData": "objectives",
         "NextItemForm": "forms.next_item_form",

@@ -29,7 +29,6 @@ MINUTES: float | None = None
 PACKAGES: set[str] = set()
 MODULES: dict[str, str] = {}
 # fastrec script: what follows is copied
-_OVER = 1.1  # of the minutes: then the process ends, whatever it is doing
 
 
 class _Inlined(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -54,7 +53,6 @@ class _Inlined(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _place(name: str) -> str:
-    """Where tracebacks say that a module is."""
     return f"submit.py:{name}"
 
 
@@ -110,7 +108,8 @@ def _end_at(began: float, minutes: float, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(3)
 
-    left = began + 60 * minutes * _OVER - time.monotonic()
+    # A tenth above the minutes the process ends, whatever it is doing.
+    left = began + 60 * minutes * 1.1 - time.monotonic()
     timer = threading.Timer(max(left, 0.0), end)
     timer.daemon = True
     timer.start()
@@ -144,7 +143,7 @@ def _submit(options: argparse.Namespace, folder: Path, began: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Input folder → submission."""
+    """Turn an input folder into a submission."""
     began = time.monotonic()
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description="Train on a folder of files and write the submission, offline.")

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import OutOfTimeError
-from fastrec.estimators import Estimator
-from fastrec.stacking.choose import rows_of_a_blend
-from fastrec.validate import Rows
 
-_END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
-_END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
-_PER_MILLION = 13.0  # seconds of the end for a million predictions that a stack's blends learn from
-_PER_FURTHER_MILLION = 2.0  # for a million of rows that they do not learn from
-_SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
-_FEWEST = 500  # rows by which a permutation says something
-_BEYOND = 1.25  # a share ends so late at most, where what is not learning takes longer than it
-_LEAST = 0.5  # seconds below which no model is begun
+if TYPE_CHECKING:
+    from fastrec.estimators import Estimator
+    from fastrec.validate import Rows
 
 
 class Budget:
@@ -45,7 +39,7 @@ class Budget:
         self.minutes, self.clock = minutes, clock
         self.began = clock() if began is None else began
         self.left_out: dict[str, str] = {}
-        self._end = _END * minutes * 60
+        self._end = limits.END_SHARE * minutes * 60
         self._refits: dict[str, float] = {}  # model → what is set aside for its model of all rows
 
     @property
@@ -58,7 +52,7 @@ class Budget:
         self._refits[model.name] = seconds
 
     def refit(self, models: Sequence[Estimator]) -> float:
-        """Seconds that the first of the models that are left may take to learn from all rows.
+        """Return the seconds that the first of the remaining models may learn from all rows.
 
         Raises:
             OutOfTimeError: less than it took in the folds; of a model that keeps a limit, less than half of that.
@@ -67,7 +61,7 @@ class Budget:
         took = self._refits.get(model.name, 0.0)
         seconds = took + self.share(models)
         self._refits.pop(model.name, None)
-        if seconds < max(took / 2 if model.keeps_time else took, _LEAST):
+        if seconds < max(took / 2 if model.keeps_time else took, limits.LEAST_FIT_SECONDS):
             raise OutOfTimeError(
                 f"{model.name}: all rows would take {took:.0f} s, and {max(seconds, 0):.0f} s are left for it"
             )
@@ -81,15 +75,17 @@ class Budget:
             outputs: numbers in a prediction.
             models: base models.
         """
+        from fastrec.stacking.choose import rows_of_a_blend  # imports all estimators
+
         whole = self.minutes * 60
         learned = min(rows, rows_of_a_blend(outputs))
-        seconds = _PER_MILLION * learned + _PER_FURTHER_MILLION * (rows - learned)
+        seconds = limits.END_SECONDS_PER_MILLION * learned + limits.END_SECONDS_PER_FURTHER_MILLION * (rows - learned)
         stack = seconds * outputs * models / 1e6
-        wanted = max(_END * whole, _END_AT_LEAST, stack)
-        self._end = min(wanted, _END_AT_MOST * whole)
+        wanted = max(limits.END_SHARE * whole, 3.0, stack)
+        self._end = min(wanted, 0.3 * whole)
 
     def share(self, left_models: Sequence[Estimator]) -> float:
-        """Seconds for all folds of the first of the models that are left.
+        """Return the seconds for all folds of the first of the remaining models.
 
         The second is to get two thirds of it, the third half, the fourth two fifths. A strong model that has learned
         all it can is worth more than several that have not.
@@ -99,7 +95,7 @@ class Budget:
     def begin(
         self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool, beside: float = 0.0
     ) -> float | None:
-        """Seconds that the model's next fit may take.
+        """Return the seconds that the model's next fit may take.
 
         Args:
             model: the model.
@@ -118,17 +114,18 @@ class Budget:
         """
         left = ends - self.clock()
         each = left / (folds - fold)
-        if each < _LEAST and fold == 0 and not needed:
+        if each < limits.LEAST_FIT_SECONDS and fold == 0 and not needed:
             raise OutOfTimeError(f"{model.name}: {max(left, 0):.0f} s are left for {folds} folds")
-        if model.keeps_time and not needed and beside * (folds - fold) > _BEYOND * left:
+        # What is not learning may exceed the share by a quarter.
+        if model.keeps_time and not needed and beside * (folds - fold) > 1.25 * left:
             raise OutOfTimeError(
                 f"{model.name}: a fold takes {beside:.0f} s beside its learning, and {max(left, 0):.0f} s are left for "
                 f"{folds - fold} more"
             )
-        return max(min(each * _SPARE, each - beside), _LEAST) if model.keeps_time else None
+        return max(min(each * limits.FIT_SHARE, each - beside), limits.LEAST_FIT_SECONDS) if model.keeps_time else None
 
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
-        """How many rows can be predicted once for every column in half of the time that is left, 10,000 at most.
+        """Return how many rows can be predicted for every column in half of the remaining time, 10,000 at most.
 
         Args:
             rows: the rows.
@@ -143,7 +140,8 @@ class Budget:
         each = (self.clock() - began) / max(len(part), 1)
         seconds = (self.began + self.minutes * 60 - self.clock()) / 2
         fit = int(seconds / max(each * len(rows.names), 1e-12))
-        return min(fit, 10_000) if fit >= _FEWEST else 0
+        # With fewer than 500 rows a permutation says nothing.
+        return min(fit, 10_000) if fit >= 500 else 0
 
     def check(self, model: Estimator, *, took: float, fold: int, folds: int, needed: bool) -> None:
         """Stop a model that keeps no limit of its own and would not be done in time.

@@ -18,7 +18,7 @@ _INDEX = "__index_level_"  # so begin the columns of Parquet files in which pand
 def choose_columns(
     recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The categories and the numbers that models see.
+    """Choose the categories and the numbers that models see.
 
     Args:
         recipe: says them, or that its files' own columns are to be taken.
@@ -44,7 +44,7 @@ def choose_columns(
 
 
 def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
-    """Categories and numbers among the columns that training and test rows share."""
+    """Return categories and numbers among the columns that training and test rows share."""
     apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     cats, conts = [], []
     for name in found.train.names:
@@ -59,7 +59,7 @@ def _own_columns(recipe: Competition, found: CompetitionData, target: Target | N
 
 
 def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
-    """Columns that the recipe names for something else than to be learned from."""
+    """Return the columns that the recipe uses for something else than learning."""
     if target is not None:
         return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
     session = None if recipe.events is None else recipe.events.session
@@ -70,7 +70,7 @@ def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
 def not_learned_from(
     recipe: Competition, found: CompetitionData, target: Target | None, used: Collection[str]
 ) -> list[str]:
-    """The training rows' columns that models see nothing of, those left out that the recipe has another use for.
+    """Return the training rows' unused columns, except those that the recipe has another use for.
 
     Args:
         recipe, found, target: as for ``choose_columns``.

@@ -53,7 +53,7 @@ class CompetitionData:
 
 
 def _alike(table: Table, types: Mapping[str, str]) -> Table:
-    """A table with the types that its rows share with others', where values of its own can be values of these."""
+    """Give columns the types that train and test share, if their values fit."""
     own = types_of(table)
     fits = [n for n, t in types.items() if own.get(n, t) == t or {own[n], t} <= _ALIKE or own[n][:4] == t[:4] == "time"]
     return as_types(table, types, fits)

@@ -20,7 +20,7 @@ _TRUTHS = ("ground_truth", "truth", "solution")
 
 
 def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
-    """The tables of a folder by name (without its ending), in order of their names.
+    """Map the tables of a folder by name (without its ending), in order of their names.
 
     Args:
         folder: the folder.
@@ -51,7 +51,7 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
 
 
 def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | None:
-    """The file that says the truth of the test rows; None where there is none, or no folder."""
+    """Return the file with the truth of the test rows; None: there is none."""
     files = table_files(folder, roles) if folder.is_dir() else {}
     return next((files[n] for n in _TRUTHS if n in files), None)
 
@@ -59,7 +59,7 @@ def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | N
 def read_folder(
     folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
 ) -> CompetitionData:
-    """``train`` and ``test`` of a folder, the truth of the test where it is there, and every other table by its name.
+    """Read ``train``, ``test``, the truth of the test if it is there, and every other table by its name.
 
     Args:
         folder: holds ``train`` and, mostly, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.

@@ -48,7 +48,7 @@ class EventsBefore:
         return list(dict.fromkeys([self.session, *self.order, self.item, *([self.time] if self.time else [])]))
 
     def of(self, candidates: Table, lists: str, tables: Mapping[str, Table]) -> ListEvents:
-        """The events before the lists of some candidates.
+        """Return the events before the lists of some candidates.
 
         Args:
             candidates: whole lists.
@@ -70,10 +70,10 @@ class EventsBefore:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """The arguments, as JSON takes them."""
+        """Return the arguments as JSON values."""
         return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | None) -> Self | None:
-        """The inverse of ``to_state``; None of None."""
+        """Invert ``to_state``; None of None."""
         return None if state is None else cls(**state)

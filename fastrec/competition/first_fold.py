@@ -1,57 +1,49 @@
-"""Which models are so far behind after the first fold that the others are not worth their time."""
+"""Leaves models out that are far behind after their first fold."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import torch
 
 from fastrec.competition.live_scores import score_of
+from fastrec.competition.table_record import TableRun
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
-
-if TYPE_CHECKING:
-    from fastrec.competition.fitting import Fitted
-
-_LEAST = 0.5  # of what the best model gains over the constant
 
 
 class FirstFold:
     """Scores of the first fold's rows.
 
-    A model that gains less over the constant than half of what the best one does has hardly begun to learn: no stack
-    makes use of it, and the other folds would take four fifths of its time.
-
-    Args:
-        made: the run's rows, folds and metric.
+    A model that gains less over the constant than half of the best model's gain has hardly begun to learn. No stack
+    uses it, and the other folds would take four fifths of its time.
     """
 
-    def __init__(self, made: Fitted) -> None:
-        self.made, self.metric = made, made.scorer.for_choosing()
+    def __init__(self, run: TableRun) -> None:
+        self.run, self.metric = run, run.scorer.for_choosing()
         self.scores: dict[str, float] = {}
 
     def note(self, name: str, fold: int, oof: torch.Tensor) -> None:
         """See ``CrossFit.watch``."""
         if fold:
             return
-        rows = self.made.folds[0][1].cpu()
-        counted = self.made.counted[rows]
-        score = score_of(self.made, self.metric, rows[counted], oof[counted.to(oof.device)])
+        rows = self.run.folds[0][1].cpu()
+        counted = self.run.counted[rows]
+        score = score_of(self.run, self.metric, rows[counted], oof[counted.to(oof.device)])
         if not math.isnan(score):
             self.scores[name] = score
 
     def check(self, model: Estimator, rules: Collection[Estimator], done: Collection[str]) -> None:
-        """Refuse a model that is far behind; where there is no constant, or no other model, none is.
+        """Refuse a model that is far behind; without a constant or another model none is refused.
 
         Args:
             model: the model.
-            rules: what there was nothing to train of.
-            done: the names of all that is in the run.
+            rules: estimators without parameters.
+            done: the names of all models in the run.
 
         Raises:
-            OutOfTimeError: saying how it stands.
+            OutOfTimeError: naming its score and the best.
         """
         constant = next((r.name for r in rules if isinstance(r, ConstantModel)), None)
         learned = [n for n in done if n not in {r.name for r in rules} and n in self.scores]
@@ -59,9 +51,9 @@ class FirstFold:
             return
         sign = 1 if self.metric.greater_is_better else -1
         best = max(learned, key=lambda name: sign * self.scores[name])
-        own, its, least = (self.scores[n] for n in (model.name, best, constant))
-        if sign * (its - least) > 0 and sign * (own - least) < _LEAST * sign * (its - least):
+        score, most, least = (self.scores[n] for n in (model.name, best, constant))
+        if sign * (most - least) > 0 and sign * (score - least) < 0.5 * sign * (most - least):
             raise OutOfTimeError(
-                f"{model.name}: in the first fold its {self.metric.name} is {own:.5g}, that of {best} {its:.5g}, of a "
-                f"constant {least:.5g}"
+                f"{model.name}: in the first fold its {self.metric.name} is {score:.5g}, that of {best} {most:.5g}, of "
+                f"a constant {least:.5g}"
             )

@@ -11,31 +11,32 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.parts import Parts
+from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.digests import digest
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Rows
 
 if TYPE_CHECKING:
-    from fastrec.competition.fitting import Fitted
+    from fastrec.competition.table_record import TableRun
 
-_ENDS = 1 << 16  # bytes at either end of a file that are looked at
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
 Pair = tuple[Table, Table]
 
 
 def data_mark(data: Path) -> str:
-    """A digest of a folder's files, or of one: names, sizes, first and last bytes. (Many GiB are not read whole.)
+    """Return a digest of files: names, sizes, first and last bytes. (Many GiB are not read whole.)
 
     Raises:
         MissingFileError: there is no such folder.
@@ -47,54 +48,54 @@ def data_mark(data: Path) -> str:
         size = path.stat().st_size
         made.update(json.dumps([path.relative_to(data).as_posix(), size]).encode())
         with path.open("rb") as file:
-            made.update(file.read(_ENDS))
-            file.seek(max(size - _ENDS, 0))
-            made.update(file.read(_ENDS))
+            made.update(file.read(limits.MARKED_BYTES))
+            file.seek(max(size - limits.MARKED_BYTES, 0))
+            made.update(file.read(limits.MARKED_BYTES))
     return made.hexdigest()[:20]
 
 
-def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> str | None:
-    """Keep a run's rows among its parts.
-
-    Args:
-        parts: those of the run; None: it keeps none.
-        made: what the run has learned.
-        data: the folder that it has read.
-        seed: the run's.
+def keep_rows(run: TableRun) -> str | None:
+    """Cache a run's rows among its parts.
 
     Returns:
-        The name of the part; None where nothing is kept, as its features have no digest.
+        The name of the part; None if nothing is cached: the run has no parts, or its features no digest.
     """
-    prepared = made.prepared
-    if parts is None or prepared.parts is None:
+    prepared, recipe, found = run.prepared, run.recipe, run.found
+    if run.parts is None or prepared.parts is None:
         return None
-    mark = data_mark(data)
-    tensors = _tensors(made)
-    said = [v for n in sorted(tensors) for v in (n, tensors[n])]
-    events = [] if made.recipe.events is None else [made.recipe.events]
-    key = digest(prepared.digest, made.cats, made.conts, mark, seed, *events, *said)[:20]
-    place = parts.folder_of("rows", key)
+    mark = data_mark(run.data)
+    key = recipe.fold_key if prepared.features is None or prepared.features.key is None else prepared.features.key
+    tensors = {n: v for n in ("label", "weight", "groups", "order") if (v := getattr(run.train, n)) is not None}
+    if run.train.task == "ranking":
+        tensors["clusters"] = run.train.table[recipe.fold_key or recipe.list_column].coded().codes.cpu().long()
+    elif run.train.groups is not None:
+        tensors["clusters"] = run.train.groups.clone()
+    tensors = {n: v.contiguous() for n, v in (tensors | {"counted": run.counted}).items()}
+    content = [v for n in sorted(tensors) for v in (n, tensors[n])]
+    events = [] if recipe.events is None else [recipe.events]
+    place = run.parts.folder_of(
+        "rows", digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
+    )
     if (place / "about.json").is_file():
         return place.name
-    found = made.found
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     about = {
-        "task": made.train.task,
-        "n_outputs": made.train.n_outputs,
-        "cats": made.cats,
-        "conts": made.conts,
+        "task": run.train.task,
+        "n_outputs": run.train.n_outputs,
+        "cats": run.cats,
+        "conts": run.conts,
         "targets": prepared.targets,
-        "key": _key(made),
-        "time": made.recipe.time,
-        "history": bool(made.recipe.history),
-        "lists": made.recipe.list_column,
-        "events": None if made.recipe.events is None else made.recipe.events.to_state(),
+        "key": [] if key is None else [key] if isinstance(key, str) else list(key),
+        "time": recipe.time,
+        "history": bool(recipe.history),
+        "lists": recipe.list_column,
+        "events": None if recipe.events is None else recipe.events.to_state(),
         "tables": list(found.tables),
         "outputs": prepared.outputs,
         "from_targets": prepared.from_targets,
         "parts": prepared.part_names,
         "data": mark,
-        "seed": seed,
+        "seed": run.seed,
     }
     with atomic_folder(place) as part:
         for name, table in tables.items():
@@ -103,23 +104,6 @@ def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> st
         save_file(tensors, part / "rows.safetensors")
         (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
     return place.name
-
-
-def _tensors(made: Fitted) -> dict[str, torch.Tensor]:
-    train, key = made.train, made.recipe.fold_key
-    found = {n: v for n in ("label", "weight", "groups", "order") if (v := getattr(train, n)) is not None}
-    if train.task == "ranking":
-        found["clusters"] = train.table[key or made.recipe.list_column].coded().codes.cpu().long()
-    elif train.groups is not None:
-        found["clusters"] = train.groups.clone()
-    return {n: v.contiguous() for n, v in (found | {"counted": made.counted}).items()}
-
-
-def _key(made: Fitted) -> list[str]:
-    """The columns that say which rows belong together: those of the features' own folds, or of the model's."""
-    features = made.prepared.features
-    given = made.recipe.fold_key if features is None or features.key is None else features.key
-    return [] if given is None else [given] if isinstance(given, str) else list(given)
 
 
 class KeptRows:
@@ -135,7 +119,7 @@ class KeptRows:
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
-        self.config = self._json(self.run / "config.json", "Give a run directory")
+        self.config = read_json(self.run / "config.json", again=_AGAIN)
         self.name = str(self.config.get("kept_rows"))
         self.place = self.parts.folder / self.name
         if "kept_rows" not in self.config or not (self.place / "about.json").is_file():
@@ -143,7 +127,7 @@ class KeptRows:
                 "the run keeps no rows to try anything on: its parts are not there", file=self.parts.folder,
                 remedy=_AGAIN,
             )  # fmt: skip
-        about = self._json(self.place / "about.json", _AGAIN)
+        about = read_json(self.place / "about.json", again=_AGAIN)
         self.task, self.cats, self.conts = about["task"], list(about["cats"]), list(about["conts"])
         self.targets, self.key, self.time = list(about["targets"]), list(about["key"]), about["time"]
         self.history, self.seed, self.mark = bool(about["history"]), int(about["seed"]), about["data"]
@@ -154,7 +138,8 @@ class KeptRows:
         try:
             self.tensors = load_file(self.place / "rows.safetensors")
         except (OSError, SafetensorError) as error:
-            raise _damaged(self.place / "rows.safetensors", error) from error
+            file = self.place / "rows.safetensors"
+            raise UnreadableFileError(f"it cannot be read ({error})", file=file, remedy=_AGAIN) from error
         self.folds = Folds.load(self.run / "folds.parquet")
         self.columns = pq.read_schema(self._file("train")).names
         self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them
@@ -190,7 +175,7 @@ class KeptRows:
             )  # fmt: skip
 
     def rows(self, table: Table, at: torch.Tensor | None = None, *, added: Sequence[str] = ()) -> Rows:
-        """A table's rows as estimators take them.
+        """Return a table's rows as estimators take them.
 
         Args:
             table: ``[m]`` rows with the columns that models learn from.
@@ -222,23 +207,23 @@ class KeptRows:
         return self.events.of(candidates, self._lists, self.tables([self.events.table]))
 
     def train(self, names: Sequence[str] | None = None) -> Table:
-        """Columns of the training rows as the recipe laid them out; None: all."""
+        """Read columns of the training rows as the recipe laid them out; None: all."""
         return self._read_once(self._file("train"), self.columns if names is None else names)
 
     def test(self) -> Table | None:
-        """The test rows as the recipe laid them out."""
+        """Read the test rows as the recipe laid them out."""
         return self._read("test", None) if self._file("test").is_file() else None
 
     def tables(self, names: Sequence[str]) -> dict[str, Table]:
-        """Some of the other tables."""
+        """Read some of the other tables."""
         return {n: self._read(f"table-{n}", None) for n in names if n in self.table_names}
 
     def made(self, names: Sequence[str]) -> Table:
-        """Columns that the run's features make, of all training rows: no row's value holds its own target."""
+        """Read features of all training rows: no row's value depends on its own target."""
         return self._read_once(self._part(self._parts["whole"], "train.parquet"), names) if names else Table({})
 
     def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
-        """The same of the rows that fold ``k`` trains on, and of those that it scores, without its targets."""
+        """Read features of the rows that fold ``k`` trains on and of those that it scores, without its targets."""
         paths = [self._part(part, "rows.parquet") for part in self._parts["folds"][k]]
         return tuple(Table.read(path, list(names)) for path in paths)  # type: ignore[return-value]
 
@@ -262,15 +247,3 @@ class KeptRows:
         if not path.is_file():
             raise MissingFileError("a part of the run is not there any more", file=path, remedy=_AGAIN)
         return path
-
-    def _json(self, path: Path, remedy: str) -> dict[str, Any]:
-        if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy=remedy)
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> UnreadableFileError:
-    return UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=_AGAIN)

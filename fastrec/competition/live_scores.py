@@ -1,61 +1,58 @@
-"""How the models of a run stand while it goes on: a table in a terminal, lines elsewhere."""
+"""Scores of a run's models while it trains: a table in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import torch
 from rich.table import Table as RichTable
 
 from fastrec._core import limits
 from fastrec._core.progress import Stages
+from fastrec.competition.table_record import TableRun
 from fastrec.errors import FastrecError
-
-if TYPE_CHECKING:
-    from fastrec.competition.fitting import Fitted
-    from fastrec.metrics import Metric
+from fastrec.metrics import Metric
 
 
-def score_of(made: Fitted, metric: Metric, rows: torch.Tensor, said: torch.Tensor) -> float:
-    """A score of some training rows, NaN where they have none: of one class alone, say.
+def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torch.Tensor) -> float:
+    """Score some training rows; NaN if they have no score, as rows of one class alone.
 
     Args:
-        made: the run's rows.
-        metric: what scores.
-        rows: int64 ``[m]``, or bool ``[n]``, which ones.
-        said: float64 ``[m]`` or ``[m, k]``, of these.
+        run: the run.
+        metric: the metric.
+        rows: int64 ``[m]``, or bool ``[n]``: which rows.
+        prediction: float64 ``[m]`` or ``[m, k]``, of these.
     """
-    groups = made.train.groups[rows] if made.train.task == "ranking" else None
-    own = made.scorer.restore or (lambda values: values)
+    groups = run.train.groups[rows] if run.train.task == "ranking" else None
+    own = run.scorer.restore or (lambda values: values)
     try:
-        return metric(own(made.train.label[rows]), own(said), groups=groups)
+        return metric(own(run.train.label[rows]), own(prediction), groups=groups)
     except FastrecError:
         return float("nan")
 
 
 class LiveScores:
-    """The out-of-fold score of each model over the folds that it has done: ``CrossFit``'s ``watch``.
+    """The out-of-fold score of each model over its finished folds: ``CrossFit``'s ``watch``.
 
-    Of metrics of classes, whose thresholds are found at the end, it is the loss that a stack is chosen by.
+    A metric of classes, whose thresholds are learned at the end, is shown as the loss that stacks are chosen by.
 
     Args:
-        made: the run's rows, folds and metric.
-        stages: where it is shown; a quiet one computes nothing.
+        run: the run.
+        stages: where scores are shown; a quiet one computes nothing.
     """
 
-    def __init__(self, made: Fitted, stages: Stages) -> None:
-        self.made, self.stages = made, stages
-        self.metric = made.scorer.for_choosing()
+    def __init__(self, run: TableRun, stages: Stages) -> None:
+        self.run, self.stages = run, stages
+        self.metric = run.scorer.for_choosing()
         self.scores: dict[str, tuple[float, int]] = {}  # model → score, folds
         self._sums: dict[str, torch.Tensor] = {}
         self._times: dict[str, torch.Tensor] = {}
-        self._lock = Lock()  # trees are trained beside nets
+        self._lock = Lock()  # trees are trained while nets are
         self._last = time.perf_counter()
 
     def __call__(self, name: str, fold: int, oof: torch.Tensor) -> None:
-        """Note what a model says of a fold's rows, and show how it stands.
+        """Note a model's predictions of a fold's rows, and show its score.
 
         Args:
             name: the model.
@@ -71,29 +68,28 @@ class LiveScores:
             self._say(name)
 
     def _score(self, name: str, fold: int, oof: torch.Tensor) -> float:
-        made = self.made
-        inside = made.folds[fold][1].cpu()
-        sums = self._sums.setdefault(name, torch.zeros((len(made.train), *oof.shape[1:]), dtype=torch.float64))
-        times = self._times.setdefault(name, torch.zeros(len(made.train)))
+        inside, n = self.run.folds[fold][1].cpu(), len(self.run.train)
+        sums = self._sums.setdefault(name, torch.zeros((n, *oof.shape[1:]), dtype=torch.float64))
+        times = self._times.setdefault(name, torch.zeros(n))
         level = self.metric.wants == "scores" and bool((oof == oof[:1]).all())  # a constant orders nothing
         sums[inside] += torch.zeros_like(oof) if level else oof
         times[inside] += 1
-        known = made.counted & (times > 0)
+        known = self.run.counted & (times > 0)
         mean = sums[known] / times[known].reshape(-1, *[1] * (sums.dim() - 1))
-        return score_of(made, self.metric, known, mean)
+        return score_of(self.run, self.metric, known, mean)
 
     def table(self) -> RichTable:
-        """The models so far, the best first."""
+        """Return the models so far, the best first."""
         table = RichTable("model", f"{self.metric.name}, out of fold", "folds", box=None)
         sign = -1 if self.metric.greater_is_better else 1
         for name, (score, folds) in sorted(self.scores.items(), key=lambda s: (s[1][0] != s[1][0], sign * s[1][0])):
-            table.add_row(name, f"{score:.5f}", f"{folds} of {len(self.made.folds)}")
+            table.add_row(name, f"{score:.5f}", f"{folds} of {len(self.run.folds)}")
         return table
 
     def _say(self, name: str) -> None:
-        """A line where there is no table: of each model's last fold, of others one in ten seconds."""
-        (score, folds), total = self.scores[name], len(self.made.folds)
+        (score, folds), total = self.scores[name], len(self.run.folds)
         now = time.perf_counter()
+        # A log has a line of each model's last fold, and of other folds one in ten seconds.
         if self.stages.has_bars or (folds < total and now - self._last < limits.PLAIN_EVERY):
             return
         self._last = now

@@ -17,7 +17,7 @@ _SOURCE = "__fastrec_source__"
 
 
 def load_competition(folder: str | Path) -> Competition:
-    """The competition that a folder describes.
+    """Load the recipe of a competition's folder.
 
     Args:
         folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above. Or
@@ -48,7 +48,7 @@ def load_competition(folder: str | Path) -> Competition:
 
 
 def load_module(folder: str | Path, name: str) -> ModuleType:
-    """A file of a competition's folder as a module; its workspace's root is put on the path.
+    """Import a file of a competition's folder; the workspace's root is put on the path.
 
     A file that has changed since it was loaded is run again.
 

@@ -59,7 +59,7 @@ def _write(mlflow: Any, saved: SavedRun, metrics: dict[str, float]) -> None:
 
 
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    """Scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
+    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
     made = {f"oof_{model}": v for model, v in scores["oof"].items()}
     made |= {f"test_{model}": v for model, v in scores["models"].items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())

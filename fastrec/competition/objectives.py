@@ -7,24 +7,21 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import torch
 
-from fastrec._core.atomic import atomic_file, atomic_folder
+from fastrec._core.atomic import atomic_file
 from fastrec._core.progress import Stages
-from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import now, origin, write_json
-from fastrec.competition.run_options import RunOptions
+from fastrec.competition.recipe import Competition, Kind
+from fastrec.competition.run_files import run_folder, write_config, write_scores
+from fastrec.competition.run_record import Run
 from fastrec.errors import DataError
-from fastrec.report import write_report
 from fastrec.retrieval import ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
 from fastrec.sequences import SessionFrame, SessionModel
-
-__all__ = ["ObjectiveCompetition", "ObjectiveData", "run_objectives"]
 
 
 @dataclass
@@ -58,6 +55,7 @@ class ObjectiveCompetition(Competition):
         ranker: options of the ``ObjectiveRanker``.
     """
 
+    _kind: ClassVar[Kind] = Kind("fastrec.competition.objectives:OBJECTIVES")
     task = "objectives"  # type: ignore[assignment]
     objectives: Mapping[str, float]
     next_only: Sequence[str] = ()
@@ -68,7 +66,7 @@ class ObjectiveCompetition(Competition):
 
     @abstractmethod
     def read(self, data: Path, rows: int | None) -> ObjectiveData:
-        """All that is known.
+        """Read all known events.
 
         Args:
             data: the folder.
@@ -77,37 +75,33 @@ class ObjectiveCompetition(Competition):
 
     @abstractmethod
     def sources(self) -> Mapping[str, SessionModel]:
-        """The models that find candidates; each one's order is scored beside the trees'."""
+        """Return the models that find candidates; each one's order is scored as well as the trees'."""
 
     def wanted(self, later: SessionFrame) -> dict[str, SessionFrame]:
-        """Goal → the items that sessions reach it with in what comes later."""
+        """Map each goal to the items that sessions reach it with in later events."""
         return {n: events_of(later, self.event, n, first=n in self.next_only) for n in self.objectives}
 
     def score(self, items: Mapping[str, torch.Tensor], wanted: Mapping[str, SessionFrame]) -> dict[str, float]:
-        """The recall of each goal (0 of one that nothing is known of) and, as ``'recall'``, their weighted sum."""
+        """Return the recall of each goal (0 if nothing is known of it) and, as ``'recall'``, their weighted sum."""
         known = {n: recall_of_sets(items[n], wanted[n]) for n in self.objectives}
         found = {n: 0.0 if math.isnan(v) else v for n, v in known.items()}  # JSON has no NaN
         return {"recall": sum(w * found[n] for n, w in self.objectives.items()), **found}
 
 
-def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: RunOptions) -> None:
+def run_objectives(run: Run) -> None:
     """Carry a recipe of several goals out: candidates, trees, the submission, the scores and the report.
-
-    Args:
-        recipe, data, out: see ``run_competition``.
-        asked: what the caller asked for.
 
     Raises:
         DataError: no training session can be cut, or no session is asked for.
     """
-    started, stages = now(), asked.stages
+    recipe, stages = run.recipe, run.stages
     with stages.stage("read", unit="events") as advance:
-        found = recipe.read(data, asked.rows)
+        found = recipe.read(run.data, run.rows)
         advance(len(found.known.values))
     if not bool(found.test.any()):
-        raise DataError("no session is asked for", file=data, remedy="Give the competition's test file")
+        raise DataError("no session is asked for", file=run.data, remedy="Give the competition's test file")
     ranker = ObjectiveRanker(list(recipe.objectives), recipe.sources(), event=recipe.event, **recipe.ranker)
-    held = _learn(recipe, ranker, found, asked.seed, stages)
+    held = _learn(recipe, ranker, found, run.seed, stages)
     sessions = found.known.take(found.test)
     with stages.stage("candidates", len(found.known.values), unit="events") as advance:
         ranker.find(found.known)
@@ -117,26 +111,34 @@ def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: R
     with stages.stage("predict", len(sessions), unit="sessions") as advance:
         best = ranker.recommend(sessions, recipe.k)
         advance(len(sessions))
-    scores = {}
+    test = {}
     if found.wanted is not None:
-        scores = {n: recipe.score(_alone(recipe, ranker, sessions, n), found.wanted) for n in ranker.models}
-        scores["ranker"] = recipe.score(best, found.wanted)
-    about = {
+        test = {n: recipe.score(_alone(recipe, ranker, sessions, n), found.wanted) for n in ranker.models}
+        test["ranker"] = recipe.score(best, found.wanted)
+    scores = {
+        **{f"{n}@{recipe.k}": v for n, v in test.get("ranker", {}).items()},
+        "metric": f"recall@{recipe.k}",
+        "greater_is_better": True,
+        "final": "ranker",
+        "objectives": dict(recipe.objectives),
+        "models": {n: v["recall"] for n, v in test.items()},
+        "oof": {n: v["recall"] for n, v in held.items()},
+        "also": {f"{o}@{recipe.k}": {n: v[o] for n, v in test.items()} for o in recipe.objectives if test},
+        "held_out": {n: {f"{m}@{recipe.k}": x for m, x in v.items()} for n, v in held.items()},
         "rows": {"events": len(found.known.values), "test sessions": len(sessions)},
         "seconds_per_million_events": ranker.candidates.seconds,
         "instead": ranker.instead,
     }
-    with atomic_folder(out) as part:
+    with run_folder(run) as part:
         with stages.stage("write"):
             write_objectives(part / "submission.csv", sessions, best)
             ranker.save(part / "models" / "ranker")
-            config = {"competition": recipe.name, "task": recipe.task, "started": started}
-            config |= {"data": data.resolve().name, **asked.notes(), **origin(recipe)}
             models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
-            write_json(part / "config.json", {**config, "models": models})
-        seconds = {n: round(s, 3) for n, s in stages.seconds.items()}
-        write_json(part / "scores.json", {**_scores(recipe, scores, held), **about, "seconds": seconds})
-        write_report(part, name=out.resolve().name)
+            write_config(part, run, {"models": models})
+        write_scores(part, run, scores)
+
+
+OBJECTIVES = [run_objectives]
 
 
 def _learn(
@@ -189,12 +191,12 @@ def _learn(
 def _alone(
     recipe: ObjectiveCompetition, ranker: ObjectiveRanker, asked: SessionFrame, name: str
 ) -> dict[str, torch.Tensor]:
-    """One source's best items, the same for every goal."""
+    """Return one source's best items, the same for every goal."""
     return dict.fromkeys(recipe.objectives, ranker.candidates.sources[name].best(asked, recipe.k)[0])
 
 
 def joined(first: SessionFrame, second: SessionFrame) -> SessionFrame:
-    """Sessions of one coding, one after the other, with times and kinds of events."""
+    """Concatenate sessions of one coding, with times and kinds of events."""
     made = first.cut(first.offsets[:-1], first.offsets[1:])
     made.values = torch.cat([first.values, second.values])
     made.offsets = torch.cat([first.offsets, second.offsets[1:] + first.offsets[-1]])
@@ -202,25 +204,6 @@ def joined(first: SessionFrame, second: SessionFrame) -> SessionFrame:
     if first.times is not None and second.times is not None:
         made.times = torch.cat([first.times, second.times])
     return made
-
-
-def _scores(
-    recipe: ObjectiveCompetition, scores: Mapping[str, dict[str, float]], held: Mapping[str, dict[str, float]]
-) -> dict[str, Any]:
-    metric = f"recall@{recipe.k}"
-    final = scores.get("ranker", {})
-    return {
-        **{f"{n}@{recipe.k}": v for n, v in final.items()},
-        "metric": metric,
-        "greater_is_better": True,
-        "final": "ranker",
-        "task": recipe.task,
-        "objectives": dict(recipe.objectives),
-        "models": {n: v["recall"] for n, v in scores.items()},
-        "oof": {n: v["recall"] for n, v in held.items()},
-        "also": {f"{o}@{recipe.k}": {n: v[o] for n, v in scores.items()} for o in recipe.objectives if scores},
-        "held_out": {n: {f"{m}@{recipe.k}": x for m, x in v.items()} for n, v in held.items()},
-    }
 
 
 def write_objectives(path: Path, asked: SessionFrame, best: Mapping[str, torch.Tensor]) -> None:

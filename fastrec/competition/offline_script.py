@@ -76,7 +76,7 @@ def write_script(
 
 
 def _packages(sources: RecipeSources) -> list[str]:
-    """What the script needs beside fastrec's own requirements."""
+    """Return what the script needs beyond fastrec's own requirements."""
     parts = [n for p in PARTS if p.extra in _ALONG for n in p.packages if installed_version(n) is not None]
     own = [n for n in sources.distributions if n.lower() not in REQUIRED and n != PACKAGE]
     return sorted({*parts, *own})
@@ -129,7 +129,7 @@ It needs no network, and {beside}. The recipe is in MODULES.
 
 
 def _literal(text: str) -> str:
-    """Text as Python writes it: as it is, between quotation marks that it does not have."""
+    """Return text as a Python literal, between quotation marks that it does not hold."""
     for quote in ('"""', "'''"):
         made = f"r{quote}{text}{quote}"
         if quote not in text and not text.endswith(("\\", quote[0])) and _reads_as(made, text):

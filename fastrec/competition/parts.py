@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
@@ -20,9 +21,10 @@ from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataWarning, FastrecError
-from fastrec.estimators import Estimator, Trace
 from fastrec.table import Table
-from fastrec.validate import Trained
+
+if TYPE_CHECKING:
+    from fastrec.validate import Trained
 
 
 class Parts:
@@ -40,17 +42,17 @@ class Parts:
 
     @classmethod
     def beside(cls, out: Path) -> Parts:
-        """Those of a run directory."""
+        """Return the parts of a run directory."""
         out = Path(out).absolute()
         return cls(out.parent / f".{out.name}.parts")
 
     def folder_of(self, kind: str, key: str) -> Path:
-        """Where a part is, or is to be, kept: a part is whole if its folder is there."""
+        """Return the folder of a part, which exists if the part is complete."""
         self._used.add(f"{kind}-{key}")
         return self.folder / f"{kind}-{key}"
 
     def table(self, key: str, make: Callable[[], Table]) -> Table:
-        """A table that was kept, or one that is made now and kept.
+        """Return a cached table, or make and cache it.
 
         Args:
             key: a digest of all that it is made from.
@@ -79,7 +81,7 @@ class Parts:
                 shutil.rmtree(place, ignore_errors=True)
 
     def models(self, keys: Mapping[str, str]) -> KeptModels:
-        """The store of models for ``CrossFit``.
+        """Return the store of models for ``CrossFit``.
 
         Args:
             keys: model → a digest of all that its folds' models are made from; a model that is not there is not kept.
@@ -98,14 +100,17 @@ class KeptModels:
         return self.parts.folder_of("model", f"{name}-{fold}-{self.keys[name]}")
 
     def has(self, name: str, fold: int) -> bool:
-        """Whether a model has been kept, and can be read."""
+        """Return whether a model is cached and readable."""
         found = self.find(name, fold)
         if found is not None:
             self._read[name, fold] = found
         return found is not None
 
     def find(self, name: str, fold: int) -> Trained | None:
-        """A model that was kept, or None."""
+        """Return a cached model, or None."""
+        from fastrec.estimators import Estimator, Trace  # loads every library of trees
+        from fastrec.validate import Trained
+
         if (name, fold) in self._read:
             return self._read.pop((name, fold))
         if name not in self.keys:

@@ -8,13 +8,11 @@ from fastrec.competition.scoring import Scorer
 from fastrec.estimators import Estimator
 from fastrec.validate import Rows
 
-_ROWS, _FEATURES = 4_000, 40
-
 
 def permutation_importance(
-    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = _ROWS, most: int = _FEATURES
+    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40
 ) -> dict[str, float]:
-    """By how much a score is worse where one feature's values are shuffled among rows (Breiman 2001, section 10).
+    """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
 
     Args:
         model: a trained model.
@@ -42,7 +40,6 @@ def permutation_importance(
 
 
 def _some(rows: Rows, most: int) -> Rows:
-    """The first rows, whole lists in a ranking."""
     if len(rows) <= most:
         return rows
     if rows.task != "ranking":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from fastrec.competition.next_items.recipe import NextItemCompetition, lists_of
 from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
+from fastrec.competition.run_json import read_json
 from fastrec.competition.scoring import Decision
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
@@ -48,10 +48,8 @@ class SavedRun:
         self.folder = Path(folder)
         trust_modules(trust)
         path = self.folder / "config.json"
-        if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+        self.config = read_json(path)
         try:
-            self.config = json.loads(path.read_text(encoding="utf-8"))
             if self.config["task"] == "objectives":
                 raise DataError(
                     "a run of several goals predicts its own test sessions only",
@@ -64,7 +62,7 @@ class SavedRun:
                     file=path,
                     remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
                 )
-            self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
+            self.decision = Decision(**read_json(self.folder / "decision.json"))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
@@ -97,7 +95,7 @@ class SavedRun:
         return [n for n in dict.fromkeys([*ids, *own, *read]) if n not in hidden]
 
     def read(self, source: Any, table: str = "test", *, device: DeviceLike = None) -> Table:
-        """A file or a frame with its columns of the types that the run has learned.
+        """Read a file or a frame, with its columns of the types that the run has learned.
 
         Args:
             source: a file, or a frame of any library.
@@ -115,7 +113,7 @@ class SavedRun:
         return self.reading.frame(source, table, names)
 
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
-        """Rows with their features, as the models take them.
+        """Return rows with their features, as the models take them.
 
         Args:
             table: the rows; columns in any order.
@@ -151,7 +149,7 @@ class SavedRun:
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
     def predict_rows(self, rows: Rows, stages: Stages | None = None, *, fold: int | None = None) -> torch.Tensor:
-        """The stack's prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
+        """Predict rows by the stack: float64 ``[n]`` or ``[n, k]``, on the learned scale.
 
         Args:
             rows: the rows, with their features.
@@ -176,7 +174,7 @@ class SavedRun:
         return self.stack.predict(base, rows)
 
     def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
-        """Predictions of a frame's rows on the target's own scale: float64 ``[n]`` or ``[n, k]``.
+        """Predict a frame's rows on the target's own scale: float64 ``[n]`` or ``[n, k]``.
 
         Args:
             df: a table of any library.
@@ -233,7 +231,7 @@ def predict_run(
 def read_rows(
     saved: SavedRun, data: str | Path, *, device: DeviceLike = "auto", stages: Stages | None = None
 ) -> tuple[Table, Rows]:
-    """Rows to predict, as they are in their file and with their features.
+    """Read rows to predict, and compute their features.
 
     Args:
         saved: the run.
@@ -322,7 +320,7 @@ def _check_layout_folder(data: Path, out: Path, names: set[str]) -> None:
 
 
 def _write_sessions(recipe: NextItemCompetition, data: Path, out: Path) -> list[Path]:
-    """The test sessions as lists, whatever the competition's files are like."""
+    """Write the test sessions as lists, whatever the competition's files are like."""
     _, test = recipe.read(data, None)
     columns = {} if test.sessions is None else {str(recipe.session): test.sessions.to_arrow()}
     columns[recipe.items] = lists_of(test)

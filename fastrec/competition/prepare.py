@@ -25,7 +25,7 @@ from fastrec.validate import Folds
 Pair = tuple[Table, Table]
 
 
-class Prepared:
+class RunFeatures:
     """Rows with their features, fitted once and kept among a run's parts.
 
     Args:
@@ -64,7 +64,7 @@ class Prepared:
         return 0 if self.features is None else len(self.features.steps) * (1 + (self.found.test is not None))
 
     def fit(self) -> Pair | tuple[Table, None]:
-        """The training rows, with values that hold nothing of their own targets, and the test rows."""
+        """Return the training rows, whose values do not depend on their own targets, and the test rows."""
         found = self.found
         if self.features is None:
             self._test = found.test
@@ -88,7 +88,9 @@ class Prepared:
         return train, test
 
     def fold(self, k: int) -> Pair:
-        """The rows that fold ``k`` trains on and those that it scores, whose values hold nothing of their targets."""
+        """Return the rows that fold ``k`` trains on and those that it scores, whose values do not depend on their
+        targets.
+        """
         outside, inside = self.folds[k]
         train = self.found.train
         if self.features is None:
@@ -109,7 +111,7 @@ class Prepared:
         return rows[0].with_columns(_columns(pair[0], train)), rows[1].with_columns(_columns(pair[1], train))
 
     def unlabeled(self, k: int) -> Table:
-        """The test rows with features as fold ``k`` scores its own by: they hold nothing of the targets it scores."""
+        """Return the test rows with features that do not depend on the targets that fold ``k`` scores."""
         found, test = self.found, self._test
         assert found.test is not None
         assert test is not None
@@ -130,7 +132,7 @@ class Prepared:
         return test.with_columns(_columns(made, test))
 
     def still_used(self, k: int) -> None:
-        """Fold ``k``'s rows are not needed in this run, and are kept for the next."""
+        """Keep the cached rows of fold ``k``, which this run does not need, for the next run."""
         if self.parts is not None:
             for key in self._keys(k):
                 self.parts.folder_of("table", key)
@@ -144,7 +146,7 @@ class Prepared:
         return {"whole": f"features-{self.digest[:20]}", "folds": folds}
 
     def _keys(self, k: int) -> list[str]:
-        """Of the tables of a fold: the rows it trains on, those it scores, the test rows."""
+        """Return the keys of a fold's tables: the rows it trains on, those it scores, the test rows."""
         return [digest(self.digest, k, i)[:20] for i in (0, 1, 2)]
 
     @property
@@ -171,7 +173,7 @@ class Prepared:
         return next(self.features.cross_fit(rows, codes, tables=self._tables, unlabeled=test, only=[k]))
 
     def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
-        """Values of rows whose targets are not known; ``before``: what features with a history look back to."""
+        """Compute features of rows whose targets are not known; ``before``: rows that a history looks back to."""
         if not self.recipe.history:
             return features.transform(self._split(rows), tables=self._tables)
         given = {"tables": self._tables, "history": self._split(before)}
@@ -238,7 +240,7 @@ def transform_unknown(
     history: Any,
     split: Callable[[Table | None], Any] = _as_it_is,
 ) -> Table:
-    """Features of rows whose targets are not known, looking back to rows whose targets are.
+    """Compute features of rows whose targets are not known, looking back to rows whose targets are.
 
     Args:
         features: the fitted features.
@@ -259,7 +261,7 @@ def _columns(made: Table, beside: Table) -> dict[str, object]:
 
 
 def _digest_of(found: CompetitionData, folds: Folds, features: FeatureSet | None) -> str | None:
-    """Of all that features are made from; None: something has no digest, and nothing is kept."""
+    """Digest all that features depend on; None: something has no digest, and nothing is cached."""
     tables = {"train": found.train, "test": found.test, **found.tables}
     try:
         parts = [v for n, t in tables.items() if t is not None for v in (n, columns_digest(t, t.names))]

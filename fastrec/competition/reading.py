@@ -56,7 +56,7 @@ class Reading:
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """What is not as usual, as Python."""
+        """Return the arguments that are not the defaults, as Python."""
         own, usual = (
             {n: list(v) if isinstance(v, tuple) else v for n, v in vars(r).items()} for r in (self, Reading())
         )
@@ -64,7 +64,7 @@ class Reading:
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
     def read(self, path: str | Path, table: str = "train", names: Sequence[str] | None = None) -> pa.Table:
-        """A file as an Arrow table, with its columns of the types that they should have.
+        """Read a file as an Arrow table, with its columns of the types that they should have.
 
         Args:
             path: the file.
@@ -87,7 +87,7 @@ class Reading:
         *,
         file: str | Path | None = None,
     ) -> pa.Table:
-        """A table with its columns of the types that they should have; columns that it lacks are passed over.
+        """Convert a table's columns to the types that they should have; absent columns are ignored.
 
         Args:
             table: the table.
@@ -120,7 +120,7 @@ class Reading:
         return table
 
     def frame(self, source: Any, table: str = "train", names: Sequence[str] | None = None) -> Table:
-        """A frame of any library, or a ``Table``, with its columns of the types that they should have.
+        """Convert a frame of any library, or a ``Table``, to a table of the right types.
 
         Args:
             source: the frame.
@@ -138,7 +138,7 @@ class Reading:
         return as_types(made, self._types(table), names)
 
     def written(self, name: str) -> dict[str, Any] | None:
-        """How a column's values are written in text, for ``parsed``; None: as values of any other column."""
+        """Return how a column's values are written in text, for ``parsed``; None: as any other column's."""
         if self.dates.get(name) is not None:
             return {"date": self.dates[name]}
         if name in self.numbers:
@@ -149,17 +149,17 @@ class Reading:
         return self.types.get("train" if table in _ROWS else table, {})
 
     def to_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the reading as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Reading:
-        """The inverse of ``to_state``."""
+        """Invert ``to_state``."""
         return cls(**state)
 
 
 def parse_times(values: pa.Array, form: str | None, column: str, file: str | Path | None = None) -> pa.Array:
-    """Texts as times.
+    """Convert texts to times.
 
     Args:
         values: text, or whole numbers.
@@ -176,7 +176,7 @@ def parse_times(values: pa.Array, form: str | None, column: str, file: str | Pat
 def parse_numbers(
     values: pa.Array, column: str, file: str | Path | None = None, *, decimal_comma: bool = False
 ) -> pa.Array:
-    """Texts as numbers: currency and percent signs and what parts thousands are passed over; ``(5)`` is -5.
+    """Convert texts to numbers, without currency and percent signs and thousands separators; ``(5)`` is -5.
 
     So are one to three letters that a few digits follow: ``c-8`` is 8.
 
@@ -204,7 +204,7 @@ def parse_numbers(
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
-    """Text of one column as a run reads it, every value or none.
+    """Parse a column's text as a run reads it, every value or none.
 
     Args:
         values: text.
@@ -265,14 +265,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A dictionary's values in full."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
 
 
 def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
-    """Each distinct value converted once."""
+    """Convert each distinct value once."""
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
     made = make(coded.dictionary)
     return made.take(coded.indices)

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import read_folder
-from fastrec.competition.events_before import EventsBefore
-from fastrec.competition.forms.list_form import SubmissionFormat
-from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError
-from fastrec.estimators import ConstantModel, Estimator, LGBMModel, XGBModel, XGBRanker
-from fastrec.features import FeatureSet
-from fastrec.metrics import Metric
-from fastrec.stacking import Stack
-from fastrec.table import Table
-from fastrec.validate import Folds, Target
-from fastrec.validate.target import Scale
-from fastrec.validate.tasks import Task
 
-FOLDS = 5
+if TYPE_CHECKING:  # `import fastrec.competition` is quick: what a run needs is imported when one begins
+    from fastrec.competition.events_before import EventsBefore
+    from fastrec.competition.forms.list_form import SubmissionFormat
+    from fastrec.competition.forms.value_form import ValueForm
+    from fastrec.estimators import Estimator
+    from fastrec.features import FeatureSet
+    from fastrec.metrics import Metric
+    from fastrec.stacking import Stack
+    from fastrec.table import Table
+    from fastrec.validate import Folds, Target
+    from fastrec.validate.target import Scale
+    from fastrec.validate.tasks import Task
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of recipe is carried out.
+
+    Args:
+        steps: ``module:NAME`` of the steps, functions of the run's record, in their order; imported when a run begins.
+        options: the options that it can use, of those that not every kind can.
+        record: ``module:Name`` of the record.
+        keeps_parts: an interrupted run continues from its finished parts.
+    """
+
+    steps: str
+    options: frozenset[str] = frozenset()
+    record: str = "fastrec.competition.run_record:Run"
+    keeps_parts: bool = False
+
+    def load(self) -> tuple[type, list[Callable[[Any], None]]]:
+        """Import the record and the steps."""
+        return resolve_name(self.record), resolve_name(self.steps)
 
 
 class Competition(ABC):
@@ -69,6 +91,12 @@ class Competition(ABC):
         submission: the form of the submission; None: ``sample_submission.csv``'s, or ids and the target.
     """
 
+    _kind: ClassVar[Kind] = Kind(
+        "fastrec.competition.table_run:TABLE",
+        frozenset({"bs", "minutes", "ranks", "scheduler"}),
+        "fastrec.competition.table_record:TableRun",
+        keeps_parts=True,
+    )
     name: str
     task: Task | None = None
     metric: str | Metric | None = None
@@ -84,7 +112,7 @@ class Competition(ABC):
     time: str | None = None
     time_gap: Any = 0
     time_horizon: Any = None
-    n_folds: int = FOLDS
+    n_folds: int = 5
     history = False
     refit: bool | None = None
     list_column = "list_id"
@@ -115,7 +143,7 @@ class Competition(ABC):
         return _test_apart(found, names) if found.test is None and names else found
 
     def features(self) -> FeatureSet | None:
-        """The features; None: the columns as they are."""
+        """Return the features; None: the columns as they are."""
         return None
 
     @property
@@ -135,11 +163,13 @@ class Competition(ABC):
         return None
 
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
-        """The folds that everything is scored by.
+        """Return the folds that everything is scored by.
 
         By ``time`` where it is given; else whole groups of ``fold_key`` (in a ranking task whole lists); else
         stratified by class, or at random.
         """
+        from fastrec.validate import Folds
+
         train = found.train
         if self.time is not None:
             return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
@@ -152,16 +182,18 @@ class Competition(ABC):
         return Folds.kfold(len(train), self.n_folds)
 
     def baselines(self) -> Sequence[Estimator]:
-        """Rules to compare with."""
+        """Return rules to compare with: estimators without parameters."""
+        from fastrec.estimators import ConstantModel
+
         return [] if self.task == "ranking" else [ConstantModel("constant")]
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
-        """The base models of the stack; by default XGBoost, a net and, where it is installed, LightGBM.
+        """Return the base models of the stack; by default XGBoost, a net and, if it is installed, LightGBM.
 
         Args:
             bs: the nets' batch size; None: their own.
         """
-        from fastrec.estimators import NetModel, NetRanker  # imports fastai, which takes a second
+        from fastrec.estimators import LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
 
         weight = self.class_weight
         models: list[Estimator] = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weight=weight)]
@@ -172,15 +204,19 @@ class Competition(ABC):
         return models
 
     def stack(self) -> Stack:
-        """The second level."""
+        """Return the second level."""
+        from fastrec.stacking import Stack
+
         return Stack()
 
     def find_target(self, train: Table) -> Target | None:
-        """What is predicted; None in a ranking task.
+        """Return the target; None in a ranking task.
 
         Raises:
             DataError: the recipe names no target, or the target does not fit the task.
         """
+        from fastrec.validate import Target
+
         if self.task == "ranking":
             return None
         if self.target is None:
@@ -192,7 +228,7 @@ class Competition(ABC):
 
 
 def _by_list(found: CompetitionData, name: str) -> CompetitionData:
-    """The candidates list by list, in ascending order of the lists."""
+    """Sort the candidates by their lists."""
     train, test = (
         t if t is None or name not in t else t.take(torch.argsort(t[name].integer(), stable=True))
         for t in (found.train, found.test)
@@ -201,7 +237,7 @@ def _by_list(found: CompetitionData, name: str) -> CompetitionData:
 
 
 def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData:
-    """The rows without a target as the test."""
+    """Take the rows without a target as the test."""
     train = found.train
     missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
     for name in (n for n in names if n in train):
@@ -213,7 +249,7 @@ def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData
 
 
 def _task_of_metric(metric: str | Metric | None) -> Task | None:
-    """The one task that a metric can score, if it is one."""
+    """Return the one task that a metric can score, if it is one."""
     from fastrec.metrics import get_metric
 
     tasks = [t for t in get_metric(metric).tasks if t != "ranking"] if metric is not None else []

@@ -92,7 +92,7 @@ def _parsed(file: Path) -> tuple[str, ast.Module]:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Names of modules that are imported, and names that may be modules (``from a import b``)."""
+    """Iterate over imported names of modules, and names that may be modules (``from a import b``)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -104,7 +104,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """The modules of a workspace that an import of ``name`` runs: the packages that it lies in, and itself."""
+    """Iterate over the modules of a workspace that importing ``name`` runs: its packages, and itself."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:i])
@@ -115,7 +115,7 @@ def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _asks_for_its_place(tree: ast.Module) -> bool:
-    """Whether ``__file__`` is read elsewhere than where a recipe that is run as a script finds its workspace."""
+    """Return whether ``__file__`` is read, except where a recipe that runs as a script finds its workspace."""
     guards = [n for n in tree.body if isinstance(n, ast.If) and "__package__" in ast.unparse(n.test)]
     allowed = {id(n) for guard in guards for n in ast.walk(guard)}
     return any(isinstance(n, ast.Name) and n.id == "__file__" and id(n) not in allowed for n in ast.walk(tree))

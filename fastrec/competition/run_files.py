@@ -1,335 +1,121 @@
-"""The files of a run directory: all that was learned and predicted, complete without the recipe's code."""
+"""The run directory: the files that every kind of run writes, and those of runs over tables."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors import SafetensorError
+from xgboost.core import XGBoostError
 
 from fastrec import __version__
+from fastrec._core import limits
+from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
-from fastrec.competition.fitting import Fitted
+from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
-from fastrec.competition.recipe_record import about_recipe
-from fastrec.competition.scoring import Scorer
+from fastrec.competition.run_record import Run, now
+from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.estimators import ConstantModel
+from fastrec.competition.table_record import TableRun
+from fastrec.errors import WriteError
+from fastrec.estimators import ConstantModel, Trace
 from fastrec.metrics import reciprocal_ranks
+from fastrec.report import write_report
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
 
-_SAMPLE = 2_000  # rows
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catboost", "pyarrow", "pandas", "numpy")
 
-
-def write_run(part: Path, made: Fitted, about: Mapping[str, Any]) -> None:
-    """Write everything but the scores and the report.
-
-    Args:
-        part: the folder to fill.
-        made: what the run has learned.
-        about: what else ``config.json`` is to say.
-    """
-    made.prepared.save(part / "features")
-    for name, one in made.predictions.items():
-        for k, model in enumerate([] if name == "stack" else one.models):
-            model.save(part / "models" / name / f"fold{k}")
-    made.stack.model.save(part / "stack")
-    if made.target is not None:
-        save_state(part / "target", made.target.to_state())
-    made.folds.save(part / "folds.parquet")
-    for split, rows in _splits(made):
-        (part / split).mkdir()
-        for name, one in made.predictions.items():
-            _write_predictions_of(part / split / f"{name}.parquet", made, rows, one.oof if split == "oof" else one.test)
-    if made.target is None:
-        pq.write_table(_list_table(made), part / "lists.parquet")
-    else:
-        pq.write_table(_row_table(made), part / "rows.parquet")
-    curves = {n: p.curves for n, p in made.predictions.items() if p.curves}
-    importance = {n: p.importance for n, p in made.predictions.items() if p.importance}
-    write_json(part / "curves.json", curves)
-    write_json(part / "importance.json", importance)
-    if made.permutation:
-        write_json(part / "permutation.json", made.permutation)
-    _write_samples(part, made)
-    write_json(part / "config.json", _config(made, about))
-    write_json(part / "decision.json", asdict(made.decision))
-    _write_submission(part / "submission.csv", made)
+# Every kind of run --------------------------------------------------------------------------------------------------
 
 
-def _write_samples(part: Path, made: Fitted) -> None:
-    """Some rows with all their columns as the models saw them.
-
-    ``sample.parquet``: what an exported graph takes its inputs' types from, test rows without the target.
-    ``sample_labelled.parquet``: training rows, by which what is done to a graph can be scored.
-    ``…_events.parquet``: what was in the sessions before their lists, where models read it.
-    """
-    rows = made.train if made.test is None else made.test
-    hidden = set() if made.target is None else set(made.target.names)
-    sample = _some_rows(rows, ranking=made.target is None)
-    sample = sample.drop([n for n in hidden if n in sample])
-    labelled = _some_rows(made.train, ranking=made.target is None)
-    if made.target is None and made.train.label is not None:
-        labelled = labelled.with_columns({made.recipe.label: made.train.label[: len(labelled)].double()})
-    for name, table, source in (("sample", sample, made.test), ("sample_labelled", labelled, None)):
-        pq.write_table(table.to_arrow(), part / f"{name}.parquet")
-        events = made.events(labelled=source is None)
-        if events is not None:
-            before = events.log.take(events.log_rows(table[made.recipe.list_column].integer().cpu()))
-            pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
+@contextmanager
+def run_folder(run: Run) -> Iterator[Path]:
+    """Give a folder to fill, which becomes the run directory when it is complete; its report is written last."""
+    try:
+        with atomic_folder(run.out) as part:
+            yield part
+            with run.stages.stage("report"):
+                write_report(part, name=run.out.resolve().name)
+    except (XGBoostError, SafetensorError) as error:  # their own classes for a file system that refuses
+        raise WriteError(
+            "could not be written (the file system refused a model's or a feature's file)",
+            file=run.out,
+            remedy="Free disk space or choose another place; what was there before is untouched",
+        ) from error
 
 
-def _some_rows(rows: Rows, *, ranking: bool) -> Table:
-    """The first rows, of lists whole ones."""
-    count = min(len(rows), _SAMPLE)
-    if ranking and rows.groups is not None and count < len(rows):
-        starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
-        count = int(starts[starts <= count][-1])
-    return rows.table.slice(0, count)
-
-
-def _write_submission(path: Path, made: Fitted) -> None:
-    """The test rows' predictions; where there are no test rows the scored training rows' out-of-fold ones."""
-    stack = made.predictions["stack"]
-    if made.test is not None:
-        rows, prediction = made.test, stack.test
-        keys = made.found.test if made.found.targets is None else made.found.targets
-    else:
-        chosen = made.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
-        rows, prediction = made.train.take(chosen), stack.oof[chosen]
-        table = made.found.train
-        keys = line_keys(made.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows)
-    write_submission_of(
-        path,
-        rows,
-        prediction,
-        form=made.form,
-        target=made.target,
-        decision=made.decision,
-        keys=keys,
-        item=made.recipe.item if made.target is None else None,
-    )
-
-
-def write_scores(part: Path, made: Fitted, seconds: Mapping[str, float], reused: int) -> None:
-    """``scores.json``: out-of-fold scores of every model, those of the test where its truth is known."""
-    names = list(made.predictions)
-    truth = known_test(made)
-    oof = {n: _oof_score(made, made.scorer, n) for n in names}
-    decided = made.decision if made.scorer.wants_classes and made.train.task != "multiclass" else None
-    test = {} if truth is None else {n: made.scorer(truth, made.predictions[n].test, decision=decided) for n in names}
-    counts = {"train": made.train, "test": made.test}
-    rows: dict[str, int] = {}
-    unit = "candidates" if made.target is None else "rows"
-    for split, some in counts.items():
-        rows[f"{split} {unit}"] = 0 if some is None else len(some)
-        if made.target is None:
-            rows[f"{split} lists"] = 0 if some is None else len(torch.unique(some.groups))
-    scores = {
-        "metric": made.scorer.name,
-        "greater_is_better": made.scorer.metric.greater_is_better,
-        "task": made.train.task,
-        "models": test,
-        "oof": oof,
-        "also": _also(made),
-        "oracle": made.found.oracle,
-        "stack_tried": made.tried,
-        "stack_choice": {"chosen": made.stack.chosen, "of_folds": made.stack.choices},
-        "intervals": {n: list(i) for n, i in made.stack.scores.items()},
-        "stack_over_best": None if made.stack.difference is None else list(made.stack.difference),
-        "seconds": {n: round(s, 3) for n, s in seconds.items()},
-        "reused": reused,
-        "transductive": made.prepared.transductive,
-        "rows": {**rows, "features": len(made.cats) + len(made.conts)},
-    }
-    write_json(part / "scores.json", scores)
-
-
-def known_test(made: Fitted) -> Rows | None:
-    """The test rows with labels, where the truth is known."""
-    if made.test is None or made.found.truth is None:
-        return None
-    truth = made.found.truth
-    if made.target is None:
-        return made.test.__class__(made.test.table, made.test.groups, label=truth)
-    source = truth if isinstance(truth, Table) else Table.read(truth)
-    label = made.target.encode(source)
-    return Rows(made.test.table, made.train.task, label=label, n_outputs=made.train.n_outputs)
-
-
-def _also(made: Fitted) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for name in made.recipe.also:
-        scorer = Scorer.of(name, made.target)
-        found[scorer.name] = {n: _oof_score(made, scorer, n) for n in made.predictions}
-    return found
-
-
-def _oof_score(made: Fitted, scorer: Scorer, name: str) -> float:
-    folds, one = torch.from_numpy(_fold_numbers(made)), made.predictions[name]
-    oof = one.oof
-    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
-        oof = torch.zeros_like(oof)  # it orders nothing: that each fold has a constant of its own is no order
-    return scorer(made.train, oof, made.counted, folds=folds)
-
-
-def _splits(made: Fitted) -> list[tuple[str, Rows]]:
-    return [("oof", made.train), *([("test", made.test)] if made.test is not None else [])]
-
-
-def _write_predictions_of(path: Path, made: Fitted, rows: Rows, values: torch.Tensor) -> None:
-    recipe = made.recipe
-    columns: dict[str, Any] = {}
-    if made.target is None:
-        columns[recipe.list_column] = rows.groups.numpy()
-        columns[recipe.item] = rows.table[recipe.item].to_arrow()
-        columns["score"] = values.numpy()
-    elif values.dim() == 1:
-        columns["prediction"] = made.target.restore(values).numpy()
-    else:
-        own = made.target.restore(values)
-        columns |= {f"prediction_{n}": own[:, i].numpy() for i, n in enumerate(made.target.outputs)}
-    if rows.label is not None:
-        columns["fold"] = _fold_numbers(made)
-        if made.target is None:
-            columns[recipe.label] = rows.label.numpy()
-    pq.write_table(pa.table(columns), path)
-
-
-def _fold_numbers(made: Fitted) -> np.ndarray:
-    """The (last) fold that scores each training row; -1: none does."""
-    numbers = torch.full((len(made.train),), -1, dtype=torch.int64)
-    for k, (_, inside) in enumerate(made.folds):
-        numbers[inside] = k
-    return numbers.numpy()
-
-
-def _row_table(made: Fitted) -> pa.Table:
-    """Rows of a task without lists: split, ids, fold, target on its own scale, weight."""
-    tables = []
-    truth = known_test(made)
-    for split, rows in _splits(made):
-        label = made.train.label if split == "oof" else None if truth is None else truth.label
-        columns: dict[str, Any] = {"split": pa.array([split] * len(rows), pa.string())}
-        for name in made.recipe.ids:
-            if name in rows.table:
-                columns[name] = rows.table[name].to_arrow().cast(pa.large_string())
-        columns["fold"] = _fold_numbers(made) if split == "oof" else np.full(len(rows), -1)
-        wide = torch.full((len(rows), len(_label_names(made))), torch.nan, dtype=torch.float64)
-        if label is not None:
-            wide = made.target.restore(label.double()).reshape(len(rows), -1)
-        columns |= {f"label_{n}": wide[:, i].numpy() for i, n in enumerate(_label_names(made))}
-        key = made.recipe.fold_key
-        if key and key in rows.table:
-            columns["fold_key"] = rows.table[key].to_arrow().cast(pa.large_string())
-        tables.append(pa.table(columns))
-    return pa.concat_tables(tables, promote_options="default")
-
-
-def _about_target(recipe: Competition, target: Target) -> dict[str, Any]:
-    return {"ids": list(recipe.ids), "target": target.names, "outputs": _outputs(target)}
-
-
-def _outputs(target: Target) -> list[str]:
-    """Classes, or targets, as the report calls them."""
-    classes = target.classes if target.task in ("binary", "multiclass") else None
-    return (
-        target.outputs if classes is None or target.task == "multiclass" else list(map(str, classes.values.to_pylist()))
-    )
-
-
-def _label_names(made: Fitted) -> list[str]:
-    return made.target.names  # a multiclass task's labels are codes in one column
-
-
-def _list_table(made: Fitted) -> pa.Table:
-    """One row per list that scores are about: length, whether its answer was touched before, reciprocal ranks."""
-    parts = [_list_rows(made, "oof", made.train, made.train.label, made.counted)]
-    if made.test is not None:
-        all_rows = torch.ones(len(made.test), dtype=torch.bool)
-        parts.append(_list_rows(made, "test", made.test, made.found.truth, all_rows))
-    return pa.concat_tables(parts)
-
-
-def _list_rows(made: Fitted, split: str, lists: Rows, label: torch.Tensor | None, rows: torch.Tensor) -> pa.Table:
-    recipe = made.recipe
-    groups = lists.groups[rows]
-    ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
-    first = torch.cumsum(length, 0) - length
-    key = lists.table[recipe.fold_key or recipe.list_column].take(rows.nonzero().squeeze(1)[first])
-    columns: dict[str, Any] = {
-        "split": pa.array([split] * len(ids), pa.string()),
-        "fold_key": key.to_arrow().cast(pa.large_string()),
-        "length": length.numpy(),
-    }
-    touched = torch.zeros(len(ids), dtype=torch.bool)
-    if label is not None and recipe.touched is not None:
-        known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
-        touched[codes[known]] = True
-    unknown = label is None or recipe.touched is None
-    columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), unknown))
-    for name, one in made.predictions.items():
-        scores = one.oof if split == "oof" else one.test
-        if label is None:
-            columns[f"rr_{name}"] = np.full(len(ids), np.nan)
-        else:  # ties as submitted: by display order
-            columns[f"rr_{name}"] = reciprocal_ranks(scores[rows], label[rows], groups, ties="ordinal")[1].numpy()
-    return pa.table(columns)
-
-
-def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
-    recipe = made.recipe
-    lists = {"list_column": recipe.list_column, "item": recipe.item, "label": recipe.label}
-    return {
+def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:
+    """Write ``config.json``: what was run, when, by what and on what, and what else the kind of run notes."""
+    recipe = run.recipe
+    config = {
         "competition": recipe.name,
-        **about,
-        "task": made.train.task,
-        "metric": made.scorer.name,
-        "folds": len(made.folds),
-        "folds_method": made.folds.method,
-        "folds_why": made.folds.why,
-        "test_predictions": "models of all training rows" if made.refitted else "mean of the folds' models",
-        **origin(recipe),
-        "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
-        "features": [*made.cats, *made.conts],
-        "categories": made.cats,
-        "models": [n for n in made.predictions if n != "stack"],
-        "tables": {n: list(t.names) for n, t in made.found.tables.items()},
-        "history": recipe.history,
-        "reading": replace(recipe.reading, types=made.found.types).to_state(),
-        "recipe": about_recipe(recipe),
-        **({} if recipe.events is None else {"events": recipe.events.to_state()}),
-        **(lists if made.target is None else _about_target(recipe, made.target)),
-        "submission": made.form.to_state(),
-    }
-
-
-def now() -> str:
-    """The time in UTC, to the second."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-def origin(recipe: Competition) -> dict[str, Any]:
-    """When, by what and on what a run was made, as every ``config.json`` says it."""
-    return {
+        "task": recipe.task,
+        **run.notes,
         "finished": now(),
         "fastrec": __version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         "git_revision": git_revision(type(recipe)),
+        "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
     }
+    write_json(part / "config.json", {**config, **more})
+
+
+def write_scores(part: Path, run: Run, scores: Mapping[str, Any]) -> None:
+    """Write ``scores.json``: the kind's scores, the seconds of every stage, and how many cached parts were used."""
+    seconds = {n: round(s, 3) for n, s in run.stages.seconds.items()}
+    reused = 0 if run.parts is None else run.parts.reused
+    write_json(part / "scores.json", {"task": run.recipe.task, **scores, "reused": reused, "seconds": seconds})
+
+
+def write_traces(part: Path, traces: Mapping[str, Trace]) -> None:
+    """Write the training curves and the importance of features, of models that have some."""
+    write_json(part / "curves.json", {n: t.curves for n, t in traces.items() if t.curves})
+    write_json(part / "importance.json", {n: t.importance for n, t in traces.items() if t.importance})
+
+
+def write_decision(part: Path, decision: Decision, target: Target | None = None) -> None:
+    """Write how predictions become classes, and the target."""
+    write_json(part / "decision.json", asdict(decision))
+    if target is not None:
+        save_state(part / "target", target.to_state())
+
+
+def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str]) -> dict[str, Any]:
+    """Return what ``config.json`` needs of a recipe over rows, so that its run predicts and retrains without code."""
+    notes = {
+        "features": [*cats, *conts],
+        "categories": list(cats),
+        "history": recipe.history,
+        "recipe": about_recipe(recipe),
+        "reading": recipe.reading.to_state(),
+    }
+    if recipe.task == "ranking":
+        notes |= {n: getattr(recipe, n) for n in ("list_column", "item", "label")}
+    return notes
+
+
+def about_recipe(recipe: Competition) -> dict[str, Any]:
+    """Return the attributes that ``SavedRecipe`` takes over from a recipe."""
+    also = [m for m in recipe.also if isinstance(m, str)]
+    gap = recipe.time_gap
+    gap = gap if isinstance(gap, str | int | float) else str(pd.Timedelta(gap))
+    kept = ("fold_key", "time", "weight", "counted", "touched")
+    return {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap, "also": also}
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -338,7 +124,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def git_revision(recipe: type[Competition]) -> str | None:
-    """The revision of the workspace that the recipe is in."""
+    """Return the revision of the workspace that the recipe is in."""
     file = getattr(sys.modules.get(recipe.__module__), "__file__", None)
     folder = Path(file).resolve().parent if file else Path.cwd()
     try:
@@ -348,3 +134,237 @@ def git_revision(recipe: type[Competition]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
+
+
+# Runs over tables ---------------------------------------------------------------------------------------------------
+
+
+def write_table_run(run: TableRun) -> None:
+    """Write all that was learned and predicted, complete without the recipe's code."""
+    with run_folder(run) as part:
+        with run.stages.stage("write"):
+            more: dict[str, Any] = {"left_out": run.left_out} if run.budget is not None or run.left_out else {}
+            rows = keep_rows(run)
+            more |= {} if rows is None else {"kept_rows": rows}
+            run.prepared.save(part / "features")
+            for name, one in run.predictions.items():
+                for k, model in enumerate([] if name == "stack" else one.models):
+                    model.save(part / "models" / name / f"fold{k}")
+            run.outcome.model.save(part / "stack")
+            run.folds.save(part / "folds.parquet")
+            _write_predictions(part, run)
+            if run.target is None:
+                pq.write_table(_list_table(run), part / "lists.parquet")
+            else:
+                pq.write_table(_row_table(run), part / "rows.parquet")
+            write_traces(part, {n: Trace(p.curves, p.importance) for n, p in run.predictions.items()})
+            if run.permutation:
+                write_json(part / "permutation.json", run.permutation)
+            _write_samples(part, run)
+            write_decision(part, run.decision, run.target)
+            write_config(part, run, {**_config(run), **more})
+            _write_submission(part / "submission.csv", run)
+        write_scores(part, run, _scores(run))
+
+
+def _write_samples(part: Path, run: TableRun) -> None:
+    """Write some rows with all their columns as the models saw them.
+
+    ``sample.parquet`` has test rows without the target, for the types of an exported graph's inputs.
+    ``sample_labelled.parquet`` has training rows, by which changes of a graph can be scored.
+    ``…_events.parquet`` has the events before their lists, if models read them.
+    """
+    ranking = run.target is None
+    sample = _first_rows(run.train if run.test is None else run.test, ranking)
+    sample = sample.drop([] if ranking else [n for n in run.target.names if n in sample])
+    labelled = _first_rows(run.train, ranking)
+    if ranking and run.train.label is not None:
+        labelled = labelled.with_columns({run.recipe.label: run.train.label[: len(labelled)].double()})
+    for name, table, is_train in (("sample", sample, run.test is None), ("sample_labelled", labelled, True)):
+        pq.write_table(table.to_arrow(), part / f"{name}.parquet")
+        events = run.events(labelled=is_train)
+        if events is not None:
+            before = events.log.take(events.log_rows(table[run.recipe.list_column].integer().cpu()))
+            pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
+
+
+def _first_rows(rows: Rows, ranking: bool) -> Table:
+    """Return the first rows, of lists whole ones."""
+    count = min(len(rows), limits.SAMPLE_ROWS)
+    if ranking and rows.groups is not None and count < len(rows):
+        starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
+        count = int(starts[starts <= count][-1])
+    return rows.table.slice(0, count)
+
+
+def _write_submission(path: Path, run: TableRun) -> None:
+    """Write the test rows' predictions; without test rows the scored training rows' out-of-fold ones."""
+    stack = run.predictions["stack"]
+    if run.test is not None:
+        rows, prediction = run.test, stack.test
+        keys = run.found.test if run.found.targets is None else run.found.targets
+    else:
+        chosen = run.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
+        rows, prediction = run.train.take(chosen), stack.oof[chosen]
+        table = run.found.train
+        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows)
+    about = {"form": run.form, "target": run.target, "decision": run.decision, "keys": keys}
+    write_submission_of(path, rows, prediction, **about, item=run.recipe.item if run.target is None else None)
+
+
+def _scores(run: TableRun) -> dict[str, Any]:
+    names, truth, ranking = list(run.predictions), known_test(run), run.target is None
+    decided = run.decision if run.scorer.wants_classes and run.train.task != "multiclass" else None
+    rows: dict[str, int] = {}
+    for split, some in {"train": run.train, "test": run.test}.items():
+        rows[f"{split} {'candidates' if ranking else 'rows'}"] = 0 if some is None else len(some)
+        if ranking:
+            rows[f"{split} lists"] = 0 if some is None else len(torch.unique(some.groups))
+    also = [Scorer.of(name, run.target) for name in run.recipe.also]
+    test = {} if truth is None else {n: run.scorer(truth, run.predictions[n].test, decision=decided) for n in names}
+    outcome = run.outcome
+    return {
+        "metric": run.scorer.name,
+        "greater_is_better": run.scorer.metric.greater_is_better,
+        "task": run.train.task,
+        "models": test,
+        "oof": {n: _oof_score(run, run.scorer, n) for n in names},
+        "also": {scorer.name: {n: _oof_score(run, scorer, n) for n in names} for scorer in also},
+        "oracle": run.found.oracle,
+        "stack_tried": outcome.tried,
+        "stack_choice": {"chosen": outcome.chosen, "of_folds": outcome.choices},
+        "intervals": {n: list(i) for n, i in outcome.scores.items()},
+        "stack_over_best": None if outcome.difference is None else list(outcome.difference),
+        "transductive": run.prepared.transductive,
+        "rows": {**rows, "features": len(run.cats) + len(run.conts)},
+    }
+
+
+def known_test(run: TableRun) -> Rows | None:
+    """Return the test rows with labels, if the truth is known."""
+    truth = run.found.truth
+    if run.test is None or truth is None:
+        return None
+    if run.target is None:
+        return run.test.__class__(run.test.table, run.test.groups, label=truth)
+    label = run.target.encode(truth if isinstance(truth, Table) else Table.read(truth))
+    return Rows(run.test.table, run.train.task, label=label, n_outputs=run.train.n_outputs)
+
+
+def _oof_score(run: TableRun, scorer: Scorer, name: str) -> float:
+    one = run.predictions[name]
+    oof = one.oof
+    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
+        oof = torch.zeros_like(oof)  # it orders nothing: that each fold has a constant of its own is no order
+    return scorer(run.train, oof, run.counted, folds=torch.from_numpy(_fold_numbers(run)))
+
+
+def _splits(run: TableRun) -> list[tuple[str, Rows]]:
+    return [("oof", run.train), *([("test", run.test)] if run.test is not None else [])]
+
+
+def _write_predictions(part: Path, run: TableRun) -> None:
+    recipe, target = run.recipe, run.target
+    for split, rows in _splits(run):
+        (part / split).mkdir()
+        for name, one in run.predictions.items():
+            values = one.oof if split == "oof" else one.test
+            columns: dict[str, Any] = {}
+            if target is None:
+                columns[recipe.list_column] = rows.groups.numpy()
+                columns[recipe.item] = rows.table[recipe.item].to_arrow()
+                columns["score"] = values.numpy()
+            elif values.dim() == 1:
+                columns["prediction"] = target.restore(values).numpy()
+            else:
+                restored = target.restore(values)
+                columns |= {f"prediction_{n}": restored[:, i].numpy() for i, n in enumerate(target.outputs)}
+            if rows.label is not None:
+                columns["fold"] = _fold_numbers(run)
+                if target is None:
+                    columns[recipe.label] = rows.label.numpy()
+            pq.write_table(pa.table(columns), part / split / f"{name}.parquet")
+
+
+def _fold_numbers(run: TableRun) -> np.ndarray:
+    """Return the (last) fold that scores each training row; -1: none does."""
+    numbers = torch.full((len(run.train),), -1, dtype=torch.int64)
+    for k, (_, inside) in enumerate(run.folds):
+        numbers[inside] = k
+    return numbers.numpy()
+
+
+def _row_table(run: TableRun) -> pa.Table:
+    """Return the rows of a task without lists: split, ids, fold, target on its own scale, fold key."""
+    tables, truth = [], known_test(run)
+    for split, rows in _splits(run):
+        label = run.train.label if split == "oof" else None if truth is None else truth.label
+        columns: dict[str, Any] = {"split": pa.array([split] * len(rows), pa.string())}
+        for name in (n for n in run.recipe.ids if n in rows.table):
+            columns[name] = rows.table[name].to_arrow().cast(pa.large_string())
+        columns["fold"] = _fold_numbers(run) if split == "oof" else np.full(len(rows), -1)
+        names = run.target.names  # a multiclass task's labels are codes in one column
+        wide = torch.full((len(rows), len(names)), torch.nan, dtype=torch.float64)
+        if label is not None:
+            wide = run.target.restore(label.double()).reshape(len(rows), -1)
+        columns |= {f"label_{n}": wide[:, i].numpy() for i, n in enumerate(names)}
+        key = run.recipe.fold_key
+        if key and key in rows.table:
+            columns["fold_key"] = rows.table[key].to_arrow().cast(pa.large_string())
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _list_table(run: TableRun) -> pa.Table:
+    """Return a row per scored list: length, whether its answer was touched before, each model's reciprocal rank."""
+    recipe, tables = run.recipe, []
+    for split, lists in _splits(run):
+        label = lists.label if split == "oof" else run.found.truth
+        rows = run.counted if split == "oof" else torch.ones(len(lists), dtype=torch.bool)
+        groups = lists.groups[rows]
+        ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
+        first = torch.cumsum(length, 0) - length
+        key = lists.table[recipe.fold_key or recipe.list_column].take(rows.nonzero().squeeze(1)[first])
+        columns: dict[str, Any] = {
+            "split": pa.array([split] * len(ids), pa.string()),
+            "fold_key": key.to_arrow().cast(pa.large_string()),
+            "length": length.numpy(),
+        }
+        touched, unknown = torch.zeros(len(ids), dtype=torch.bool), label is None or recipe.touched is None
+        if not unknown:
+            known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
+            touched[codes[known]] = True
+        columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), unknown))
+        for name, one in run.predictions.items():
+            scores = one.oof if split == "oof" else one.test
+            if label is None:
+                columns[f"rr_{name}"] = np.full(len(ids), np.nan)
+            else:  # ties as submitted: by display order
+                columns[f"rr_{name}"] = reciprocal_ranks(scores[rows], label[rows], groups, ties="ordinal")[1].numpy()
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables)
+
+
+def _config(run: TableRun) -> dict[str, Any]:
+    recipe, target = run.recipe, run.target
+    config = {
+        "task": run.train.task,
+        "metric": run.scorer.name,
+        "folds": len(run.folds),
+        "folds_method": run.folds.method,
+        "folds_why": run.folds.why,
+        "test_predictions": "models of all training rows" if run.refitted else "mean of the folds' models",
+        **recipe_notes(recipe, run.cats, run.conts),
+        "models": [n for n in run.predictions if n != "stack"],
+        "tables": {n: list(t.names) for n, t in run.found.tables.items()},
+        "reading": replace(recipe.reading, types=run.found.types).to_state(),
+        "submission": run.form.to_state(),
+    }
+    if recipe.events is not None:
+        config["events"] = recipe.events.to_state()
+    if target is not None:
+        # Classes, or targets, as the report calls them.
+        binary = target.task == "binary" and target.classes is not None
+        outputs = [str(v) for v in target.classes.values.to_pylist()] if binary else target.outputs
+        config |= {"ids": list(recipe.ids), "target": target.names, "outputs": outputs}
+    return config

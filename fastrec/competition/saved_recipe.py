@@ -36,7 +36,7 @@ class SameBlend(Stack):
         self.chosen = chosen
 
     def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
-        """That blend alone, unfitted."""
+        """Return that blend alone, unfitted."""
         blend = self.chosen.blends[0].fresh()
         asked, had = set(models), set(self.chosen.models)
         constant = had - asked if data.task != "ranking" else set()  # it joins the models where it is of use
@@ -91,11 +91,11 @@ class SavedRecipe(Competition):
             self.metric = recipe.metric or self.metric
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
-        """The rows that it was given."""
+        """Return the given rows."""
         return self.found
 
     def find_target(self, train: Table) -> Target | None:
-        """What the run predicts; of a multiclass task all classes that it knew, and those that have joined."""
+        """Return the run's target; a multiclass one with the known classes and new ones."""
         known = self.saved.target
         if known is None:
             return None
@@ -126,7 +126,7 @@ class SavedRecipe(Competition):
         self.submission = replace(form, values=tuple(found.outputs))
 
     def features(self) -> FeatureSet | None:
-        """The run's features, to be fitted anew."""
+        """Return the run's features, unfitted."""
         if self._recipe is not None:
             return self._recipe.features()
         state = self.saved.folder / "features"
@@ -146,15 +146,15 @@ class SavedRecipe(Competition):
         return [n for n in self.saved.conts if n not in made]
 
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
-        """The folds that it was given."""
+        """Return the given folds."""
         return self._folds
 
     def baselines(self) -> Sequence[Estimator]:
-        """The run's rules."""
+        """Return the run's rules."""
         return [m.fresh() for m in self._trained if not m.learns] if self._recipe is None else self._recipe.baselines()
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
-        """The run's models, untrained; warm ones begin with what they have learned."""
+        """Return the run's models, untrained; warm ones continue from what they have learned."""
         known = {m.name: m for m in self._trained if m.learns}
         asked = [m.fresh() for m in known.values()] if self._recipe is None else list(self._recipe.models(bs=bs))
         self.asked = [m.name for m in asked]
@@ -164,7 +164,7 @@ class SavedRecipe(Competition):
         return asked
 
     def stack(self) -> Stack:
-        """The second level: the kind of blend that the run has chosen."""
+        """Return the second level: the kind of blend that the run has chosen."""
         return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
 
     @cached_property

@@ -38,7 +38,7 @@ class Decision:
 
     @classmethod
     def learn(cls, scorer: Scorer, label: torch.Tensor, oof: torch.Tensor) -> Decision:
-        """The decision that scores best out of fold, for a metric that scores classes."""
+        """Choose the decision that scores best out of fold, for a metric that scores classes."""
         if not scorer.wants_classes or scorer.target.task == "multiclass":
             return cls()
         known = ~oof.isnan()
@@ -48,7 +48,7 @@ class Decision:
         return cls(cuts=tuple(map(float, cuts)))
 
     def classes(self, values: torch.Tensor) -> torch.Tensor:
-        """Classes ``[n]`` of predictions ``[n]`` on the target's own scale."""
+        """Convert predictions ``[n]`` on the target's own scale to classes ``[n]``."""
         if self.threshold is not None:
             return (values > self.threshold).long()
         assert self.cuts is not None
@@ -69,7 +69,7 @@ class Scorer:
 
     @classmethod
     def of(cls, metric: str | Metric | None, target: Target | None) -> Scorer:
-        """The metric of a recipe.
+        """Make the scorer of a recipe's metric.
 
         Raises:
             DataError: it cannot score the task.
@@ -125,7 +125,7 @@ class Scorer:
         folds: torch.Tensor | None = None,
         decision: Decision | None = None,
     ) -> float:
-        """The score of predictions.
+        """Score predictions.
 
         Args:
             rows: rows with labels.
@@ -161,7 +161,7 @@ class Scorer:
                 model.suit(self.metric.name)
 
     def for_choosing(self) -> Metric:
-        """What models are told apart by while no classes are made of predictions yet, on the target's own scale."""
+        """Return the metric that models are compared by before predictions become classes."""
         return loss_of(self.metric, "ranking" if self.target is None else self.target.task)
 
     @property

@@ -32,7 +32,7 @@ def form_of(
     names: Any,
     roles: Mapping[str, str] | None = None,
 ) -> Form:
-    """The form of a submission: the recipe's, a sample file's, or ids and the target.
+    """Return the form of a submission: the recipe's, a sample file's, or ids and the target.
 
     Args:
         submission: the recipe's.
@@ -96,7 +96,7 @@ def write_submission_of(
 
 
 def line_keys(form: Form, table: Table, rows: Rows) -> Table:
-    """The id columns of a form's lines: of lists the first row of each, else all rows.
+    """Return the id columns of a form's lines: of lists the first row of each, else all rows.
 
     Args:
         form: the form.
@@ -113,7 +113,7 @@ def line_keys(form: Form, table: Table, rows: Rows) -> Table:
 def submission_values(
     form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:
-    """The value columns of a submission.
+    """Return the value columns of a submission.
 
     Args:
         form: names them.

@@ -1,110 +1,99 @@
-"""The run of a recipe for rows and lists in memory: features, base models, stack, submission, scores and report."""
+"""The steps of a run over rows and lists in memory, and the checks before anything is learned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 from fastai.torch_core import set_seed
-from safetensors import SafetensorError
-from xgboost.core import XGBoostError
 
-from fastrec._core.atomic import atomic_folder, is_plain_name
+from fastrec._core.atomic import is_plain_name
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import truth_file
-from fastrec.competition.fitting import fit_recipe
+from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.row_keys import RowKeys, key_text
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.forms.value_rows import relevance
-from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import now, write_run, write_scores
-from fastrec.competition.run_options import RunOptions
-from fastrec.competition.submit import Form, form_of
-from fastrec.errors import DataError, MissingColumnError, WriteError
+from fastrec.competition.run_files import write_table_run
+from fastrec.competition.submit import form_of
+from fastrec.competition.table_record import TableRun
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
-from fastrec.report import write_report
 from fastrec.scale.cluster import tables_on
 from fastrec.table import Table
 from fastrec.validate import Target
 
 
-def run_table(recipe: Competition, data: Path, out: Path, asked: RunOptions) -> None:
-    """Carry a recipe for rows and lists out.
-
-    Args:
-        recipe, data, out: see ``run_competition``.
-        asked: what the caller asked for.
-    """
-    check_models(recipe, asked.bs)
-    started = now()
-    check_ranks(asked.ranks, asked.device)
-    set_seed(asked.seed)
-    found = _read(recipe, data, asked)
-    target = recipe.find_target(found.train)
-    found = (_labels_apart if target is None else _truth_apart)(recipe, found, target, data)
-    ids = tuple(recipe.ids) or ((recipe.list_column, recipe.item) if target is None else ())
-    names = (found.train if found.test is None else found.test).names
-    form = form_of(recipe.submission, data, target, ids, names, recipe.reading.files)
-    _check_lines(recipe, form, found, data)
-    options = {"device": asked.device, "seed": asked.seed, "bs": asked.bs, "stages": asked.stages}
-    with training_on_ranks(asked.ranks), tables_on(asked.scheduler, out) as split:
-        made = fit_recipe(recipe, found, target, split=split, parts=asked.parts, budget=asked.budget, **options)
-    made.form = form
-    with atomic_folder(out) as part, _refusals_as_errors(out):
-        with asked.stages.stage("write"):
-            about = {"started": started, "data": data.resolve().name, **asked.notes()}
-            if asked.budget is not None or made.left_out:
-                about["left_out"] = made.left_out
-            kept = keep_rows(asked.parts, made, data, seed=asked.seed)
-            write_run(part, made, about if kept is None else {**about, "kept_rows": kept})
-        write_scores(part, made, asked.stages.seconds, 0 if asked.parts is None else asked.parts.reused)
-        with asked.stages.stage("report"):
-            write_report(part, name=out.resolve().name)
+def check(run: TableRun) -> None:
+    """Refuse models and options that the run would end with an error by, hours later."""
+    check_models(run.recipe, run.bs)
+    check_ranks(run.ranks, run.device)
 
 
-def _read(recipe: Competition, data: Path, asked: RunOptions) -> CompetitionData:
-    with asked.stages.stage("read") as advance:
-        found = recipe.load(data, rows=asked.rows, device=asked.device)
+def read(run: TableRun) -> None:
+    """Read the rows, hide the targets of the test, and choose the submission form."""
+    recipe = run.recipe
+    set_seed(run.seed)
+    with run.stages.stage("read") as advance:
+        found = recipe.load(run.data, rows=run.rows, device=run.device)
         found.settle_types(recipe.reading.types)
         advance(len(found.train) + (0 if found.test is None else len(found.test)))
     if found.test is not None and not len(found.test):
         found.test = None
     if recipe.task == "ranking":
         check_candidates(recipe, found)
-    return found
+    run.target = recipe.find_target(found.train)
+    run.found = (_labels_apart if run.target is None else _truth_apart)(recipe, found, run.target, run.data)
+    ids = tuple(recipe.ids) or ((recipe.list_column, recipe.item) if run.target is None else ())
+    names = (run.found.train if run.found.test is None else run.found.test).names
+    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files)
+    _check_lines(run)
 
 
-def _check_lines(recipe: Competition, form: Form, found: CompetitionData, data: Path) -> None:
-    """Refuse ids of which no submission can be made. (Found before hours of training, not after.)
+def start_workers(run: TableRun) -> None:
+    """Start the processes that train nets together, and the cluster's workers; they end with the run."""
+    run.context.enter_context(training_on_ranks(run.ranks))
+    run.split = run.context.enter_context(tables_on(run.scheduler, run.out))
+
+
+def stop_workers(run: TableRun) -> None:
+    """Free what the workers have taken before the run directory is written."""
+    run.context.close()
+
+
+TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, stop_workers, write_table_run]
+
+
+def _check_lines(run: TableRun) -> None:
+    """Refuse ids that cannot be written into a submission.
 
     Raises:
         MissingColumnError, DataError: a column of ids is absent, has a missing value, or is of no exact text.
         SubmissionError: two rows have the same ids.
     """
+    form, found = run.form, run.found
     values = isinstance(form, ValueForm)
     # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
     there = [t for t in (found.targets, found.test) if t is not None]
     rows = next((t for t in there if all(n in t for n in form.keys_needed)), there[0] if there else None)
-    if rows is None and values and recipe.counted is None:
+    if rows is None and values and run.recipe.counted is None:
         rows = found.train
     if rows is None or not form.keys_needed:
         return
     table = rows.select([n for n in form.keys_needed if n in rows]).to_arrow()
     keys = {n: key_text(table, n, what="id", times=values) for n in form.keys_needed}
-    RowKeys(pa.table(keys), form.keys_needed, data).refuse_repeated()
+    RowKeys(pa.table(keys), form.keys_needed, run.data).refuse_repeated()
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    """The data with test rows that do not show their target: where they had one, it is the truth, row by row.
+    """Hide the target of the test rows; if they had one, it is their truth, row by row.
 
     Raises:
-        DataError: by the truth the test cannot be scored. (Found before hours of training, not after.)
+        DataError: the test cannot be scored by the truth.
     """
     test, truth = found.test, found.truth
     if test is None:
@@ -132,10 +121,10 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    """The data with test lists that do not show their labels, and the truth as labels of the test's candidates.
+    """Hide the labels of the test lists, and turn the truth into labels of their candidates.
 
     Raises:
-        FastrecError: by the truth the test cannot be scored. (Found before hours of training, not after.)
+        FastrecError: the test cannot be scored by the truth.
     """
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
@@ -166,7 +155,7 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:
-    """Refuse test lists that no submission can be made of. (Found before hours of training, not after.)
+    """Refuse test lists that cannot be written into a submission.
 
     Raises:
         DataError: an item is listed twice in one test list, or there is not one target per test list.
@@ -199,7 +188,7 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:
-    """Refuse models whose names are not names of files in a run directory. (Found before hours of training, not after.)
+    """Refuse models whose names cannot be names of folders in the run directory.
 
     Raises:
         DataError: naming the model.
@@ -210,16 +199,3 @@ def check_models(recipe: Competition, bs: int | None) -> None:
                 f"{recipe.name}: the model's name {name!r} cannot be that of a folder",
                 remedy="Use letters, digits and _",
             )
-
-
-@contextmanager
-def _refusals_as_errors(out: Path) -> Iterator[None]:
-    """XGBoost and safetensors raise classes of their own where the file system refuses."""
-    try:
-        yield
-    except (XGBoostError, SafetensorError) as error:
-        raise WriteError(
-            "could not be written (the file system refused a model's or a feature's file)",
-            file=out,
-            remedy="Free disk space or choose another place; what was there before is untouched",
-        ) from error

@@ -3,113 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-from fastrec._core.progress import Stages
-from fastrec.competition.budget import Budget
 from fastrec.competition.first_fold import FirstFold
 from fastrec.competition.live_scores import LiveScores
 from fastrec.competition.parts import KeptModels
+from fastrec.competition.table_record import TableRun
 from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import Estimator
-from fastrec.validate import CrossFit, Predictions, Rows
-
-if TYPE_CHECKING:
-    from fastrec.competition.fitting import Fitted
+from fastrec.validate import CrossFit, Predictions
 
 
-def cross_fit_all(
-    made: Fitted,
-    models: Sequence[Estimator],
-    device: torch.device,
-    seed: int,
-    stages: Stages,
-    store: KeptModels | None,
-) -> dict[str, Predictions]:
-    """All models, fold by fold.
+def cross_fit_all(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> dict[str, Predictions]:
+    """Cross-fit all models, fold by fold.
 
     Args:
-        made: the run's rows and folds.
-        models: what to train.
-        device: where to train.
-        seed: of everything random.
-        stages: progress.
-        store: keeps what is trained; None: nothing does.
+        run: the run.
+        models: rules and models.
+        store: caches trained models; None: nothing is cached.
     """
-    total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in made.folds)
-    cross = _crossing(made, models, device, seed, store)
-    with stages.stage("models", total) as advance:
-        cross.advance, cross.watch, cross.left_out = advance, LiveScores(made, stages), made.left_out
-        for k in range(len(made.folds)):
-            said = set(made.left_out)
-            _fit_fold(made, cross, k, _rows_of_fold(made, cross.models, k, store))
-            for name in made.left_out.keys() - said:
-                stages.say(f"left out: {made.left_out[name]}")
+    total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in run.folds)
+    cross = _cross_fit(run, models, store)
+    with run.stages.stage("models", total) as advance:
+        cross.advance, cross.watch, cross.left_out = advance, LiveScores(run, run.stages), run.left_out
+        for k in range(len(run.folds)):
+            before = set(run.left_out)
+            _Fold(run, cross.models, k, store).fit(cross)
+            for name in run.left_out.keys() - before:
+                run.stages.say(f"left out: {run.left_out[name]}")
     return cross.finish()
 
 
 def cross_fit_in_time(
-    made: Fitted,
-    rules: Sequence[Estimator],
-    models: Sequence[Estimator],
-    device: torch.device,
-    seed: int,
-    stages: Stages,
-    store: KeptModels | None,
-    budget: Budget,
-    *,
-    refits: bool,
+    run: TableRun, rules: Sequence[Estimator], models: Sequence[Estimator], store: KeptModels | None
 ) -> dict[str, Predictions]:
-    """Model by model, each in its share of the time; one that does not fit into it is left out.
+    """Cross-fit model by model, each in its share of the budget; a model that exceeds it is left out.
 
     Args:
-        made: the run's rows and folds.
-        rules: what there is nothing to train of.
-        models: what to train, the best first.
-        device: where to train.
-        seed: of everything random.
-        stages: progress.
-        store: keeps what is trained; None: nothing does.
-        budget: the time.
-        refits: there will be a model of all rows, too, of each.
+        run: the run, with its budget.
+        rules: estimators without parameters.
+        models: models to train, the best first.
+        store: caches trained models; None: nothing is cached.
     """
     done: dict[str, Predictions] = {}
-    folds, fits = len(made.folds), len(made.folds) + refits
-    total = len(models) * sum(len(outside) for outside, _ in made.folds)
-    budget.keep_for_end(
-        len(made.train) + (0 if made.test is None else len(made.test)), made.train.n_scores, len(models)
-    )
-    watch, first = LiveScores(made, stages), FirstFold(made)
+    budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
+    total = len(models) * sum(len(outside) for outside, _ in run.folds)
+    rows = len(run.train) + (0 if run.test is None else len(run.test))
+    budget.keep_for_end(rows, run.train.n_scores, len(models))
+    watch, first = LiveScores(run, run.stages), FirstFold(run)
 
     def note(name: str, fold: int, oof: torch.Tensor) -> None:
         watch(name, fold, oof)
         first.note(name, fold, oof)
 
-    with stages.stage("models", total) as advance:
+    with run.stages.stage("models", total) as advance:
         if rules:
-            cross = _crossing(made, rules, device, seed, store)
+            cross = _cross_fit(run, rules, store)
             cross.watch = first.note
             for k in range(folds):
-                _fit_fold(made, cross, k, _rows_of_fold(made, rules, k, store))
+                _Fold(run, rules, k, store).fit(cross)
             done |= cross.finish()
         for i, model in enumerate(models):
             needed = not any(m.name in done for m in models)
-            cross = _crossing(made, [model], device, seed, store)
+            cross = _cross_fit(run, [model], store)
             cross.advance, cross.watch = advance, note
-            ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
+            ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
             beside = 0.0
             try:
                 for k in range(folds):
                     about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
                     limit = budget.begin(model, ends=ends, beside=beside, **about)  # before rows are made for nothing
-                    rows = _rows_of_fold(made, [model], k, store)
-                    if k == 0:  # what rows take is known of the later ones
+                    fold = _Fold(run, [model], k, store)
+                    if k == 0:  # the time that rows take is only known for later folds
                         limit = budget.begin(model, ends=ends, **about)
                     cross.time_limit = limit
-                    _fit_fold(made, cross, k, rows)
-                    del rows  # while the next fold's are made
+                    fold.fit(cross)
+                    del fold  # frees its rows before the next fold's are made
                     took = budget.clock() - began
                     beside = max(took - (took if limit is None else limit), 0.0)
                     budget.check(model, took=took, **about)
@@ -119,53 +89,45 @@ def cross_fit_in_time(
                 if needed and i + 1 == len(models):
                     raise
                 budget.left_out[model.name] = error.problem
-                stages.say(f"left out: {error.problem}")
+                run.stages.say(f"left out: {error.problem}")
                 continue
             done |= cross.finish()
-            if refits:
-                budget.keep_for_refit(model, took * len(made.train) / max(len(made.folds[-1][0]), 1))
+            if run.refits:
+                budget.keep_for_refit(model, took * len(run.train) / max(len(run.folds[-1][0]), 1))
     return done
 
 
-def _crossing(
-    made: Fitted, models: Sequence[Estimator], device: torch.device, seed: int, store: KeptModels | None
-) -> CrossFit:
-    crossing = CrossFit(
+def _cross_fit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> CrossFit:
+    cross = CrossFit(
         models,
-        len(made.train),
-        0 if made.test is None else len(made.test),
-        seed=seed,
-        device=device,
-        scored=made.folds.scored,
-        repeated=made.folds.is_repeated,
+        len(run.train),
+        0 if run.test is None else len(run.test),
+        seed=run.seed,
+        device=run.device,
+        scored=run.folds.scored,
+        repeated=run.folds.is_repeated,
         store=store,
     )
-    crossing.cold_folds = made.recipe.cold_folds
-    return crossing
+    cross.cold_folds = run.recipe.cold_folds
+    return cross
 
 
-_FoldRows = tuple[list[Rows], Rows | None]
+class _Fold:
+    """Fold ``k``'s rows to learn from and to predict, and unlabelled ones if a model wants them."""
 
+    def __init__(self, run: TableRun, models: Sequence[Estimator], k: int, store: KeptModels | None) -> None:
+        self.run, self.k = run, k
+        # If all of the fold's models are cached, its rows are not made.
+        self.cached = store is not None and all(store.has(m.name, k) for m in models)
+        if not self.cached:
+            self.pair = [run.rows_of(t, labelled=True) for t in run.prepared.fold(k)]
+            wanted = run.test is not None and any(m.wants_unlabeled for m in models)
+            self.unlabeled = run.rows_of(run.prepared.unlabeled(k), labelled=False) if wanted else None
 
-def _rows_of_fold(made: Fitted, models: Sequence[Estimator], k: int, store: KeptModels | None) -> _FoldRows | None:
-    """Fold ``k``'s rows to learn from and to predict, and such without targets; None: its models are all kept."""
-    if store is not None and all(store.has(m.name, k) for m in models):
-        return None
-    return [made.rows(t, labelled=True) for t in made.prepared.fold(k)], _unlabeled(made, models, k)
-
-
-def _fit_fold(made: Fitted, cross: CrossFit, k: int, rows: _FoldRows | None) -> None:
-    outside, inside = made.folds[k]
-    if rows is None:
-        cross.fold(None, None, inside, made.test, train_rows=outside)
-        made.prepared.still_used(k)
-        return
-    pair, more = rows
-    cross.fold(*pair, inside, made.test, train_rows=outside, unlabeled=more)
-
-
-def _unlabeled(made: Fitted, models: Sequence[Estimator], k: int) -> Rows | None:
-    """The test rows as fold ``k``'s models may learn from them, where one wants them."""
-    if made.test is None or not any(m.wants_unlabeled for m in models):
-        return None
-    return made.rows(made.prepared.unlabeled(k), labelled=False)
+    def fit(self, cross: CrossFit) -> None:
+        outside, inside = self.run.folds[self.k]
+        if self.cached:
+            cross.fold(None, None, inside, self.run.test, train_rows=outside)
+            self.run.prepared.still_used(self.k)
+        else:
+            cross.fold(*self.pair, inside, self.run.test, train_rows=outside, unlabeled=self.unlabeled)

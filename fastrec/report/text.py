@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rich import box
 from rich.table import Table as RichTable
-from rich.text import Text
 
+from fastrec._core.terminal_table import TableColumn, terminal_table
 from fastrec.metrics import Interval
 from fastrec.report.data import SPLITS, RunResults, Split, Standing, read_run
 
@@ -16,54 +15,49 @@ TITLES: dict[Split, str] = {"test": "Test", "oof": "Out of fold"}
 _MINUS = "\u2212"
 
 
-def leaderboard_table(run: str | Path, *, repeats: int = 2000) -> RichTable:
-    """Build the leaderboard for a terminal, at most 80 characters wide for ordinary model names.
+def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None = None) -> RichTable:
+    """Make the leaderboard for a terminal, the best model first.
+
+    It has score and 95 % interval on the test lists and out of fold, the difference to the best model with its interval
+    (out of fold where that is known), and other metrics.
 
     Args:
         run: the run directory.
         repeats: bootstrap resamples of the sessions.
+        width: characters of the terminal: other metrics, then intervals, are dropped until the rest fits. None: all.
 
     Returns:
-        A table to print with rich: the best model first, score and 95 % interval on the test lists and out of fold, the
-        difference to the best model with its interval (out of fold if known), and other metrics.
+        A table to print with rich.
 
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
         UnreadableFileError: a file that is there cannot be read.
     """
     results = read_run(run, repeats=repeats)
+    names = all_models(results)
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     judged: Split = "oof" if results.standings.get("oof") else "test"
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(f"model\n({results.metric})", overflow="fold")
+    right = {"justify": "right"}
+    columns = [TableColumn(f"model\n({results.metric})", names, fold=True)]
     for split in shown:
-        table.add_column(split, justify="right", no_wrap=True)
+        scores = [score_of(results, split, name) for name in names]
+        columns.append(TableColumn(split, ["" if s is None else f"{s:.4f}" for s in scores], options=right))
         if results.standings.get(split):
-            table.add_column("95 %", style="dim", no_wrap=True)
+            stand = [standing_of(results, split, name) for name in names]
+            cells = [_bare(ends(s.score, 3)) if s else "" for s in stand]
+            columns.append(TableColumn("95 %", cells, drop=1, options={"style": "dim"}))
     if results.standings:
-        table.add_column(f"to the best\n({judged})", justify="right", no_wrap=True)
-    for metric in results.also:
-        table.add_column(f"{metric}\n({also_of(results)})", justify="right", no_wrap=True)
-    for name in all_models(results):
-        cells = [Text(name)]  # not as markup: a name may hold brackets
-        for split in shown:
-            standing, score = standing_of(results, split, name), score_of(results, split, name)
-            cells.append(Text("" if score is None else f"{score:.4f}"))
-            if results.standings.get(split):
-                cells.append(Text(_bare(ends(standing.score, 3)) if standing else ""))
-        if results.standings:
-            standing = standing_of(results, judged, name)
-            gap = standing and standing.to_best
-            cells.append(
-                Text(
-                    "best" if name == results.best else f"{signed(gap.mean, 4)} ({_bare(ends(gap, 3))})" if gap else ""
-                )
-            )
-        cells += [Text(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
-        table.add_row(*cells, style="bold" if name == results.best else None)
+        cells = [_difference_text(results, name, standing_of(results, judged, name)) for name in names]
+        columns.append(TableColumn(f"to the best\n({judged})", cells, drop=2, options=right))
+    for metric, of in results.also.items():
+        cells = [f"{of[name]:.4f}" if name in of else "" for name in names]
+        columns.append(TableColumn(f"{metric}\n({also_of(results)})", cells, drop=3, options=right))
+    styles = ["bold" if name == results.best else None for name in names]
     if results.oracle is not None and "test" in shown:
-        table.add_row("oracle", f"{results.oracle:.4f}", style="dim")
-    return table
+        for c in columns:
+            c.cells = [*c.cells, {"model": "oracle", "test": f"{results.oracle:.4f}"}.get(c.head.split("\n")[0], "")]
+        styles.append("dim")
+    return terminal_table(columns, width, styles=styles, plain=True)
 
 
 def all_models(results: RunResults) -> list[str]:
@@ -86,6 +80,14 @@ def score_of(results: RunResults, split: Split, name: str) -> float | None:
     """Return a model's score on a split: the reported one, or the mean over its lists."""
     standing = standing_of(results, split, name)
     return results.scores[split].get(name, standing.score.mean if standing else None)
+
+
+def _difference_text(results: RunResults, name: str, standing: Standing | None) -> str:
+    if name == results.best:
+        return "best"
+    if standing is None or standing.to_best is None:
+        return ""
+    return f"{signed(standing.to_best.mean, 4)} ({_bare(ends(standing.to_best, 3))})"
 
 
 def signed(value: float, decimals: int) -> str:

@@ -1,4 +1,4 @@
-"""Rows of a submission, read and held against the rows that it must have."""
+"""Lists of a submission, and the target rows of its test file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from fastrec.competition.forms.id_lists import IdLists, codes_of, fail
 from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.ordering import arrow_column
-from fastrec.competition.forms.row_keys import RowKeys, refuse_nulls
-from fastrec.errors import DataError, SubmissionError
-from fastrec.table.csv_text import csv_header, read_text_csv
+from fastrec.competition.forms.row_keys import refuse_nulls
+from fastrec.errors import DataError
+from fastrec.table.csv_text import read_text_csv
 from fastrec.table.key_types import is_text
 
 
@@ -35,22 +35,8 @@ def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
     return column.cast(pa.large_string())
 
 
-def _read_submission(path: str | Path, form: SubmissionFormat, *, exact: bool) -> pa.Table:
-    table = read_text_csv(path, form.header)
-    names = tuple(csv_header(path)) if exact else form.header
-    if names != form.header:
-        other = next((name for name in names if name not in form.header), None)
-        raise SubmissionError(
-            f"the header is {','.join(names)}",
-            file=path,
-            column=other,
-            remedy=f"Write exactly {','.join(form.header)}",
-        )
-    return table
-
-
 def _read_targets(path: str | Path, form: SubmissionFormat) -> tuple[pa.Table, np.ndarray]:
-    """The target rows of the test file, and their row numbers there."""
+    """Read the target rows of the test file, and their row numbers there."""
     table = read_text_csv(path, dict.fromkeys((*form.keys, *(name for name, _ in form.targets), form.candidates)))
     chosen = np.ones(len(table), dtype=bool)
     for name, value in form.targets:
@@ -59,20 +45,6 @@ def _read_targets(path: str | Path, form: SubmissionFormat) -> tuple[pa.Table, n
         wanted = " and ".join(f"{name} {value!r}" for name, value in form.targets)
         raise DataError(f"no row with {wanted}", file=path, remedy="Give the test file, with its targets left empty")
     return table.filter(pa.array(chosen)), np.flatnonzero(chosen)
-
-
-def _match_rows(
-    table: pa.Table,
-    wanted: pa.Table,
-    path: str | Path,
-    wanted_path: str | Path,
-    form: SubmissionFormat,
-    numbers: np.ndarray,
-) -> np.ndarray:
-    """For every row of the submission its row in ``wanted``; refuses unless the two sets of rows are the same."""
-    keys = RowKeys(table, form.keys, path)
-    keys.refuse_repeated()
-    return keys.match(RowKeys(wanted, form.keys, wanted_path, numbers), role="not a target")
 
 
 def _check_candidates(ids: IdLists, candidates: IdLists, path: str | Path, form: SubmissionFormat) -> tuple[str, ...]:

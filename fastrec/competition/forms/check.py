@@ -8,25 +8,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms._rows import (
-    _check_candidates,
-    _match_rows,
-    _read_submission,
-    _read_targets,
-)
+from fastrec.competition.forms._rows import _check_candidates, _read_targets
+from fastrec.competition.forms.form import ReportLines
 from fastrec.competition.forms.id_lists import IdLists, check_lists
 from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
 from fastrec.competition.forms.next_item_check import check_items
 from fastrec.competition.forms.next_item_form import NextItemForm
+from fastrec.competition.forms.row_keys import RowKeys
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.competition.forms.value_rows import is_number_column, match_rows, wanted_rows
+from fastrec.competition.forms.value_rows import wanted_rows
 from fastrec.errors import SubmissionError
 
 __all__ = ["CheckReport", "check_submission"]
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(ReportLines):
     """What a submission that passed holds; ``warnings`` are what is allowed but loses score."""
 
     path: str
@@ -35,11 +32,8 @@ class CheckReport:
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Lines to print; the last begins with ``ok``."""
+        """Return lines to print; the last begins with ``ok``."""
         return [*(f"warning: {text}" for text in self.warnings), f"ok {self.rows} rows, {self.ids} ids"]
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
 
 
 def check_submission(
@@ -72,9 +66,9 @@ def check_submission(
         return _check_values(Path(submission_path), Path(test_path), format)
     if isinstance(format, NextItemForm):
         return CheckReport(str(submission_path), *check_items(submission_path, test_path, format))
-    table = _read_submission(submission_path, format, exact=True)
+    table = format.read_lines(submission_path)
     targets, numbers = _read_targets(test_path, format)
-    match = _match_rows(table, targets, submission_path, test_path, format, numbers)
+    match = format.match(table, RowKeys(targets, format.keys, test_path, numbers), submission_path, role="not a target")
     ids = IdLists(table[format.prediction], format.sep)
     check_lists(ids, submission_path, format)
     candidates = IdLists(targets[format.candidates].take(pa.array(match)), format.candidates_sep)
@@ -83,13 +77,13 @@ def check_submission(
 
 
 def _check_values(path: Path, test_path: Path, form: ValueForm) -> CheckReport:
-    """A submission with one line per row: its columns, its rows, and that what is to be a number is one."""
-    table = form.read(path)
-    match = match_rows(form, table, wanted_rows(form, test_path), path)
+    """Check the columns and rows of a submission with one line per row, and that numbers are numbers."""
+    table = form.read_lines(path)
+    match = form.match(table, wanted_rows(form, test_path), path, complete=form.per_list is None)
     warnings = []
     if (match[1:] < match[:-1]).any():
         warnings.append(f"the rows are in another order than in {test_path.name}")
-    text = [n for n in form.values if not is_number_column(table[n])]
+    text = [n for n in form.values if not _is_number(table[n])]
     for name in form.values:
         if name not in text or form.probabilities:
             form.numbers(table, name, path)
@@ -97,3 +91,12 @@ def _check_values(path: Path, test_path: Path, form: ValueForm) -> CheckReport:
             row = pc.index(table[name], "").as_py()
             raise SubmissionError("a value is empty", file=path, column=name, row=row, remedy="Predict every row")
     return CheckReport(str(path), len(table), len(table) * len(form.values), tuple(warnings))
+
+
+def _is_number(column: pa.ChunkedArray) -> bool:
+    """Return whether the first value of a text column is a number."""
+    try:
+        float(column[0].as_py() if len(column) else "")
+    except ValueError:
+        return False
+    return True

@@ -63,7 +63,7 @@ def check_lists(ids: IdLists, path: str | Path, form: ListForm) -> None:
 
 
 def codes_of(values: pa.Array) -> tuple[np.ndarray, int]:
-    """Codes int64 ``[n]`` of text, and how many there are at most."""
+    """Encode text as codes int64 ``[n]``, and bound their number."""
     encoded = values.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
 

@@ -1,42 +1,42 @@
-"""``SubmissionFormat``: how a competition's submission looks.
-
-A submission has one row per target (a row of the test file that is to be ranked): the target's keys and an ordered list
-of item ids. Everything is read and compared as text, so that ids stay exactly what they are in the file.
-"""
+"""``SubmissionFormat``: a submission of a list of item ids for each target (a row of the test file to rank)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
+import pyarrow as pa
+
+from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.competition.run_json import read_json
+from fastrec.errors import DataError, SubmissionError, UnreadableFileError
+from fastrec.table.csv_text import read_text_csv
 
 __all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmissionFormat:
-    """The form of a competition's submission, and where its test file and ground truth keep what it is held against.
+class SubmissionFormat(SubmissionForm):
+    """The form of a submission of ranked lists, and the columns of its test file and ground truth.
 
     Args:
         keys: columns that name a target row, in the order of the file.
         prediction: the column with the ordered item ids, last in the file.
-        sep: what stands between two ids.
+        sep: separates two ids.
         max_items: the most ids in one list.
         targets: (column, value) pairs; the test rows that equal all of them are the targets.
         candidates: the test file's column with the ids that may be recommended.
-        candidates_sep: what stands between two of those.
+        candidates_sep: separates two of those.
         answer: the ground truth's column with the right id.
 
     Raises:
         DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.
     """
 
+    kind: ClassVar[str] = "lists"
     keys: tuple[str, ...]
     prediction: str
     sep: str = " "
@@ -55,32 +55,22 @@ class SubmissionFormat:
             )
 
     @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of a submission file, in order."""
-        return (*self.keys, self.prediction)
-
-    @property
     def keys_needed(self) -> tuple[str, ...]:
         """The columns that target rows need to be written in this form."""
         return self.keys
 
-    def to_state(self) -> dict[str, Any]:
-        """The form as JSON values, as a run's ``config.json`` keeps it."""
-        return {"kind": "lists", **asdict(self)}
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The column with the lists."""
+        return (self.prediction,)
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> SubmissionFormat:
-        """The inverse of ``to_state``.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is not what ``to_state`` gives.
-        """
-        known = {n: state[n] for n in cls.__dataclass_fields__}
-        keys, targets = tuple(known["keys"]), tuple((n, v) for n, v in known["targets"])
-        texts = [v for n, v in known.items() if n not in ("keys", "targets", "max_items")]
-        if not all(isinstance(t, str) for t in (*texts, *keys, *(t for pair in targets for t in pair))):
-            raise TypeError("a name or separator is not text")
-        return cls(**{**known, "keys": keys, "targets": targets})
+    def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
+        """Read a submission as text; a missing column is a ``MissingColumnError``."""
+        try:
+            return super().read_lines(path, exact=exact)
+        except SubmissionError:
+            read_text_csv(path, self.header)  # names a missing column rather than the header
+            raise
 
 
 RECSYS2019 = SubmissionFormat(
@@ -91,26 +81,21 @@ RECSYS2019 = SubmissionFormat(
 
 
 def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """The form of a run's submission.
+    """Return the form of a run's submission.
 
     Args:
         folder: a run directory.
-
-    Returns:
-        What its ``config.json`` says; ``RECSYS2019`` where it says nothing, as older runs do.
 
     Raises:
         MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
         DataError: the run is of several goals, whose submissions have no form here.
     """
     path = Path(folder) / "config.json"
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+    state = read_json(path)
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        several, state = state.get("task") == "objectives", state.get("submission")
-        if not several:
-            return RECSYS2019 if state is None else _KINDS[state.get("kind", "lists")].from_state(state)
+        if state["task"] != "objectives":
+            kinds = {form.kind: form for form in (SubmissionFormat, ValueForm, NextItemForm)}
+            return kinds[state["submission"]["kind"]].from_state(state["submission"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
             f"the run's submission form cannot be read ({error})",
@@ -122,14 +107,11 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
     )
 
 
-_KINDS: dict[str, Any] = {"lists": SubmissionFormat, "values": ValueForm, "next items": NextItemForm}
-
-
 def form_around(submission: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """The form of a submission by where it lies: inside a run directory that run's, elsewhere ``RECSYS2019``.
+    """Return the form of the run whose directory a submission is in; elsewhere ``RECSYS2019``.
 
     Args:
-        submission: its path; there need not be a file.
+        submission: its path, which need not exist.
 
     Raises:
         UnreadableFileError: the run's ``config.json`` is damaged.
@@ -139,6 +121,6 @@ def form_around(submission: str | Path) -> SubmissionFormat | ValueForm | NextIt
 
 
 def run_around(path: str | Path) -> Path | None:
-    """The run directory in which a path lies, or None."""
+    """Return the run directory that a path is in, or None."""
     runs = (p for p in Path(path).absolute().parents if (p / "scores.json").is_file())
     return next((p for p in runs if (p / "config.json").is_file()), None)

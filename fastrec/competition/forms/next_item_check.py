@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.forms.form import ReportLines
 from fastrec.competition.forms.next_item_form import NextItemForm
 
 __all__ = ["NextItemScore", "check_items", "score_items"]
 
 
 @dataclass(frozen=True)
-class NextItemScore:
+class NextItemScore(ReportLines):
     """A submission's scores at ``k``, over how many sessions, and each session's rank (0: not among its items)."""
 
     k: int
@@ -25,12 +26,9 @@ class NextItemScore:
     ranks: np.ndarray
 
     def lines(self) -> list[str]:
-        """Lines to print; the last is MRR with five decimals."""
+        """Return lines to print; the last is MRR with five decimals."""
         found = {"hr": self.hr, "ndcg": self.ndcg, "mrr": self.mrr}
         return [f"sessions {len(self.ranks)}", *(f"{n}@{self.k} {v:.5f}" for n, v in found.items())]
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
 
 
 def check_items(path: str | Path, test_path: str | Path, form: NextItemForm) -> tuple[int, int, tuple[str, ...]]:
@@ -49,7 +47,7 @@ def check_items(path: str | Path, test_path: str | Path, form: NextItemForm) -> 
         FastrecError: a file cannot be read, or lacks a column.
     """
     table, ids = form.read(path)
-    match = form.match(table, form.sessions(test_path), path)
+    match = form.match(table, form.sessions(test_path), path, role="no session")
     warnings = []
     if (match[1:] < match[:-1]).any():
         warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
@@ -73,7 +71,7 @@ def score_items(path: str | Path, truth_path: str | Path, form: NextItemForm) ->
     """
     table, ids = form.read(path)
     wanted, answers = form.answers(truth_path)
-    match = form.match(table, wanted, path)
+    match = form.match(table, wanted, path, role="no session")
     answer = answers.take(pa.array(match)).take(pa.array(ids.row))
     hit = pc.equal(pc.cast(ids.flat, pa.large_string()), answer).to_numpy(zero_copy_only=False)
     ranks = np.zeros(len(table), dtype=np.int64)

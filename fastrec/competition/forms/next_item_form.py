@@ -1,45 +1,43 @@
-"""``NextItemForm``: how a submission of next items looks: a line a session, its items in order, the best first.
-
-Everything is read and compared as text, so that ids stay exactly what they are in the file.
-"""
+"""``NextItemForm``: a submission of next items: a line for each session, its items in order, the best first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.id_lists import IdLists, check_lists
 from fastrec.competition.forms.row_keys import RowKeys
-from fastrec.errors import DataError, SubmissionError
+from fastrec.errors import DataError
 from fastrec.table import Table, Vocab, column_names
-from fastrec.table.csv_text import csv_header, read_text_csv, write_text_csv
 from fastrec.table.read import read_file
 
 __all__ = ["NextItemForm"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextItemForm:
+class NextItemForm(SubmissionForm):
     """The form of a submission of next items, and of the test file that it answers.
 
     Args:
         items: the column of items, in the test file and in the submission.
-        session: the column of sessions; None: a row is a session, and lines stand in the order of the rows.
+        session: the column of sessions; None: a row is a session, and lines are in the order of the rows.
         target: the test file's column with the item that follows, where it is known.
         order: columns by which a session's events are put in order.
-        sep: what stands between two ids.
+        sep: separates two ids.
         max_items: the most ids in a line.
 
     Raises:
         DataError: no file can have this form.
     """
 
+    kind: ClassVar[str] = "next items"
     items: str = "items"
     session: str | None = None
     target: str = "target"
@@ -66,33 +64,20 @@ class NextItemForm:
         return self.items
 
     @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of a submission file, in order."""
-        return (*self.keys, self.items)
+    def keys_needed(self) -> tuple[str, ...]:
+        """The column that names a line; none: its number does."""
+        return self.keys
 
-    def to_state(self) -> dict[str, Any]:
-        """The form as JSON values, as a run's ``config.json`` keeps it."""
-        return {"kind": "next items", **asdict(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> NextItemForm:
-        """The inverse of ``to_state``.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is not what ``to_state`` gives.
-        """
-        known = {n: state[n] for n in cls.__dataclass_fields__}
-        known["order"] = tuple(known["order"])
-        texts = [known["items"], known["target"], known["sep"], *known["order"], *([known["session"] or "-"])]
-        if not all(isinstance(t, str) for t in texts):
-            raise TypeError("a name or the separator is not text")
-        return cls(**known)
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The column with the lists."""
+        return (self.items,)
 
     def texts(self, items: Vocab) -> list[str]:
-        """The items' ids as text.
+        """Return the items' ids as text.
 
         Raises:
-            DataError: one holds what stands between two.
+            DataError: one holds the separator.
         """
         text = id_text(items.values).to_pylist()
         bad = next((t for t in text if self.sep in t), None)
@@ -116,7 +101,7 @@ class NextItemForm:
             sessions: the sessions' ids, a ``Column`` ``[n]``, where the form names them.
 
         Raises:
-            DataError: an id holds what stands between two.
+            DataError: an id holds the separator.
             WriteError: the file system refused; what was at ``path`` is as it was.
         """
         words, none = np.array(self.texts(items), dtype=object), len(items.reserved)
@@ -124,50 +109,36 @@ class NextItemForm:
         columns: dict[str, Any] = {self.items: pa.array(lines, pa.large_string())}
         if self.session is not None:
             columns = {self.session: id_text(sessions.to_arrow()), **columns}
-        write_text_csv(path, pa.table(columns))
+        self.write_lines(path, columns)
 
     def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
-        """A submission as text, and its ids one after the other.
+        """Read a submission as text, and its ids one after the other.
 
         Raises:
             SubmissionError: it has other columns, a session twice, or a list that is empty, too long, or names an id
                 twice.
             MissingFileError, UnreadableFileError: it cannot be read.
         """
-        names = tuple(csv_header(path))
-        if names != self.header:
-            other = next((n for n in names if n not in self.header), None)
-            remedy = f"Write exactly {','.join(self.header)}"
-            raise SubmissionError(f"the header is {','.join(names)}", file=path, column=other, remedy=remedy)
-        table = read_text_csv(path, self.header)
-        RowKeys(table, self.keys, path).refuse_repeated()
+        table = self.read_lines(path)
         ids = IdLists(table[self.items], self.sep)
         check_lists(ids, path, self)
         return table, ids
 
-    def match(self, table: pa.Table, wanted: RowKeys, path: str | Path) -> np.ndarray:
-        """For every line the session that it is about: int64 ``[n]``.
-
-        Raises:
-            SubmissionError: a line is about no session of the test file, or a session has no line.
-        """
-        if self.session is None and len(table) != len(wanted.text):
-            problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
-            raise SubmissionError(problem, file=path, remedy="Write a line for each session, in their order")
-        return RowKeys(table, self.keys, path).match(wanted, role="no session")
-
     def sessions(self, path: str | Path) -> RowKeys:
-        """The sessions of a test file, each once.
+        """Read the sessions of a test file, each once.
 
         Raises:
             FastrecError: the file cannot be read, or lacks the column of sessions.
         """
         if self.session is None:
             return RowKeys(read_file(path), (), path)
-        return self._named(Table.read(path, [self.session])[self.session].to_arrow(), path)
+        text = pc.unique(id_text(Table.read(path, [self.session])[self.session].to_arrow()))
+        if text.null_count:
+            raise DataError("a row belongs to no session", file=path, column=self.session, remedy="Fill the column")
+        return RowKeys(pa.table({self.session: text}), self.keys, path)
 
     def answers(self, path: str | Path) -> tuple[RowKeys, pa.Array]:
-        """The sessions of a file with targets, and the item that followed each, as text.
+        """Read the sessions of a file with targets, and the item that followed each, as text.
 
         Raises:
             MissingColumnError: there is no target.
@@ -191,7 +162,7 @@ class NextItemForm:
         return keys, text
 
     def _last(self, table: Table, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:
-        """The target of each session's last row; a session's rows need not stand together."""
+        """Return the target of each session's last row; a session's rows need not be neighbours."""
         arrow = table.to_arrow()
         arrow = arrow.append_column("#row", pa.array(np.arange(len(arrow))))
         first = id_text(arrow[self.session]).dictionary_encode()
@@ -203,15 +174,9 @@ class NextItemForm:
         found = arrow[self.target].take(pa.array(ends)).combine_chunks()
         return found, RowKeys(pa.table({self.session: first.dictionary}), self.keys, path)
 
-    def _named(self, sessions: pa.Array, path: str | Path) -> RowKeys:
-        text = pc.unique(id_text(sessions))
-        if text.null_count:
-            raise DataError("a row belongs to no session", file=path, column=self.session, remedy="Fill the column")
-        return RowKeys(pa.table({str(self.session): text}), self.keys, path)
-
 
 def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Ids as text without spaces of our own: days as 2026-01-31, moments as 2026-01-31T12:00:00."""
+    """Return ids as text without further spaces: days as 2026-01-31, moments as 2026-01-31T12:00:00."""
     ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     if pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_decode()

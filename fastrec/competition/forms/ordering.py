@@ -60,7 +60,7 @@ def rank_lists(scores: Any, groups: Any, *, k: int | None = None) -> RankedLists
 
 
 def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: int | None = 25) -> pa.Array:
-    """One string of items per group, best first.
+    """Join the items of each group to one string, the best first.
 
     Args:
         items: ``[n]`` integers or strings; tensor, array, Series or Arrow array.
@@ -85,7 +85,7 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
 
 
 def arrow_column(values: Any, name: str) -> pa.Array:
-    """One plain Arrow array from an Arrow, pandas, polars or numpy column, a tensor or a list.
+    """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array.
 
     Args:
         values: ``[n]`` values; missing ones (None, NaN, NA) become null, categories their values.

@@ -42,12 +42,12 @@ class RowKeys:
             self.text = pa.array(self.numbers).cast(pa.large_string())
 
     def named(self, row: int) -> str:
-        """A row's keys in words."""
+        """Describe a row by its keys."""
         text = self.text[int(row)].as_py()
         return ", ".join(f"{n} {v}" for n, v in zip(self.names, text.split(_UNIT))) if self.names else f"row {text}"
 
     def repeated(self) -> np.ndarray:
-        """The rows whose keys stood in an earlier row."""
+        """Return the rows whose keys an earlier row has."""
         codes = self.text.dictionary_encode().indices.to_numpy()  # as they appear: what is new has the highest code
         return np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
 
@@ -66,7 +66,7 @@ class RowKeys:
             )  # fmt: skip
 
     def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
-        """For every row of a submission the row that it is about: int64 ``[n]``.
+        """Find for every row of a submission the row that it is about: int64 ``[n]``.
 
         Args:
             wanted: the keys of the rows that the submission must have.
@@ -104,7 +104,7 @@ class RowKeys:
 
 
 def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -> pa.Array:
-    """A column of keys as text.
+    """Convert a column of keys to text.
 
     Args:
         frame: a table of any library, or a dict of columns.

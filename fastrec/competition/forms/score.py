@@ -10,20 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.forms.form import ReportLines
+from fastrec.competition.forms.id_lists import IdLists
+from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
+from fastrec.competition.forms.row_keys import RowKeys
 from fastrec.errors import DataError
 from fastrec.table.csv_text import read_text_csv
 
 if TYPE_CHECKING:
     import pandas as pd
-from fastrec.competition.forms._rows import _match_rows, _read_submission
-from fastrec.competition.forms.id_lists import IdLists
-from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
 
 __all__ = ["ScoreReport", "score_submission"]
 
 
 @dataclass(frozen=True)
-class ScoreReport:
+class ScoreReport(ReportLines):
     """The score of a submission.
 
     ``per_row`` is a pandas frame in the ground truth's order: its keys, ``answer``, ``listed`` (how often the answer is
@@ -35,13 +36,10 @@ class ScoreReport:
     per_row: pd.DataFrame = field(repr=False, compare=False)
 
     def lines(self) -> list[str]:
-        """Lines to print; the last is ``mrr`` and the score with five decimals."""
+        """Return lines to print; the last is ``mrr`` and the score with five decimals."""
         rank = self.per_row["rank"].to_numpy()
         counts = {"rows": self.n, "first": int((rank == 1).sum()), "not_counted": int((rank == 0).sum())}
         return [*(f"{name} {count}" for name, count in counts.items()), f"mrr {self.mrr:.5f}"]
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
 
 
 def score_submission(
@@ -65,7 +63,7 @@ def score_submission(
         MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
         DataError: the ground truth is without rows or answers, or has a row twice.
     """
-    table = _read_submission(submission_path, format, exact=False)
+    table = format.read_lines(submission_path, exact=False)
     truth = read_text_csv(ground_truth_path, (*format.keys, format.answer))
     if not len(truth):
         raise DataError("it has a header and no rows", file=ground_truth_path, remedy="Give the file with the answers")
@@ -78,7 +76,8 @@ def score_submission(
             row=int(no_answer[0]),
             remedy="Score against the file with the clicked items",
         )
-    match = _match_rows(table, truth, submission_path, ground_truth_path, format, np.arange(len(truth)))
+    wanted = RowKeys(truth, format.keys, ground_truth_path)
+    match = format.match(table, wanted, submission_path, role="not a target")
     ids = IdLists(table[format.prediction], format.sep)
     answer = truth[format.answer].take(pa.array(match))
     hit = pc.equal(ids.flat, answer.take(pa.array(ids.row)).combine_chunks()).to_numpy(zero_copy_only=False)

@@ -6,7 +6,7 @@ from fastrec.validate import Target
 
 
 def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
-    """Value column → which prediction it has: by its name, or the end of it (``Class_3``), else by place."""
+    """Map each value column to its prediction: by its name, or the end of it (``Class_3``), else by place."""
     outputs = target.outputs
     if target.task == "binary" and len(columns) == 2 and target.classes is not None:
         outputs = [str(v) for v in target.classes.values.to_pylist()]

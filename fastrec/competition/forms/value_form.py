@@ -1,37 +1,33 @@
-"""``ValueForm``: a submission with one line per row (or per candidate): ids, and what is predicted of them.
-
-Ids are read and compared as text, so that they stay exactly what they are in the file.
-"""
+"""``ValueForm``: a submission with one line per row (or per candidate): ids, and predicted values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.ordering import arrow_column
-from fastrec.competition.forms.row_keys import RowKeys, key_text
+from fastrec.competition.forms.row_keys import key_text
 from fastrec.errors import DataError, MissingColumnError, SubmissionError
-from fastrec.table.csv_text import csv_header, read_text_csv, write_text_csv
+from fastrec.table.csv_text import csv_header
 
 __all__ = ["ValueForm"]
 
-_SEPARATORS = (",", "\t", ";", "|")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ValueForm:
+class ValueForm(SubmissionForm):
     """The form of a submission with one line for each test row.
 
     Args:
-        ids: the columns that name a row, first in the file; none: lines stand in the order of the test rows.
+        ids: the columns that name a row, first in the file; none: lines are in the order of the test rows.
         values: the columns that are predicted. Of classes: one column for each class (their probabilities, in the order
-            of the classes), or one (the probability of class 1, or the class itself where the metric scores classes).
-        sep: what stands between two values, one character.
+            of the classes), or one (the probability of class 1, or the class itself if the metric scores classes).
+        sep: separates two values, one character.
         decimals: digits after the point; None: as many as tell one float64 from another.
         per_list: in a ranking task the most lines of a list, best first; None: all, in the order of the candidates.
         probabilities: values must lie between 0 and 1.
@@ -40,6 +36,7 @@ class ValueForm:
         DataError: no file can have this form.
     """
 
+    kind: ClassVar[str] = "values"
     ids: tuple[str, ...] = ()
     values: tuple[str, ...]
     sep: str = ","
@@ -58,18 +55,23 @@ class ValueForm:
             )
 
     @property
-    def header(self) -> tuple[str, ...]:
-        """The columns of a submission file, in order."""
-        return (*self.ids, *self.values)
-
-    @property
     def keys_needed(self) -> tuple[str, ...]:
         """The columns that rows need to be written in this form."""
         return self.ids
 
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The columns of predicted values."""
+        return self.values
+
+    @property
+    def delimiter(self) -> str:  # type: ignore[override]
+        """The character between two columns."""
+        return self.sep
+
     @classmethod
     def of_sample(cls, path: str | Path, *, ids: Sequence[str] | str | None = None, **options: Any) -> ValueForm:
-        """The form of a sample submission: its separator and its columns.
+        """Take the form from a sample submission: its separator and its columns.
 
         Args:
             path: the sample, such as ``sample_submission.csv``.
@@ -79,7 +81,7 @@ class ValueForm:
         Raises:
             MissingFileError, UnreadableFileError, MissingColumnError: the file cannot be used.
         """
-        sep = max(_SEPARATORS, key=lambda s: len(csv_header(path, sep=s)))
+        sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(path, sep=s)))
         header = csv_header(path, sep=sep)
         ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
         absent = next((n for n in ids if n not in header), None)
@@ -88,22 +90,6 @@ class ValueForm:
                 "the column is not in the file", file=path, column=absent, remedy=f"It has {', '.join(header)}"
             )
         return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
-
-    def to_state(self) -> dict[str, Any]:
-        """The form as JSON values, as a run's ``config.json`` keeps it."""
-        return {"kind": "values", **asdict(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> ValueForm:
-        """The inverse of ``to_state``.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is not what ``to_state`` gives.
-        """
-        known = {n: state[n] for n in cls.__dataclass_fields__}
-        if not all(isinstance(n, str) for n in (*known["ids"], *known["values"], known["sep"])):
-            raise TypeError("a name or the separator is not text")
-        return cls(**{**known, "ids": tuple(known["ids"]), "values": tuple(known["values"])})
 
     # Files -----------------------------------------------------------------------------------------------------------
 
@@ -124,38 +110,17 @@ class ValueForm:
         columns = {n: key_text(ids, n, what="id", times=True) for n in self.ids} | {
             n: self._value_text(values, n) for n in self.values
         }
-        lengths = {n: len(c) for n, c in columns.items()}
-        if len(set(lengths.values())) > 1:
-            raise DataError(f"lengths differ: {lengths}", remedy="Give one value for every row of ids")
-        table = pa.table(columns)
-        RowKeys(table, self.ids, path).refuse_repeated()
-        write_text_csv(path, table, sep=self.sep)
+        self.write_lines(path, columns)
 
     def read(self, path: str | Path) -> pa.Table:
-        """A submission as text, its columns exactly those of the form.
-
-        Raises:
-            SubmissionError: it has other columns, two rows with the same ids, or a value that is no finite number.
-            MissingFileError, UnreadableFileError: it cannot be read.
-        """
-        names = tuple(csv_header(path, sep=self.sep))
-        if names != self.header:
-            other = next((n for n in names if n not in self.header), None)
-            raise SubmissionError(
-                f"the header is {self.sep.join(names)}",
-                file=path,
-                column=other,
-                remedy=f"Write exactly {self.sep.join(self.header)}",
-            )
-        table = read_text_csv(path, self.header, sep=self.sep)
-        RowKeys(table, self.ids, path).refuse_repeated()
-        return table
+        """Read a submission as text; see ``read_lines``."""
+        return self.read_lines(path)
 
     def numbers(self, table: pa.Table, name: str, path: str | Path) -> np.ndarray:
-        """A value column of a submission as float64 ``[n]``.
+        """Return a value column of a submission as float64 ``[n]``.
 
         Raises:
-            SubmissionError: a value is no finite number, or no probability where the form wants one.
+            SubmissionError: a value is no finite number, or no probability if the form wants one.
         """
         text = arrow_column(table[name], name)
         try:

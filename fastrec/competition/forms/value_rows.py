@@ -1,10 +1,9 @@
-"""Lines of a ``ValueForm`` held against the rows that they are about."""
+"""The rows and the truth that lines of a ``ValueForm`` are about."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +12,13 @@ import pyarrow.compute as pc
 from fastrec.competition.forms.ordering import arrow_column
 from fastrec.competition.forms.row_keys import RowKeys
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.errors import DataError, SubmissionError
+from fastrec.errors import DataError
 from fastrec.table.csv_text import csv_header, read_text_csv
 from fastrec.table.read import read_file
 
 
 def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
-    """Columns of a CSV or Parquet file as text.
+    """Read columns of a CSV or Parquet file as text.
 
     Raises:
         FastrecError: there is no such file, or a column is not in it.
@@ -39,13 +38,12 @@ def _separator(path: Path, form: ValueForm) -> str:
 
 
 def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table, str | None]:
-    """A ranking's truth as text, and its column of labels.
+    """Read a ranking's truth as text, and name its column of labels.
 
     Args:
         path: a CSV or Parquet file with the form's ids.
         form: the submission's form.
-        label: the column of labels by the recipe; where the truth lacks it, the one column is taken that holds 0 and 1
-            and nothing else.
+        label: the recipe's column of labels; if the truth lacks it, its one column of 0 and 1 is taken.
 
     Returns:
         The ids and the labels; None as the labels' name: the truth has none, and its lines are the relevant ones.
@@ -67,7 +65,7 @@ def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table
 def relevance(
     lines: pa.Table, truth: pa.Table, ids: Sequence[str], label: str | None, path: str | Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How relevant candidates are.
+    """Return the labels of candidates.
 
     Args:
         lines: candidates with the columns ``ids``.
@@ -131,35 +129,9 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
 
 
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
-    """The ids of the rows that a submission must have; of a form without ids their numbers.
+    """Read the ids of the rows that a submission must have; of a form without ids their numbers.
 
     Raises:
         FastrecError: the file cannot be read or lacks an id column.
     """
     return RowKeys(read_text(path, form.ids, form) if form.ids else read_file(path), form.ids, path)
-
-
-def match_rows(form: ValueForm, table: pa.Table, wanted: RowKeys, path: Path) -> np.ndarray:
-    """For every line its row in ``wanted``: int64 ``[n]``.
-
-    Raises:
-        DataError: two of the wanted rows have the same ids.
-        SubmissionError: a line is about no such row, or a row has no line.
-    """
-    if not form.ids and len(table) != len(wanted.text):
-        raise SubmissionError(
-            f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}",
-            file=path,
-            remedy="Write one for each",
-        )
-    return RowKeys(table, form.ids, path).match(wanted, role="no row", complete=form.per_list is None)
-
-
-def is_number_column(column: Any) -> bool:
-    """Whether the first value of a text column is a number."""
-    first = column[0].as_py() if len(column) else ""
-    try:
-        float(first)
-    except ValueError:
-        return False
-    return True

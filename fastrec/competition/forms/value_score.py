@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.competition.forms.form import ReportLines
 from fastrec.competition.forms.value_columns import class_columns
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.competition.forms.value_rows import match_rows, read_truth, relevance, wanted_rows
+from fastrec.competition.forms.value_rows import read_truth, relevance, wanted_rows
 from fastrec.errors import SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
@@ -21,7 +22,7 @@ from fastrec.validate import Target
 
 
 @dataclass(frozen=True)
-class ValueScore:
+class ValueScore(ReportLines):
     """A submission's score: the metric's name, its value, over how many rows; of lists what of them is relevant."""
 
     metric: str
@@ -30,12 +31,9 @@ class ValueScore:
     relevant: str = ""
 
     def lines(self) -> list[str]:
-        """Lines to print; the last is the metric and the score with five decimals."""
+        """Return lines to print; the last is the metric and the score with five decimals."""
         relevant = [f"relevant: {self.relevant}"] if self.relevant else []
         return [f"rows {self.rows}", *relevant, f"{self.metric} {self.value:.5f}"]
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
 
 
 def score_values(
@@ -65,11 +63,11 @@ def score_values(
         FastrecError: a file is absent, corrupt or lacks a column.
     """
     path, truth_path, metric = Path(submission_path), Path(truth_path), get_metric(metric)
-    table = form.read(path)
+    table = form.read_lines(path)
     if target is None:
         return _score_lists(path, table, truth_path, form, metric, label)
     truth = Table.read(read_file(truth_path))
-    rows = match_rows(form, table, wanted_rows(form, truth_path), path)
+    rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
     label = target.restore(target.encode(truth).double() if target.task != "multiclass" else target.encode(truth))
     predicted = _predicted(table, form, target, path)
     placed = torch.zeros_like(predicted)
@@ -78,7 +76,7 @@ def score_values(
 
 
 def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> torch.Tensor:
-    """Predictions on the target's own scale, classes by their codes."""
+    """Return predictions on the target's own scale, classes by their codes."""
     if len(form.values) == 1 and target.classes is not None:
         name = form.values[0]
         try:
@@ -107,7 +105,7 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
 
 
 def _are_classes(numbers: np.ndarray, target: Target) -> bool:
-    """Whether a binary task's numbers are its own raw values, and not probabilities."""
+    """Return whether a binary task's numbers are its own raw values, and not probabilities."""
     raw = target.classes.values.to_pylist()
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw):
         return False

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from fastrec.competition.forms._rows import _list_text
 from fastrec.competition.forms.id_lists import IdLists, check_lists
 from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
 from fastrec.competition.forms.ordering import ranked_strings
-from fastrec.competition.forms.row_keys import RowKeys, key_text
-from fastrec.errors import DataError
+from fastrec.competition.forms.row_keys import key_text
 from fastrec.table.csv_text import write_text_csv
 
 __all__ = ["write_ranked", "write_submission"]
@@ -35,11 +32,7 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
     """
     columns = {name: key_text(keys_frame, name) for name in format.keys}
     columns[format.prediction] = _list_text(lists, format)
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"lengths differ: {lengths}", remedy="Give one list per row of keys")
-    table = pa.table(columns)
-    RowKeys(table, format.keys, path).refuse_repeated()
+    table = format.table_of(columns, path)
     check_lists(IdLists(table[format.prediction], format.sep), path, format)
     write_text_csv(path, table)
 

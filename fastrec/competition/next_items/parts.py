@@ -70,7 +70,7 @@ class SessionParts:
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
     ) -> str | None:
-        """A digest; None: something has none, and is made anew each time."""
+        """Return a digest; None: something has none, and is made anew each time."""
         try:
             described = [(class_digest(type(m)), str(m.settings())) for m in models]
             return digest(*self.about, kind, _content(sessions), described, str(settings))[:20]
@@ -84,7 +84,7 @@ class SessionParts:
 
 
 def _content(sessions: SessionFrame) -> str:
-    """The digest of sessions: of all that a model can learn from."""
+    """Return the digest of all of the sessions that a model can learn from."""
     codings = [sessions.codings, sessions.item_codings]
     about = [str({n: (c.kind, c.mean, c.scale, c.width) for n, c in group.items()}) for group in codings]
     values = [sessions.values, sessions.offsets, sessions.times, sessions.sides, sessions.item_sides, sessions.target]

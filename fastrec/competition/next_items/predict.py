@@ -14,7 +14,8 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.next_items.recipe import column_names_of, session_file
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.competition.run_json import read_json
+from fastrec.errors import DataError, UnreadableFileError
 from fastrec.sequences import NextItemNet, SessionBlend, SessionFrame
 from fastrec.table import as_column, load_state
 from fastrec.table.offsets import offsets_of
@@ -23,7 +24,7 @@ __all__ = ["SavedNextItems", "is_next_item_run"]
 
 
 def is_next_item_run(folder: str | Path) -> bool:
-    """Whether a folder is the run directory of a recipe for sessions; False where nothing can be read."""
+    """Return whether a folder is the run directory of a recipe for sessions."""
     try:
         return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task") == "next_item"
     except (OSError, ValueError, AttributeError):
@@ -52,10 +53,8 @@ class SavedNextItems:
         self.folder = Path(folder)
         trust_modules(trust)
         path = self.folder / "config.json"
-        if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+        self.config = read_json(path)
         try:
-            self.config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self.form = NextItemForm.from_state(self.config["submission"])
             self.exclude_seen = bool(self.config["exclude_seen"])
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -72,7 +71,7 @@ class SavedNextItems:
         self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), items)
 
     def read(self, data: str | Path) -> SessionFrame:
-        """The sessions of a file, or of the file ``test`` in a folder.
+        """Read the sessions of a file, or of the file ``test`` in a folder.
 
         Raises:
             FastrecError: there is no such file, or its columns do not fit.
@@ -83,7 +82,7 @@ class SavedNextItems:
         return self.empty.new(path, target=target)
 
     def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:
-        """The best items of each session, as the run's submission has them.
+        """Recommend items for each session, as the run's submission has them.
 
         Args:
             sessions: any.

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from fastrec._core.atomic import atomic_folder
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.next_items.parts import SessionParts
-from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import now, origin, write_json
-from fastrec.competition.run_options import RunOptions
+from fastrec.competition.recipe import Competition, Kind
+from fastrec.competition.run_files import run_folder, write_config, write_scores
+from fastrec.competition.run_record import Run
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.metrics import bootstrap_interval
-from fastrec.report import write_report
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.sequences.next_item_net import NextItemNet
 from fastrec.sequences.sequence_scores import item_ranks, sequence_metrics
@@ -26,11 +24,6 @@ from fastrec.sequences.session_blend import SessionBlend
 from fastrec.sequences.vstan import VSTAN
 from fastrec.table import Vocab, column_names, save_state
 from fastrec.table.read import read_file
-
-__all__ = ["NextItemCompetition", "run_next_item"]
-
-
-_SAMPLE = 1_000  # test sessions that a run keeps
 
 
 class NextItemCompetition(Competition):
@@ -54,6 +47,9 @@ class NextItemCompetition(Competition):
         minutes: wall time of all training, unless ``fastrec run --minutes`` says another.
     """
 
+    _kind: ClassVar[Kind] = Kind(
+        "fastrec.competition.next_items.recipe:SESSIONS", frozenset({"bs", "minutes"}), keeps_parts=True
+    )
     task = "next_item"  # type: ignore[assignment]
     items = "items"
     session: str | None = None
@@ -74,7 +70,7 @@ class NextItemCompetition(Competition):
         return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        """The models that are blended, the one that takes longest first; by default a net and session kNN.
+        """Return the models to blend, the slowest first; by default a net and session kNN.
 
         Args:
             bs: positions in a net's batch; None: its own.
@@ -82,7 +78,7 @@ class NextItemCompetition(Competition):
         return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "knn": VSTAN()}
 
     def read(self, data: Path, rows: int | None) -> tuple[SessionFrame, SessionFrame]:
-        """The sessions to learn from, and those to predict for, with their targets where these are known.
+        """Read the sessions to learn from and those to predict for, with their known targets.
 
         Args:
             data: the folder.
@@ -98,58 +94,64 @@ class NextItemCompetition(Competition):
         return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
 
 
-def run_next_item(recipe: NextItemCompetition, data: Path, out: Path, asked: RunOptions) -> None:
+def run_sessions(run: Run) -> None:
     """Carry a recipe for sessions out: a blend of its models, the submission, the scores and the report.
 
-    Args:
-        recipe, data, out: see ``run_competition``.
-        asked: what the caller asked for; without a limit of time the recipe's minutes hold.
+    Without a limit of time the recipe's minutes hold.
     """
-    started, stages = now(), asked.stages
+    recipe, stages = run.recipe, run.stages
     with stages.stage("read", unit="sessions") as advance:
-        train, test = recipe.read(data, asked.rows)
+        train, test = recipe.read(run.data, run.rows)
         advance(len(train) + len(test))
-    recipe.submission.texts(train.items)  # what cannot be written is refused before hours of training, not after
-    blend = _blend(recipe, asked)
-    left = asked.minutes_left
+    recipe.submission.texts(train.items)  # ids that cannot be written are refused before hours of training, not after
+    blend = _blend(run)
+    left = recipe.minutes if run.budget is None else max(run.budget.left / 60, 0.05)
     with stages.stage("train", unit="sessions") as advance:
-        blend.fit(train, seed=asked.seed, minutes=recipe.minutes if left is None else left)
+        blend.fit(train, seed=run.seed, minutes=left)
         advance(len(train))
-    for name, found in blend.valid.items():
-        stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in found.items()))
+    for name, scores in blend.valid.items():
+        stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in scores.items()))
     with stages.stage("predict", len(test), unit="sessions") as advance:
         best = {**_popular(recipe, blend, train, test), **blend.recommend_each(test, recipe.k, advance)}
-    reused = 0 if asked.parts is None else asked.parts.reused
-    scores = {**_scores(recipe, blend, best, test, train), "reused": reused}
-    with atomic_folder(out) as part:
+    scores = _scores(recipe, blend, best, test, train)
+    with run_folder(run) as part:
         with stages.stage("write"):
             recipe.submission.write(part / "submission.csv", test.items, best[list(best)[-1]][0], test.sessions)
             blend.save(part / "models" / "blend")
             save_state(part / "sessions", train.form())
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
-            pq.write_table(_some(recipe, test), part / "sample.parquet")
-            about = {"started": started, "data": data.resolve().name, "minutes": recipe.minutes, **asked.notes()}
-            write_json(part / "config.json", _config(recipe, blend, about))
-        write_json(part / "scores.json", {**scores, "seconds": {n: round(s, 3) for n, s in stages.seconds.items()}})
-        write_report(part, name=out.resolve().name)
+            # By some test sessions an export is verified.
+            some = test.take(torch.arange(min(len(test), 1_000)))
+            pq.write_table(pa.table({recipe.items: lists_of(some)}), part / "sample.parquet")
+            config = {
+                "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
+                "submission": recipe.submission.to_state(),
+                "exclude_seen": recipe.exclude_seen,
+                "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
+            }
+            write_config(part, run, config)
+        write_scores(part, run, scores)
 
 
-def _blend(recipe: NextItemCompetition, asked: RunOptions) -> SessionBlend:
-    """The recipe's models, not fitted, where and with what they are to be."""
+SESSIONS = [run_sessions]
+
+
+def _blend(run: Run) -> SessionBlend:
+    recipe = run.recipe
     chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
-    blend = SessionBlend(dict(recipe.models(bs=asked.bs)), **chosen, exclude_seen=recipe.exclude_seen)
+    blend = SessionBlend(dict(recipe.models(bs=run.bs)), **chosen, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
-        net.device = asked.device
-    if asked.parts is not None:
-        limit = recipe.minutes if asked.minutes is None else asked.minutes
-        blend.store = SessionParts(asked.parts, asked.seed, asked.device.type, limit)
+        net.device = run.device
+    if run.parts is not None:
+        limit = recipe.minutes if run.budget is None else run.budget.minutes
+        blend.store = SessionParts(run.parts, run.seed, run.device.type, limit)
     return blend
 
 
 def _popular(
     recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
 ) -> dict[str, Any]:
-    """What everybody looks at, which any model must beat; empty where it is among the models."""
+    """Recommend the most popular items, which any model must beat; empty if they are among the models."""
     model = blend.popular_beside()
     if model is None:
         return {}
@@ -170,7 +172,6 @@ def _scores(
         "metric": name,
         "greater_is_better": True,
         "final": list(best)[-1],
-        "task": recipe.task,
         "models": {n: v[name] for n, v in known.items()},
         "oof": {n: v[name] for n, v in blend.valid.items()},
         "also": {m: {n: v[m] for n, v in known.items()} for m in also},
@@ -185,12 +186,12 @@ def _scores(
 
 
 def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
-    """1 / rank of ranks int64 ``[n]``, 0 above ``k``: float64 ``[n]``."""
+    """Return 1 / rank of ranks int64 ``[n]``, 0 above ``k``: float64 ``[n]``."""
     return torch.where(ranks <= k, 1 / ranks.double(), 0.0)
 
 
 def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
-    """What each model is worth at each session that has an answer: held out of training, and of the test."""
+    """Return each model's reciprocal rank at each session with an answer: held-out ones, and the test's."""
     parts = []
     if blend.held:
         ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}
@@ -204,14 +205,8 @@ def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, 
     return pa.concat_tables([none, *parts])
 
 
-def _some(recipe: NextItemCompetition, test: SessionFrame) -> pa.Table:
-    """Some test sessions, by which an export is verified."""
-    some = test.take(torch.arange(min(len(test), _SAMPLE)))
-    return pa.table({recipe.items: lists_of(some)})
-
-
 def lists_of(sessions: SessionFrame) -> pa.LargeListArray:
-    """The ids of sessions' items, a list for each."""
+    """Return the ids of sessions' items, a list for each."""
     return pa.LargeListArray.from_arrays(pa.array(sessions.offsets.numpy()), sessions.decode(sessions.values))
 
 
@@ -223,20 +218,8 @@ def _rank_rows(
     return pa.table({**columns, **{f"rr_{n}": pa.array(v.numpy()) for n, v in ranks.items()}})
 
 
-def _config(recipe: NextItemCompetition, blend: SessionBlend, about: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "competition": recipe.name,
-        **{n: v for n, v in about.items() if v is not None},
-        **origin(recipe),
-        "task": recipe.task,
-        "submission": recipe.submission.to_state(),
-        "exclude_seen": recipe.exclude_seen,
-        "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
-    }
-
-
 def session_file(data: Path, name: str) -> Path:
-    """The file of that name in a folder.
+    """Return the file of that name in a folder.
 
     Raises:
         MissingFileError: there is none.
@@ -250,7 +233,7 @@ def session_file(data: Path, name: str) -> Path:
 
 
 def column_names_of(path: Path) -> list[str]:
-    """The columns of a file.
+    """Return the columns of a file.
 
     Raises:
         MissingFileError, UnreadableFileError: there is none, or it is damaged.

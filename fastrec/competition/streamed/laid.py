@@ -16,8 +16,6 @@ from fastrec.competition.data import CompetitionData
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table
 
-_LIST_BITS = 32  # a list's id is its own in its part, and the part's number before these
-
 
 class _Recipe(Protocol):
     name: str
@@ -37,11 +35,11 @@ class Laid:
     counts: dict[str, int]
 
     def lines(self, model: str) -> Path:
-        """A model's submission."""
+        """Return the file of a model's submission."""
         return self.folder / f"{model}.csv"
 
     def files(self, kind: str) -> list[Path]:
-        """The files of one kind of rows."""
+        """Return the files of one kind of rows."""
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
 
 
@@ -74,10 +72,11 @@ def lay_out(recipe: _Recipe, parts: Sequence[Path], folder: Path, advance: Calla
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
-    """The lists with ids that no other part has."""
+    """Give the lists ids that no other part has."""
     if column not in table:
         return table
-    return table.with_columns({column: table[column].integer() + (part << _LIST_BITS)})
+    # The low 32 bits are the list's number in its part, the high ones the part's.
+    return table.with_columns({column: table[column].integer() + (part << 32)})
 
 
 def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:

@@ -17,8 +17,6 @@ from fastrec.validate import Rows
 
 __all__ = ["LastRows", "blend_by_last_rows"]
 
-_ROWS = 200_000
-
 
 class LastRows(Callback):
     """Keeps the probabilities of the last rows as they were when each row came, and their targets.
@@ -30,7 +28,7 @@ class LastRows(Callback):
         rows: so many at least, if there are as many.
     """
 
-    def __init__(self, rows: int = _ROWS) -> None:
+    def __init__(self, rows: int = 200_000) -> None:
         super().__init__()
         self.rows = rows
         self.seen, self._held = 0, 0
@@ -59,7 +57,7 @@ class LastRows(Callback):
 
 
 def blend_by_last_rows(last: Mapping[str, LastRows], metric: str | Metric | None, epochs: Sequence[int]) -> Estimator:
-    """A blend of nets, fitted by what each said of the last rows before it learned from them.
+    """Fit a blend of nets by their predictions of the last rows before they learned from them.
 
     Args:
         last: the nets' rows, by name.

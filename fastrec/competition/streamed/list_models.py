@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import torch
 
-from fastrec.competition.run_options import RunOptions
 from fastrec.competition.streamed.clicks import train_streamed
 from fastrec.competition.streamed.laid import Laid
+from fastrec.competition.streamed.recipe import StreamedRanking
+from fastrec.competition.streamed.work import ListsRun
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.metrics import reciprocal_ranks
@@ -22,46 +22,44 @@ from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
-if TYPE_CHECKING:
-    from fastrec.competition.streamed.lists import StreamedRanking
-
 
 def columns_of(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
-    """Categories and numbers that models learn from."""
+    """Return categories and numbers that models learn from."""
     cats = list(recipe.categories or ())
     conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
     return cats, list(dict.fromkeys(conts))
 
 
-def train_nets(recipe: StreamedRanking, laid: Laid, asked: RunOptions) -> dict[str, Estimator]:
-    """The recipe's nets, trained on the stream of the rows to learn from."""
-    nets, models = recipe.nets(), {}
-    if not nets:
+def train_nets(run: ListsRun) -> dict[str, Estimator]:
+    """Train the recipe's nets on the stream of rows."""
+    recipe, laid, models = run.recipe, run.work.laid, {}
+    if not recipe.nets():
         return {}
     cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
     files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
     procs = [Categorify, FillMissing(add_col=False), Normalize]
     frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=laid.folder / "packed", device="cpu")
-    for name, asks in nets.items():
-        with asked.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
-            options = {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
+    for name, asks in recipe.nets().items():
+        with run.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
+            options = {"device": run.device, "seed": run.seed, "bs": run.bs}
             options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
             models[name] = train_streamed(frame, asks, name, **options)
     return models
 
 
-def train_trees(recipe: StreamedRanking, laid: Laid, ranker: XGBRanker, asked: RunOptions) -> XGBRanker:
-    """A ranker's trees, grown from the parts to learn from."""
+def train_trees(run: ListsRun, ranker: XGBRanker) -> XGBRanker:
+    """Grow a ranker's trees from the parts to learn from."""
+    recipe, laid = run.recipe, run.work.laid
     cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
     read = [partial(lists_of, recipe, f, cats, conts) for f in laid.files("made-train")]
-    with asked.stages.stage(f"train {ranker.name}") as advance:
-        made = fit_on_parts(ranker, read, laid.folder / "trees", seed=asked.seed)
+    with run.stages.stage(f"train {ranker.name}") as advance:
+        fitted = fit_on_parts(ranker, read, laid.folder / "trees", seed=run.seed)
         advance(laid.counts["train"])
-    return made
+    return fitted
 
 
 def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
-    """One part's lists with their features."""
+    """Read one part's lists with their features."""
     table = Table.read(pq.ParquetFile(file).read())
     groups = table[recipe.list_column].integer()
     label = table[recipe.label].number() if recipe.label in table else None
@@ -72,7 +70,7 @@ def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[s
 def choose_stack(
     recipe: StreamedRanking, laid: Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
 ) -> StackModel:
-    """The mean rank of the best models on the held-out lists, of as many as score best there; maybe the best alone."""
+    """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
     for lists in _held_out(recipe, laid):
         said.append((_bare(recipe, lists), {n: m.predict(lists).double() for n, m in models.items()}))
@@ -99,13 +97,13 @@ def _held_out(recipe: StreamedRanking, laid: Laid) -> Iterator[Lists]:
 
 
 def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
-    """The lists without their features: what scoring needs, small enough to keep of all parts."""
+    """Return the lists without features: enough for scoring, small enough to hold for all parts."""
     kept = [recipe.list_column, *([] if recipe.counted is None else [recipe.counted])]
     return Lists(lists.table.select(kept), lists.groups, [], [], label=lists.label)
 
 
 def reciprocal_of(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> torch.Tensor:
-    """Reciprocal ranks of the lists that count."""
+    """Return reciprocal ranks of the lists that count."""
     rows = torch.ones(len(lists), dtype=torch.bool)
     if recipe.counted is not None:
         rows = lists.table[recipe.counted].number() > 0

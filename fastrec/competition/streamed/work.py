@@ -10,7 +10,7 @@ from typing import Any
 from fastrec._core.fresh_process import begin_anew, may_begin_anew
 from fastrec._core.malloc import give_all_back
 from fastrec._core.progress import Stages
-from fastrec.competition.run_files import now
+from fastrec.competition.run_record import Run, now
 from fastrec.competition.streamed.laid import Laid
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
@@ -40,7 +40,7 @@ class Work:
 
     @classmethod
     def of(cls, folder: Path, stages: Stages) -> Work:
-        """What was done in a folder; nothing in a new one."""
+        """Read the finished work of a folder; a new one has none."""
         work = cls(folder, stages)
         if (folder / _FILE).is_file():
             with open(folder / _FILE, "rb") as file:
@@ -78,3 +78,14 @@ class Work:
         except (pickle.PicklingError, AttributeError, TypeError):  # a function within a function: all goes on here
             return False
         return True
+
+
+@dataclass(kw_only=True)
+class ListsRun(Run):
+    """A run of a ``StreamedRanking``.
+
+    Attributes:
+        work: its finished steps.
+    """
+
+    work: Work = field(init=False)

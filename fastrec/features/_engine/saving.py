@@ -16,7 +16,7 @@ from fastrec._core.file_digests import file_digest
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features._engine.functions import function_at, function_name
-from fastrec.features.base import GENERATORS, Feature
+from fastrec.features.base import GENERATORS, Feature, generator_named
 from fastrec.features.selectors import Selector, selector_from
 from fastrec.table import load_state, save_state
 
@@ -133,9 +133,10 @@ def read_features(
             )
         steps: list[Feature] = []
         for entry, state in zip(config["steps"], states, strict=True):
-            if entry["class"] not in GENERATORS:
+            kind = generator_named(entry["class"]) if isinstance(entry["class"], str) else None
+            if kind is None:
                 raise ValueError(f"there is no generator {entry['class']!r}")
-            step = GENERATORS[entry["class"]](**_revive(entry["params"], steps, trusted))
+            step = kind(**_revive(entry["params"], steps, trusted))
             if state is not None:
                 step.set_state(state)
             steps.append(step)

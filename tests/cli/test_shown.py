@@ -1,0 +1,82 @@
+"""Tables and help as a terminal of 80 columns shows them: no name and no figure is cut."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from fastrec._core import environment
+from fastrec.cli import app
+from fastrec.competition import self_test as module
+from fastrec.competition.self_test import SelfCheck
+
+
+def shown(*arguments: object, columns: int = 80) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": str(columns)})
+    assert done.exception is None, done.output
+    assert "…" not in done.output
+    assert all(len(line) <= columns for line in done.output.splitlines() if not line.startswith(("report", "  pip")))
+    return done.output
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory of figures alone, with three other metrics."""
+    folder = tmp_path / "runs" / "trees with a name of some length"
+    folder.mkdir(parents=True)
+    names = ["a_model_with_a_long_name", "net", "stack"]
+    also = {m: dict.fromkeys(names, 0.12345) for m in ("logloss", "average_precision", "balanced_accuracy")}
+    scores = {
+        "metric": "auc", "greater_is_better": True, "task": "binary", "models": dict.fromkeys(names, 0.81234),
+        "oof": dict.fromkeys(names, 0.82345), "also": also, "seconds": {"read": 1.5},
+        "intervals": {"stack": [0.82345, 0.81, 0.84]}, "rows": {"features": 12},
+    }  # fmt: skip
+    (folder / "scores.json").write_text(json.dumps(scores))
+    (folder / "config.json").write_text(json.dumps({"competition": "A competition's name", "git_revision": "1a2b3c4"}))
+    return folder
+
+
+def test_the_leaderboard_drops_other_metrics_before_names_and_figures(run):
+    narrow, wide = shown("report", run), shown("report", run, columns=160)
+    for name in ("a_model_with_a_long_name", "net", "stack"):
+        assert re.search(rf"{name} +0\.8123 +0\.8235", narrow), narrow
+    assert "not shown" in narrow
+    assert "balanced_accuracy" in narrow.replace("\n", "")
+    assert "not shown" not in wide
+    assert wide.count("0.1235") == 9
+
+
+def test_runs_are_listed_with_whole_names_and_figures(run):
+    narrow = " ".join(shown("runs", run.parent).split())
+    assert "0.82345" in narrow
+    assert "0.81000 to 0.84000" in narrow
+    assert "not shown" in narrow
+    assert "1a2b3c4" in shown("runs", run.parent, columns=160)
+
+
+def test_tries_are_listed_with_whole_figures(run):
+    tried = {
+        "when": "2026-11-24T10:00:00", "file": "a_long_name_of_an_idea.py", "columns": ["one_column", "another_column"],
+        "metric": "auc", "difference": 0.00123, "low": -0.0001, "high": 0.0025, "verdict": "better", "seconds": 12.3,
+    }  # fmt: skip
+    run.with_name(f"{run.name}.tries.jsonl").write_text(json.dumps(tried) + "\n")
+    narrow = shown("tries", run)
+    assert "+0.00123" in narrow
+    assert "better" in narrow
+
+
+def test_remedies_of_the_doctor_can_be_copied(monkeypatch):
+    monkeypatch.setattr(module, "self_test", lambda **_: [SelfCheck("run", True, "well", 0.1)])
+    part = environment.Part("no-such-part-of-the-package", {"no-such-package": "1"}, "many things that are of use")
+    monkeypatch.setattr(environment, "PARTS", (part,))
+    assert part.install in [line.strip() for line in shown("doctor").splitlines()]
+
+
+def test_help_has_panels_that_hold_every_command():
+    page = shown("--help")
+    for title in ("Competitions", "Finished runs", "Serving", "Machine"):
+        assert f" {title} " in page
+    assert " Commands " not in page

@@ -1,0 +1,106 @@
+"""Mistakes in a recipe are a line before its data are read."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from fastrec.competition import Competition, NextItemCompetition, StreamedCompetition, run_competition
+from fastrec.competition.load import load_competition
+from fastrec.competition.recipe_check import check_recipe
+from fastrec.errors import DataError
+from fastrec.estimators import XGBModel
+from fastrec.features import CountEncode, FeatureSet
+
+ROOT = Path(__file__).resolve().parents[2] / "competitions"
+
+
+class Clicks(Competition):
+    name = "clicks"
+    target = "clicked"
+    model = "a helper that is no mistake: there is `models`, too"
+
+    def models(self, *, bs):
+        return [XGBModel("xgb")]
+
+
+class Misspelt(Clicks):
+    metrik = "auc"
+
+
+class MisspeltNext(NextItemCompetition):
+    name = "next"
+    exclude_sen = True
+
+
+class MisspeltStream(StreamedCompetition):
+    name = "stream"
+    bufer_rows = 10
+
+
+class WrongGenerator(Clicks):
+    def features(self):
+        return FeatureSet([CountEncode("city", lgo=True)])
+
+
+class WrongModel(Clicks):
+    def models(self, *, bs):
+        return [XGBModel("xgb", "hist", 3)]
+
+
+class NeedsData(Clicks):
+    def features(self):
+        return self.read_before  # only known when the data were read
+
+
+for abstract in (MisspeltNext, MisspeltStream):
+    abstract.__abstractmethods__ = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Misspelt, r"Misspelt has the attribute metrik.* Write metric"),
+        (MisspeltNext, "attribute exclude_sen.* Write exclude_seen"),
+        (MisspeltStream, "attribute bufer_rows.* Write buffer_rows"),
+        (WrongGenerator, r"test_recipe_check.py'.*line \d+: .*CountEncode.*unexpected keyword argument 'lgo'"),
+        (WrongModel, r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument"),
+    ],
+)
+def test_a_mistake_is_named_before_the_data_are_read(recipe, message, tmp_path):
+    with pytest.raises(DataError, match=message):
+        run_competition(recipe(), tmp_path / "no data", tmp_path / "run")
+
+
+def test_an_attribute_of_the_object_is_looked_at_too(tmp_path):
+    recipe = Clicks()
+    recipe.n_fold = 3
+    with pytest.raises(DataError, match="Write n_folds"):
+        run_competition(recipe, tmp_path, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("recipe", "remedy"), [(Clicks, r"Write Clicks\(\)"), (7, "Give a Competition")])
+def test_what_is_no_recipe_is_refused(recipe, remedy, tmp_path):
+    with pytest.raises(DataError, match=remedy):
+        run_competition(recipe, tmp_path, tmp_path / "run")
+
+
+def test_a_folder_is_a_recipe(tmp_path):
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "no data"))):
+        run_competition(ROOT / "census", tmp_path / "no data", tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="no recipe here"):
+        run_competition(str(tmp_path / "no recipe here"), tmp_path, tmp_path / "run")
+
+
+def test_helpers_and_data_that_are_not_read_yet_are_no_mistake():
+    check_recipe(Clicks(), bs=None)
+    check_recipe(NeedsData(), bs=None)
+
+
+@pytest.mark.parametrize("file", sorted(p.parent.name for p in ROOT.glob("*/competition.py")))
+def test_the_recipes_here_have_no_mistakes(file):
+    importlib.invalidate_caches()
+    check_recipe(load_competition(ROOT / file), bs=None)
