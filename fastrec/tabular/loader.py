@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from fastai.data.core import TfmdDL
-from fastai.tabular.core import ReadTabBatch
+from fastai.tabular.core import ReadTabBatch, TabDataLoader
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
@@ -50,7 +49,7 @@ class ReadBatch(ReadTabBatch):
         return self.to.from_batch(b)
 
 
-class TabularLoader(Shared, TfmdDL):
+class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpretation knows that items are encoded
     """Batches ``(x_cat, x_cont, *extras, y)`` of a ``TabularFrame``; extras are its lists and vectors, if any.
 
     Args:
