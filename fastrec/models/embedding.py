@@ -11,14 +11,13 @@ import torch.nn.functional as F
 from fastai.layers import trunc_normal_
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded, runs_of
 from fastrec.models.placement.building import kinds_of, make_placed
 from fastrec.models.placement.regroup import kind_codes, regroup
 from fastrec.models.placement.settings import Embeddings, Placement, as_embeddings
 from fastrec.table import ListBatch
-
-NARROW = 32  # floats: up to here, on CPUs, index_select's backward is 1.3 to 6 times faster than F.embedding's
 
 CheckIds = Literal["auto", "always", "never"]
 Pool = Literal["mean", "sum", "max"]
@@ -428,7 +427,7 @@ def _are_adjacent(columns: Sequence[int]) -> bool:
 
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
     """``[b, k · width]`` rows of ``weight``, for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
-    if ids.device.type == "cpu" and weight.shape[1] <= NARROW and not rows:
+    if ids.device.type == "cpu" and weight.shape[1] <= limits.NARROW_TABLE and not rows:
         return weight.index_select(0, ids.flatten()).view(ids.shape[0], ids.shape[1] * weight.shape[1])
     return F.embedding(ids, weight, sparse=rows).flatten(1)
 

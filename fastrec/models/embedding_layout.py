@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
-
-ALIGN = 4  # floats: a row of 4k floats starts on a 16-byte boundary, which wide loads need
-SPARSE_FROM = 20_000  # rows: a smaller table is read and written whole faster than by the rows of a batch
 
 Grads = Literal["dense", "rows"]
 KINDS = ("host", "cached", "sharded")  # of tables whose rows are not all on the device
@@ -86,7 +84,7 @@ def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> Non
 
 def padded(width: int) -> int:
     """A width rounded up to a multiple of 4 floats."""
-    return -(-width // ALIGN) * ALIGN
+    return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN
 
 
 def lay_out(
@@ -111,7 +109,7 @@ def lay_out(
     for name, (rows, width) in zip(names, emb_szs, strict=True):
         width = padded(width) if pad else width
         kind = f"_{kinds[name]}" if kinds and name in kinds else ""
-        group = f"w{width}{kind}" + ("_rows" if kind or (grads == "rows" and rows >= SPARSE_FROM) else "")
+        group = f"w{width}{kind}" + ("_rows" if kind or (grads == "rows" and rows >= limits.SPARSE_FROM) else "")
         start = filled.get(group, 0)
         filled[group] = start + rows
         slices.append(TableSlice(name, group, start, start + rows, width))

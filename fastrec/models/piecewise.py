@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models.training_rows import training_rows
 
 By = Literal["quantile", "tree"]
-MAX_ROWS = 1_000_000  # bins of as many rows, drawn at random, hardly differ from bins of all
 
 
 class PiecewiseLinear(nn.Module):
@@ -109,7 +109,7 @@ def bins_of(
     by: By = "quantile",
     y: Tensor | None = None,
     names: Sequence[str] | None = None,
-    max_rows: int | None = MAX_ROWS,
+    max_rows: int | None = limits.BIN_ROWS,
     min_leaf: int = 64,
 ) -> list[Tensor]:
     """Bin edges of every continuous column, from training rows.

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
@@ -23,7 +24,6 @@ Act = Literal["selu", "mish"]
 
 RATES = {"weights": 1.0, "biases": 0.1, "scale": 6.0, "numbers": 0.1, "activations": 0.1}  # times the rate
 UNDECAYED = "biases"
-_SIMPLEX = 5  # rows that a bias is drawn among
 _ACTS = {"selu": F.selu, "mish": F.mish}
 
 
@@ -222,8 +222,8 @@ class NTKLinear(nn.Module):
             self.weight.div_(sd[:, None])
             out = out / sd
         n_out = len(self.weight)
-        rows = torch.randint(len(x), (_SIMPLEX, n_out), device=x.device)
-        mix = torch.empty(_SIMPLEX, n_out, device=x.device).exponential_()
+        rows = torch.randint(len(x), (limits.BIAS_ROWS, n_out), device=x.device)
+        mix = torch.empty(limits.BIAS_ROWS, n_out, device=x.device).exponential_()
         self.bias.copy_(-(out.gather(0, rows) * mix / mix.sum(0)).sum(0))
 
     def extra_repr(self) -> str:

@@ -17,6 +17,7 @@ from fastai.losses import (
 )
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.losses import BCE
 from fastrec.models.embedding import side_by_side
@@ -28,9 +29,7 @@ Combine = Literal["mean", "sigmoid", "softmax"]
 
 _SOFTMAX = (CrossEntropyLossFlat, LabelSmoothingCrossEntropy, LabelSmoothingCrossEntropyFlat, nn.CrossEntropyLoss)
 _SIGMOID = (BCE, BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
-_NARROW = 20  # numbers: with more of them the first layer would cost a hundred times what TabularNet's does
 _SIZES = ((16, 32, 8), (128, 256, 64), (4, 16, 4))  # members, layers, embedding: least, most, in steps of
-EMB_STD = 0.3  # nothing scales embeddings up (no batch norm): vectors as small as usual would take long to count
 # means over rows: one call for all members at once gives the mean over the members as well
 _BY_ROW = (*_SOFTMAX, *_SIGMOID, BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
@@ -89,7 +88,7 @@ class TabM(FieldNet):
         super().__init__(emb_szs, n_cont, **{"bn_cont": False, **inputs})
         _check(layers, k, variant, combine)
         if self.embeds is not None:
-            self.embeds.reset_parameters(EMB_STD)
+            self.embeds.reset_parameters(limits.TABM_EMB_STD)
         self.k, self.out_sz, self.combine = k, out_sz, combine
         self.numbers = _embedding_of(bins, n_cont, d_embedding)
         n_numbers = self.numbers.embedding_dim if self.numbers is not None else n_cont
@@ -115,7 +114,7 @@ class TabM(FieldNet):
         shrink as there are more, down to 16 members, layers of 128 and 16 bins in 4 numbers each from some 80 on.
         """
         n = len(dls.cont_names)
-        share = min(1.0, _NARROW / max(n, 1))
+        share = min(1.0, limits.TABM_NARROW / max(n, 1))
         options: dict[str, Any] = {}
         if share < 1:
             k, width, d = (max(low, int(full * share) // step * step) for low, full, step in _SIZES)

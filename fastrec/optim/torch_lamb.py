@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, shared, steps
 from fastrec.errors import DataError
 from fastrec.optim.row_optimizer import RowOptimizer, fused_step
 from fastrec.optim.row_sparse import Rows, RowState
 
 __all__ = ["Lamb"]
-
-_NEVER_BIASED = 1e9  # a step so late that running means have forgotten their start
 
 
 class Lamb(RowOptimizer):
@@ -119,7 +118,7 @@ class Lamb(RowOptimizer):
 
     def _count_and_rate(self, step: int, group: dict[str, Any]) -> tuple[float, float]:
         (beta1, beta2), debias, rate = group["betas"], group["debias"], float(group["lr"])
-        count = step if debias == "paper" else _NEVER_BIASED
+        count = step if debias == "paper" else limits.UNBIASED_STEP
         return count, rate * math.sqrt(1 - beta2**step) / (1 - beta1**step) if debias is True else rate
 
     def _step_by_loops(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.kernels import frames
 from fastrec._core.threads import run_parallel
 from fastrec.table import Column
@@ -18,8 +19,6 @@ from fastrec.tabular.procs.base import ContProc
 from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.training_rows import address_of
-
-_ROWS = 1 << 15  # rows that are prepared at a time
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,11 @@ class BlockLoops:
     def write(self) -> None:
         """All rows."""
         size = len(self.places) or len(self.packed)
-        run_parallel(self._write_block, range(0, size, _ROWS), rows=size)
+        run_parallel(self._write_block, range(0, size, limits.FRAME_BLOCK), rows=size)
 
     def _write_block(self, start: int) -> None:
         size = len(self.places) or len(self.packed)
-        stop = min(start + _ROWS, size)
+        stop = min(start + limits.FRAME_BLOCK, size)
         columns, made = np.array(self.columns, dtype=np.int64).reshape(-1, frames().FIELDS), []
         for at, source in self.odd:
             rows = slice(start, stop)

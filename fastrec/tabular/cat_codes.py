@@ -8,15 +8,13 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
 from fastrec.tabular.column_parts import Columns, Rows, take_values
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.training_rows import TrainingRows
-
-_BLOCK = 1 << 15  # rows at a time: they stay in the cache, and torch does not spread them over threads of its own
-_SPAN = 1 << 16  # a range of whole numbers that is counted in a table however few the rows
 
 
 class Codes:
@@ -131,7 +129,7 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
     if not len(values):
         return None
     low, high = (int(v) for v in torch.aminmax(values))
-    if high - low >= max(_SPAN, len(values)):
+    if high - low >= max(limits.COUNTED_SPAN, len(values)):
         return None
     counts = training.count_whole(values, low, high - low + 1) if by_loops else None
     if counts is None:
@@ -146,7 +144,7 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
     """How often each whole number from ``low`` to ``high`` is there, int64 ``[high - low + 1]``."""
     counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
-    step = len(values) if values.is_cuda else max(_BLOCK, len(counts))
+    step = len(values) if values.is_cuda else max(limits.FRAME_BLOCK, len(counts))
     for start in range(0, len(values), step):
         place = values[start : start + step].to(torch.int64) - low
         place = place if missing is None else place[~missing[start : start + step]]
@@ -165,7 +163,7 @@ def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: to
     """Codes below ``size`` of all rows, made block by block, in as few bytes as hold them."""
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
-    step = _BLOCK if device.type == "cpu" else max(n, 1)
+    step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         kept[rows] = codes(rows)

@@ -15,7 +15,6 @@ from fastrec._core.optional import library_of
 from fastrec.table import Coded, Column, Keys, Table, as_column
 
 _PLAIN = frozenset({"int8", "uint8", "int16", "int32", "int64", "float32", "float64"})
-_NARROW = 4096  # rows: below, hashing costs nothing worth saving
 
 Rows = slice | torch.Tensor
 
@@ -210,7 +209,7 @@ def coded_of(column: Column) -> Coded:
     if column.kind == "category":
         return Coded(column.values, Keys((column.distinct,), (column.name,)))
     whole = column.kind == "number" and not column.values.is_floating_point() and column.values.dtype != torch.bool
-    if not whole or column.missing is not None or len(column) < _NARROW or "coded" in column._cache:
+    if not whole or column.missing is not None or len(column) < 4096 or "coded" in column._cache:
         return column.coded()
     low, high = (int(v) for v in torch.aminmax(column.values))
     if high - low >= len(column) // 4:

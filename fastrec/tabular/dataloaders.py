@@ -31,7 +31,6 @@ from fastrec.tabular.splits import split_rows
 
 __all__ = ["RecDataLoaders", "cont_cat_split"]
 
-_VALID_SHARE = 0.2  # as fastai's RandomSplitter
 _FRAME_OPTIONS = [n for n, p in inspect.signature(TabularFrame).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
@@ -180,9 +179,9 @@ def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[
         _, codes = torch.unique(codes, return_inverse=True)
         count = int(codes.max()) + 1 if n else 0
         chosen = torch.zeros(count, dtype=torch.bool)
-        chosen[torch.randperm(count, generator=generator)[: int(count * _VALID_SHARE)]] = True
+        chosen[torch.randperm(count, generator=generator)[: int(count * 0.2)]] = True
         return (~chosen[codes]).nonzero().squeeze(1), chosen[codes].nonzero().squeeze(1)
-    order, cut = torch.randperm(n, generator=generator), int(n * _VALID_SHARE)  # draws what fastai would draw
+    order, cut = torch.randperm(n, generator=generator), int(n * 0.2)  # draws what fastai would draw
     return order[cut:], order[:cut]
 
 

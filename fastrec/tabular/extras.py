@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Coded, Column, ListBatch, Table, Vocab, as_column, column_names
 from fastrec.table.list_columns import of_vectors, packed
@@ -31,8 +32,6 @@ from fastrec.tabular.column_parts import coded_of, training_part
 from fastrec.tabular.procs.categorify import Categorify
 
 __all__ = ["ExtraColumns", "Extras", "ListBatch"]
-
-_SHOWN = 10  # entries of a list or vector that are shown to people
 
 
 class Extras:
@@ -210,8 +209,8 @@ def _mixed_row(values: Iterable[Any]) -> int | None:
 def _short(value: Any) -> Any:
     if value is None or isinstance(value, str) or not hasattr(value, "__len__"):
         return value
-    words = [f"{v:.4g}" if isinstance(v, float | np.floating) else str(v) for v in value[:_SHOWN]]
-    return f"[{', '.join(words)}{f', … ({len(value)})' if len(value) > _SHOWN else ''}]"
+    words = [f"{v:.4g}" if isinstance(v, float | np.floating) else str(v) for v in value[: limits.SHOWN_ENTRIES]]
+    return f"[{', '.join(words)}{f', … ({len(value)})' if len(value) > limits.SHOWN_ENTRIES else ''}]"
 
 
 # Columns into tensors. -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fastai.tabular.core import ReadTabBatch, TabDataLoader
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
+from fastrec._core import limits
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.tabular.extras import Extras
@@ -34,7 +35,6 @@ from fastrec.tabular.shares import Shared, batch_sizes
 
 Place = Literal["auto", "device", "host"]
 _ON_HOST = "Keep the rows on the host (device='cpu' for the frame, place='host' here), or lower bs="
-_CHUNK_BYTES = 1 << 22  # gathered at once: large enough to spread over threads, small enough for the cache
 
 
 class ReadBatch(ReadTabBatch):
@@ -260,7 +260,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
     def _packed_batches(self, samps: Iterable[int], skipped: int) -> Iterator[tuple[torch.Tensor, ...]]:
         rows, packed = self._as_rows(samps), self._packed()
         bounds = self._bounds(rows)
-        chunk = max(1, _CHUNK_BYTES // max(1, 4 * packed.layout.words))
+        chunk = max(1, limits.GATHER_BYTES // max(1, 4 * packed.layout.words))
         ends = [min(skipped, len(bounds) - 1)]  # of the batches gathered together: several small ones, or one
         while ends[-1] < len(bounds) - 1:
             last = int(np.searchsorted(bounds, bounds[ends[-1]] + chunk, side="right")) - 1

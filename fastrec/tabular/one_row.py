@@ -13,8 +13,6 @@ from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.recipe import Recipe
 
-_EXACT = 1 << 53  # whole numbers up to here are floats without loss
-
 
 def pack_row(recipe: Recipe, row: Mapping[str, Any]) -> Packed | None:
     """A raw row as ``Recipe.pack`` packs a frame of it, without its target.
@@ -48,7 +46,7 @@ def _number(name: str, value: Any) -> float:
     value = value.item() if isinstance(value, np.generic) else value
     if value is None:
         return float("nan")
-    if type(value) in (float, bool) or (type(value) is int and -_EXACT <= value <= _EXACT):
+    if type(value) in (float, bool) or (type(value) is int and -(1 << 53) <= value <= (1 << 53)):
         return float(value)
     return float(_column(name, value).number())
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec._core.malloc import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
@@ -33,15 +34,6 @@ from fastrec.tabular.procs.robust_scale import RobustScale
 from fastrec.tabular.targets import Labels, known
 from fastrec.tabular.training_rows import TrainingRows
 from fastrec.tabular.writer import Prepared, Writer
-
-_BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
-
-
-_DEVICE_BLOCK = 1 << 24  # the same on a GPU, where each step has a cost of its own, however few the rows
-
-
-_FEW = 1 << 18  # rows: copies of so few are held together
-
 
 _FLAGS = Vocab(pa.array([False, True]))
 
@@ -222,8 +214,8 @@ class Recipe:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
         prepared = Prepared(codes, self.conts, flags, shift, self.cont_procs, ys, read)
-        step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
-        Writer(prepared, columns, packed, step=step, few=_FEW).write()
+        step = limits.FRAME_BLOCK if packed.device.type == "cpu" else limits.DEVICE_BLOCK
+        Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
     def _encode(self, columns: Columns, column: Column) -> torch.Tensor:
         """A target's codes or numbers, in the frame's order where each of its rows counts once, else in the rows'."""
@@ -240,7 +232,7 @@ class Recipe:
             for i, proc in enumerate(procs):
                 proc.fit(name, values)
                 values = proc.apply(name, values) if i < len(procs) - 1 else values
-        return (name, column) if len(columns) <= _FEW else None
+        return (name, column) if len(columns) <= limits.HELD_ROWS else None
 
 
 def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) -> bool:

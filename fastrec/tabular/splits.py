@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from fastcore.foundation import L
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DataWarning
-from fastrec.tabular.recipe import _BLOCK
 
 
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
@@ -47,8 +47,8 @@ def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
 def _is_run(rows: torch.Tensor, first: int) -> bool:
     """Whether row numbers count up by one from ``first``."""
     return all(
-        torch.equal(part, torch.arange(first + i * _BLOCK, first + i * _BLOCK + len(part)))
-        for i, part in enumerate(rows.split(_BLOCK))
+        torch.equal(part, torch.arange(first + i * limits.FRAME_BLOCK, first + i * limits.FRAME_BLOCK + len(part)))
+        for i, part in enumerate(rows.split(limits.FRAME_BLOCK))
     )
 
 

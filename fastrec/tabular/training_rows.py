@@ -8,20 +8,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, frames
 from fastrec.tabular.column_parts import Columns
 from fastrec.tabular.moments import Moments
 
-_WORTH = 1 << 21  # numbers of a frame: fewer take torch some hundredths of a second, and the compiler seconds, once
-_SAMPLE = 1 << 11  # numbers, at least, of which the middle ones tell where the median is
-_SAMPLED = 64  # of so many numbers one is in the sample
-_FAR = 100.0  # variances between the mean and the number that squares are taken about: two digits are lost
-_FLAT = 1e-9  # a deviation below this share of the mean is looked at closely
-
 
 def worth(numbers: int) -> bool:
     """Whether compiled loops are to be used for a frame of so many numbers and codes."""
-    return numbers >= _WORTH and compiled(numbers)
+    return numbers >= limits.LOOPS_FROM and compiled(numbers)
 
 
 def address_of(values: np.ndarray) -> tuple[int, int] | None:
@@ -66,7 +61,7 @@ class TrainingRows:
 
     @cached_property
     def _sample(self) -> slice | np.ndarray:
-        step = max(min(self.count // _SAMPLE, _SAMPLED), 1)
+        step = max(min(self.count // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED), 1)
         return slice(0, self.count, step) if isinstance(self.rows, slice) else self.rows.numpy()[::step]
 
     def numbers(self, values: torch.Tensor) -> torch.Tensor:
@@ -102,12 +97,12 @@ class TrainingRows:
             The summary; None where it takes another look: no loop takes them, none is there or one has no end, they
             are all but equal, or the sample does not come near the median.
         """
-        found = address_of(values) if self.by_loops and self.count >= 4 * _SAMPLE else None
+        found = address_of(values) if self.by_loops and self.count >= 4 * limits.MEDIAN_SAMPLE else None
         if found is None:
             return None
         sample = values[self._sample].astype(np.float64)
         sample = np.sort(sample[~np.isnan(sample)])
-        if len(sample) < _SAMPLE // 2 or not np.isfinite(sample[[0, -1]]).all():
+        if len(sample) < limits.MEDIAN_SAMPLE // 2 or not np.isfinite(sample[[0, -1]]).all():
             return None
         middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
         near = max(middle - off, 0), min(middle + off, len(sample) - 1)
@@ -116,11 +111,11 @@ class TrainingRows:
         between, shift = np.empty(room), float(sample.mean())
         count, gaps, total, squares, *ranks = frames().look(*found, self.chosen, self.size, shift, first, last, between)
         mean, squares = total / count, squares - total * (total / count)
-        if not np.isfinite(squares) or mean * mean * count > _FAR * squares:
+        if not np.isfinite(squares) or mean * mean * count > limits.MEAN_FAR * squares:
             return None
         moments = Moments()
         moments.merge(count, shift + mean, squares)
-        if moments.std <= _FLAT * abs(moments.mean):
+        if moments.std <= limits.NEARLY_CONSTANT * abs(moments.mean):
             return None
         middle_one = _median(count, first, last, ranks, between) if median else 0.0
         return None if middle_one is None else Summary(moments, gaps, middle_one)

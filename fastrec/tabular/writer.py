@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.threads import run_parallel
 from fastrec.tabular.block_loops import BlockLoops, Prepared
 from fastrec.tabular.column_parts import Columns, Rows, as_number, numbers_of, plain_numbers
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.training_rows import worth
-
-_SMALL = 1 << 12  # rows that a block has at least: every column costs some calls for each block
-_WORDS = 1 << 18  # 4-byte words of a block: half of what a cache holds
-_NUMBERS = 1 << 17  # float64 numbers that are prepared together
 
 
 class Writer:
@@ -37,7 +34,8 @@ class Writer:
         self.fields = packed.layout.fields
         n, words = len(columns), max(packed.layout.words, 1)
         on_host = packed.device.type == "cpu"
-        self.step = min(step, max(_SMALL, 1 << (_WORDS // words).bit_length())) if on_host else step
+        block = max(limits.LEAST_BLOCK, 1 << (limits.BLOCK_WORDS // words).bit_length())
+        self.step = min(step, block) if on_host else step
         self.places = columns.places if on_host else None
         self.front = None if self.places is None or n == columns.size else columns.ascending(n)
         places = {name: i for i, name in enumerate(made.conts)}
@@ -99,7 +97,7 @@ class Writer:
     def _put_numbers(self, block: torch.Tensor, rows: Rows) -> None:
         at, count, dtype = self.fields["conts"]
         m, out = block.shape[1], block[at : at + count].view(dtype)
-        held, size = list(self.held), max(_NUMBERS // max(block.shape[1], 1), 1)
+        held, size = list(self.held), max(limits.BLOCK_NUMBERS // max(block.shape[1], 1), 1)
         for first in range(0, len(held), size):
             group = held[first : first + size]
             names = [self.made.conts[i] for i in group]

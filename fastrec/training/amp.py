@@ -12,12 +12,12 @@ from fastai.callback.core import Callback
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from fastai.torch_core import to_float
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DeviceError
 
 __all__ = ["BF16Autocast", "Precision", "mixed_precision"]
 
 Precision = Literal["bf16", "fp16"]
-_TOO_SLOW = 2.0  # times float32: CPUs without instructions for bfloat16 take 4 to 14, those with AVX-512 0.7 to 1.2
 
 
 class BF16Autocast(Callback):
@@ -104,14 +104,14 @@ def _cpu_is_fast() -> bool:
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # at worst as fast as float32, without a trial
         return True
     slower = _slowdown()
-    if slower > _TOO_SLOW:
+    if slower > limits.BF16_SLOWDOWN:
         warnings.warn(
             f"bfloat16 takes this CPU {slower:.0f} times as long as float32: training goes on in float32 "
             "(BF16Autocast(force=True) uses it all the same)",
             UserWarning,
             stacklevel=2,
         )
-    return slower <= _TOO_SLOW
+    return slower <= limits.BF16_SLOWDOWN
 
 
 def _slowdown() -> float:

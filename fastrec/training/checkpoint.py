@@ -39,7 +39,6 @@ from fastrec.training.stop_on_nan import StopOnNaN
 __all__ = ["Checkpoint", "load_checkpoint"]
 
 _LOWER_IS_BETTER = ("loss", "error", "mse", "mae")
-_FORM = 1  # of what is saved; another number is another form
 
 
 class Checkpoint(Callback):
@@ -108,7 +107,7 @@ class Checkpoint(Callback):
         self._resumed: dict[str, Any] | None = None
         self._begin: dict[str, Any] | None = None
         self._offset, self._best, self._other_ranks = 0, None, False
-        self._print = {"form": _FORM, **fingerprint(learn)}
+        self._print = fingerprint(learn)
         self._column = self._column_of_best()
         found = ranks.on_first_rank(lambda: _newest(self.folder, "last"), "looking for a checkpoint")
         if found is None:

@@ -16,13 +16,13 @@ from fastai.optimizer import OptimWrapper
 from fastcore.foundation import L
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec._core.ranks import is_first, rank, world_size
 from fastrec.errors import DataError
 from fastrec.optim.row_sparse import cache_of
 
 # attributes of fastai's callbacks that change as a training goes on; other callbacks name theirs as ``checkpointed``
 _CHANGING = {ParamScheduler: ("hps",), TrackerCallback: ("best", "wait", "new_best"), GradientAccumulation: ("count",)}
-_SAMPLED = 1024  # rows that tell one data set from another
 
 
 def plain(value: Any, path: str = "state") -> Any:
@@ -309,6 +309,6 @@ def _checksum(data: Any) -> int | None:
     buffer = getattr(getattr(data, "packed", None), "buffer", None)
     if not isinstance(buffer, Tensor) or not len(buffer):
         return None
-    n = len(buffer)
-    rows = torch.arange(min(n, _SAMPLED), device=buffer.device) * max(n - 1, 1) // max(min(n, _SAMPLED) - 1, 1)
+    n, taken = len(buffer), min(len(buffer), limits.FINGERPRINT_ROWS)
+    rows = torch.arange(taken, device=buffer.device) * max(n - 1, 1) // max(taken - 1, 1)
     return zlib.crc32(buffer.index_select(0, rows.clamp_(max=n - 1)).cpu().numpy().tobytes())

@@ -13,6 +13,7 @@ from fastai.optimizer import OptimWrapper
 from fastai.torch_core import to_float
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec._core.device import pool_is_shared
 from fastrec.table import ListBatch
 from fastrec.training.amp import BF16Autocast
@@ -22,7 +23,6 @@ __all__ = ["CudaGraph"]
 
 Record = Callable[[Callable[[], Any], torch.device, int], Callable[[], Any]]
 
-_WARM_UP = 3  # batches trained as ever, then as many runs on a stream of their own, before a graph is recorded
 _WITHIN = ("after_pred", "after_loss", "before_backward")  # events between what one graph holds
 
 
@@ -117,7 +117,7 @@ class CudaGraph(Callback):
             self._give_up("lists have another length in every batch")
             return False
         self._warm += 1
-        return self._warm > _WARM_UP and len(learn.yb[0]) == learn.dl.bs
+        return self._warm > limits.GRAPH_WARM_UP and len(learn.yb[0]) == learn.dl.bs
 
     def _record_step(self) -> bool:
         learn = self.learn
@@ -199,7 +199,7 @@ class _Pass:
 
         try:
             with undone(model):
-                self.replay = record(run, next(model.parameters()).device, _WARM_UP)
+                self.replay = record(run, next(model.parameters()).device, limits.GRAPH_WARM_UP)
         finally:
             for p in params:
                 p.grad = None

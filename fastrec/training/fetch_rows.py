@@ -7,14 +7,13 @@ from typing import Any
 
 from fastai.callback.core import Callback
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models import FieldNet
 from fastrec.models.training_rows import training_rows
 from fastrec.optim.row_optimizer import RowOptimizer
 
 __all__ = ["FetchRows"]
-
-_COUNTED = 4_000_000  # rows: enough to tell what is looked up often
 
 
 class FetchRows(Callback):
@@ -43,7 +42,7 @@ class FetchRows(Callback):
             )
         dls = self.learn.dls
         if len(getattr(dls.train_ds, "packed", ())) and len(dls.cat_names):
-            cats, _, _ = training_rows(dls, _COUNTED)
+            cats, _, _ = training_rows(dls, limits.COUNTED_ROWS)
             for net in self._nets:
                 net.count_rows(cats)
 

@@ -20,11 +20,9 @@ from fastrec.training.data_parallel import DataParallel
 
 __all__ = ["distributed", "join_ranks"]
 
-TIMEOUT = 60.0
-
 
 @contextmanager
-def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOUT) -> Iterator[Learner]:
+def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) -> Iterator[Learner]:
     """Train on the processes that ``torchrun`` has started.
 
     ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)`` in a script that ``torchrun --nproc-per-node 2 train.py``
@@ -76,7 +74,7 @@ def _check_own_gpu(place: torch.device) -> None:
         )
 
 
-def join_ranks(place: DeviceLike = "auto", *, timeout: float = TIMEOUT) -> int:
+def join_ranks(place: DeviceLike = "auto", *, timeout: float = 60.0) -> int:
     """Join the processes that ``torchrun`` has started, once; they stay joined to their end.
 
     ``distributed`` does so where it has not been done. On GPUs a script calls it first: each process then has its own

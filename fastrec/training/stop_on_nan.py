@@ -11,13 +11,11 @@ from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import TrainingError
 from fastrec.table import ListBatch
 
 __all__ = ["StopOnNaN"]
-
-_EVERY_ON_DEVICES = 50  # batches: looking at a loss waits for the device
-_PATIENCE = 10  # losses in a row: with a scaled loss (fp16) single overflows are met by skipping a step
 
 
 class _Seen(NamedTuple):
@@ -63,7 +61,7 @@ class StopOnNaN(Callback):
         if not self._on:  # a search of rates goes on until the loss explodes
             return
         device = next(learn.model.parameters()).device
-        self._period = self.every or (1 if device.type == "cpu" else _EVERY_ON_DEVICES)
+        self._period = self.every or (1 if device.type == "cpu" else limits.NAN_EVERY)
         self._losses = torch.zeros(self._period, device=device)
         self._sound = torch.ones(self._period, 2, dtype=torch.bool, device=device)  # inputs, targets
         y = getattr(learn.dls.train_ds, "y", None)
@@ -113,7 +111,7 @@ class StopOnNaN(Callback):
         losses, sound = self._losses[: len(seen)].cpu(), self._sound[: len(seen)].cpu().clone()
         self._sound.fill_(True)
         bad = ~losses.isfinite()
-        if _is_scaled(self.learn) and not bad[-_PATIENCE:].all():
+        if _is_scaled(self.learn) and not bad[-limits.NAN_PATIENCE :].all():
             bad[:] = False
         if self.targets:
             bad |= ~sound[:, 1]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrec.models import EmbeddingTables, embedding_layout
+from fastrec._core import limits
+from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb
 from fastrec.optim.row_sparse import Places, Rows
 
@@ -123,7 +124,7 @@ def test_rows_of_a_gradient_each_once(ids, size, places):
 @pytest.fixture
 def nets(monkeypatch):
     """Twins, one with row-sparse gradients of its largest tables."""
-    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+    monkeypatch.setattr(limits, "SPARSE_FROM", 50)
     sizes = [(60, 8), (5, 8), (80, 16), (70, 8)]
     made = {g: EmbeddingTables(sizes, names=list("abcd"), grads=g) for g in ("dense", "rows")}
     for name in "abcd":

@@ -325,7 +325,7 @@ def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, dr
     codes, n = coded_by_loop(lists, range(len(lists))), len(lists)
     to = numbered(lists, device="cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.loader._CHUNK_BYTES", chunk)
+        patch.setattr("fastrec._core.limits.GATHER_BYTES", chunk)
         loader = to._dl_type(to, bs=bs, shuffle=shuffle, drop_last=drop_last, seed=seed)
         for _ in range(2):
             seen = [i for batch in loader for i in check_batch(batch, codes)]

@@ -58,7 +58,7 @@ def epoch(loader):
 @settings(max_examples=150, deadline=None)
 def test_every_row_comes_exactly_once(n, bs, drop_last, shuffle, chunk, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.loader._CHUNK_BYTES", chunk)
+        patch.setattr("fastrec._core.limits.GATHER_BYTES", chunk)
         loader = TabularLoader(frame(n), bs=bs, shuffle=shuffle, drop_last=drop_last, seed=seed)
         for _ in range(2):
             batches = epoch(loader)
@@ -118,7 +118,7 @@ def test_ranks_share_the_rows_in_as_many_batches(n, world_size, bs, drop_last, s
             TabularLoader(to, rank=0, world_size=world_size, **options)
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.loader._CHUNK_BYTES", chunk)
+        patch.setattr("fastrec._core.limits.GATHER_BYTES", chunk)
         loaders, made = shares(to, world_size, **options)
     assert {len(loader) for loader in loaders} == {len(batches) for batches in made} == {len(made[0])}
     seen = [r for batches in made for b in batches for r in b]

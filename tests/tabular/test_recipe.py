@@ -15,7 +15,7 @@ from fastai.data.block import RegressionBlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import threads
+from fastrec._core import limits, threads
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, as_column
@@ -26,12 +26,9 @@ from fastrec.tabular import (
     Normalize,
     RankGauss,
     TabularFrame,
-    block_loops,
-    cat_codes,
     training_rows,
     writer,
 )
-from fastrec.tabular import recipe as prepare
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.column_parts import Columns
 from fastrec.tabular.packed import Packed
@@ -84,9 +81,9 @@ def use_loops(patch: pytest.MonkeyPatch) -> None:
     """Compiled loops for a few rows too."""
     patch.setattr(training_rows, "worth", lambda numbers: numbers > 0)
     patch.setattr(writer, "worth", lambda numbers: numbers > 0)
-    patch.setattr(training_rows, "_SAMPLE", 8)
-    patch.setattr(training_rows, "_SAMPLED", 2)
-    patch.setattr(block_loops, "_ROWS", 7)
+    patch.setattr(limits, "MEDIAN_SAMPLE", 8)
+    patch.setattr(limits, "MEDIAN_SAMPLED", 2)
+    patch.setattr(limits, "FRAME_BLOCK", 7)
 
 
 LIBRARIES = {
@@ -106,9 +103,8 @@ LIBRARIES = {
 def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, loops, set_threads, monkeypatch):
     if loops:
         use_loops(monkeypatch)
-    monkeypatch.setattr(prepare, "_BLOCK", 7)
-    monkeypatch.setattr(prepare, "_FEW", 0)
-    monkeypatch.setattr(cat_codes, "_BLOCK", 5)
+    monkeypatch.setattr(limits, "FRAME_BLOCK", 7)
+    monkeypatch.setattr(limits, "HELD_ROWS", 0)
     monkeypatch.setattr(threads, "_PARALLEL_FROM", 0 if parallel else 10**9)
     set_threads(3)
     n = 60
@@ -304,7 +300,7 @@ def test_what_is_held_without_a_copy(values, shared):
     ],
 )
 def test_splits_that_are_the_frame_as_it_stands(rows, n, whole, monkeypatch):
-    monkeypatch.setattr(prepare, "_BLOCK", 2)
+    monkeypatch.setattr(limits, "FRAME_BLOCK", 2)
     parts = [torch.tensor(list(r), dtype=torch.int64) for r in rows]
     found = joined_rows(parts, n)
     assert (found is None) == whole

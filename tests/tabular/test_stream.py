@@ -82,8 +82,8 @@ def test_every_row_comes_exactly_once(
     folder = tmp_path_factory.mktemp("stream")
     write(folder / "pq", numbered(n), files, group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.stream.rows._BLOCK", block)  # row groups are larger than a block, or smaller
-        patch.setattr("fastrec.tabular.stream.rows._PACKED", 5)
+        patch.setattr("fastrec._core.limits.DECODED_ROWS", block)  # row groups are larger than a block, or smaller
+        patch.setattr("fastrec._core.limits.PACKED_ROWS", 5)
         frame = stream_of(folder / "pq", cache=folder / "cache" if cached else None)
 
         def loader(rank: int) -> StreamLoader:
@@ -660,8 +660,8 @@ def test_rows_of_other_settings_are_never_taken_for_these(options, tmp_path):
 def test_a_flipped_bit_in_the_cache_is_an_error(n, chunk, block, buffer, place, bit, again, tmp_path_factory):
     folder = tmp_path_factory.mktemp("flip")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.stream.cache._CACHED", chunk)  # checksums and blocks differ
-        patch.setattr("fastrec.tabular.stream.rows._SCANNED", block)
+        patch.setattr("fastrec._core.limits.CACHED_ROWS", chunk)  # checksums and blocks differ
+        patch.setattr("fastrec._core.limits.SCANNED_ROWS", block)
         write(folder / "pq", numbered(n), 1, max(1, block // 2))
         stream_of(folder / "pq", cache=folder / "cache")
         loader = stream_of(folder / "pq", cache=folder / "cache").dataloaders(7, buffer_rows=buffer, seed=0).train

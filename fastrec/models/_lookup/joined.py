@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.models._lookup.compiled import can_compile, compiled_join
-from fastrec.models.embedding import NARROW, EmbeddingTables
+from fastrec.models.embedding import EmbeddingTables
 
 __all__ = ["can_join", "drop_first", "join"]
 
@@ -36,7 +37,7 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     groups = {s.group for s in embeds.slices[: embeds.n_columns]}
-    return all(embeds.weights[g].shape[1] <= NARROW for g in groups)
+    return all(embeds.weights[g].shape[1] <= limits.NARROW_TABLE for g in groups)
 
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.models import embedding_layout
 from fastrec.models.embedding_layout import KINDS, TableSlice
 from fastrec.models.placement.row_cache import RowCache
 from fastrec.models.placement.row_store import RowStore
@@ -19,7 +19,7 @@ __all__ = ["kinds_of", "make_placed"]
 
 def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
     """Which tables do not lie on the device, see ``table_kinds``."""
-    return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=embedding_layout.SPARSE_FROM))
+    return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=limits.SPARSE_FROM))
 
 
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Coldest"]
+from fastrec._core import limits
 
-_AT_ONCE = 32  # of the slots: the part of them whose coldest are looked for at a time
-_HALVE = 4096  # batches after which counts are halved, so that what is asked for now counts more than what was
+__all__ = ["Coldest"]
 
 
 class Coldest:
@@ -31,7 +30,7 @@ class Coldest:
         """Count the rows of a batch, each once: ``ids`` int64 ``[n]``."""
         self.counts.index_copy_(0, ids, self.counts.index_select(0, ids) + 1)  # of equal ids all write the same
         self._batches += 1
-        if self._batches % _HALVE == 0:
+        if self._batches % limits.HALVE_COUNTS == 0:
             self.counts >>= 1
 
     def add(self, ids: Tensor) -> None:
@@ -79,7 +78,7 @@ class Coldest:
     def _look(self, wanted: int, row_at: Tensor, stays: Tensor) -> None:
         free = (~stays & (row_at >= 0)).nonzero().squeeze(1)
         counts = self.counts.index_select(0, row_at.index_select(0, free)).numpy()
-        many = min(len(free), max(2 * wanted, len(row_at) // _AT_ONCE))
+        many = min(len(free), max(2 * wanted, len(row_at) // 32))
         chosen = np.argpartition(counts, many - 1)[:many] if many < len(free) else np.arange(many)
         chosen = chosen[np.argsort(counts[chosen], kind="stable")]
         self._queue = free.index_select(0, torch.from_numpy(chosen))

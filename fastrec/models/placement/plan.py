@@ -11,18 +11,15 @@ import torch
 from rich.console import Console
 from rich.table import Table as Grid
 
+from fastrec._core import limits
 from fastrec._core.oom import shown_bytes
 from fastrec.errors import DataError
-from fastrec.models import embedding_layout
 from fastrec.models.embedding_layout import check_sizes, lay_out, padded
 from fastrec.models.placement.power_law import cached_rows, found, rows_missed
 from fastrec.models.placement.row_store import RowStore
 from fastrec.models.placement.settings import Embeddings, Placement, bytes_per_row, device_slots, limited, table_kinds
 
 __all__ = ["EmbeddingPlan", "TablePlan", "plan_embeddings"]
-
-_TRIED = 1 << 25  # bytes that bandwidths are measured with
-_WASTE = 0.25  # of the bytes: rounding widths up costs more than aligned reads gain
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,11 @@ class EmbeddingPlan:
         asked, stored = (sum(t.rows * w for t in self.tables for w in [getattr(t, n)]) for n in ("width", "padded"))
         if stored > asked:
             more = stored / asked - 1
-            pays = "which aligned reads are worth" if more <= _WASTE else "which pad=False saves; it pays here"
+            pays = (
+                "which aligned reads are worth"
+                if more <= limits.PADDING_WASTE
+                else "which pad=False saves; it pays here"
+            )
             lines.append(f"Widths are rounded up to multiples of 16 bytes: {more:.0%} more bytes, {pays}.")
         return lines
 
@@ -152,7 +153,7 @@ def plan_embeddings(
         raise DataError(f"a plan of {len(cards)} tables, skew {skew}, batches of {batch_size}", remedy="Give skew ≥ 0")
     asked = limited(Embeddings(placement, device_bytes, folder))
     sizes = {n: (rows, padded(wide[n]) if pad else wide[n]) for n, rows in cards.items()}
-    kinds = table_kinds(asked, sizes, small=embedding_layout.SPARSE_FROM)
+    kinds = table_kinds(asked, sizes, small=limits.SPARSE_FROM)
     groups: dict[str, list[str]] = {}
     for s in lay_out([*sizes.values()], [*sizes], pad=False, grads="rows", kinds=kinds):
         groups.setdefault(s.group, []).append(s.name)
@@ -194,7 +195,7 @@ def _table(
 
 def _bandwidth(width: int, folder: str | Path | None) -> float:
     """Bytes of rows per second that are read here from a store in any order, and brought to the device."""
-    rows = max(1024, _TRIED // bytes_per_row(width))
+    rows = max(1024, limits.BANDWIDTH_BYTES // bytes_per_row(width))
     store = RowStore(rows, width, folder)
     store.begin("exp_avg_sq", width)
     store.begin("exp_avg", width)

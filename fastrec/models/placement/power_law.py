@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["cached_rows", "found", "rows_missed"]
+from fastrec._core import limits
 
-_EXACT = 10_000  # terms that are added up one by one
+__all__ = ["cached_rows", "found", "rows_missed"]
 
 
 def harmonic(n: int, skew: float) -> float:
@@ -18,10 +18,10 @@ def harmonic(n: int, skew: float) -> float:
         n: number of terms.
         skew: s.
     """
-    near = float((np.arange(1, min(n, _EXACT) + 1, dtype=np.float64) ** -skew).sum())
-    if n <= _EXACT:
+    near = float((np.arange(1, min(n, limits.HARMONIC_TERMS) + 1, dtype=np.float64) ** -skew).sum())
+    if n <= limits.HARMONIC_TERMS:
         return near
-    low, high = _EXACT + 0.5, n + 0.5
+    low, high = limits.HARMONIC_TERMS + 0.5, n + 0.5
     far = np.log(high / low) if skew == 1 else (high ** (1 - skew) - low ** (1 - skew)) / (1 - skew)
     return near + float(far)
 

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DeviceMemoryError
 from fastrec.models.placement.coldest import Coldest
 from fastrec.models.placement.lease import Leases
@@ -127,7 +128,7 @@ class RowCache:
             return
         self._coldest.add(rows.reshape(-1).cpu())
         with torch.no_grad(), self._stream():
-            for part in self._coldest.hottest(self.slots).split(_AT_ONCE):
+            for part in self._coldest.hottest(self.slots).split(limits.COPIED_ROWS):
                 self._bring(part, [], must=False, counts=False)
 
     # ---- the next batch
@@ -243,7 +244,7 @@ class RowCache:
         """The store, with all rows as they are now."""
         self.wait()
         with torch.no_grad(), self._stream():
-            for slots in self._changed.nonzero().squeeze(1).split(_AT_ONCE):
+            for slots in self._changed.nonzero().squeeze(1).split(limits.COPIED_ROWS):
                 self._write_back(slots)  # they stay marked: a step may be to come
             self.store.settle()
         return self.store
@@ -261,7 +262,7 @@ class RowCache:
         """Bring the rows on the device anew: the store's have been changed."""
         self.wait()
         with torch.no_grad(), self._stream():
-            for slots in (self.row_at >= 0).nonzero().squeeze(1).split(_AT_ONCE):
+            for slots in (self.row_at >= 0).nonzero().squeeze(1).split(limits.COPIED_ROWS):
                 self._fill(self.row_at.index_select(0, slots), slots)
 
     # ---- what an optimizer keeps (see ``fastrec.optim.row_sparse``)
@@ -285,7 +286,7 @@ class RowCache:
         self.wait()
         self.store.pending.append((step, tuple(betas)))
         self.store.decays = decays.cpu()
-        if len(self.store.pending) > _MOST_PENDING:
+        if len(self.store.pending) > limits.PENDING_SETTLES:
             self.flush()
 
     def whole_state(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -321,10 +322,6 @@ class RowCache:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._empty()
-
-
-_MOST_PENDING = 8  # times that all rows were to be settled; then it is done, or each row would cost ever more
-_AT_ONCE = 1 << 18  # rows that are copied at a time where all are
 
 
 class _Finished:

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.oom import naming_out_of_memory, shown_bytes
 from fastrec.errors import MissingFileError, WriteError
 
 __all__ = ["RowStore"]
-
-_CHUNK = 1 << 24  # numbers that are worked on at a time
 
 
 class RowStore:
@@ -77,7 +76,7 @@ class RowStore:
         """Settle all rows now."""
         if not self.pending:
             return
-        size = max(1, _CHUNK // self.width)
+        size = max(1, limits.STORE_NUMBERS // self.width)
         for start in range(0, self.rows, size):
             self._settle({name: column[start : start + size] for name, column in self.columns.items()})
         self.pending.clear()
@@ -100,7 +99,7 @@ class RowStore:
 
     def blocks(self) -> Iterator[Tensor]:
         """The weights, some rows at a time: views."""
-        yield from self.columns["weight"].split(max(1, _CHUNK // self.width))
+        yield from self.columns["weight"].split(max(1, limits.STORE_NUMBERS // self.width))
 
     def __getstate__(self) -> dict[str, Any]:
         """The settled weights alone, in memory."""

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from fastrec._core import limits
 from fastrec._core.oom import shown_bytes
 from fastrec.errors import DataError, DeviceMemoryError
 
@@ -24,10 +25,6 @@ __all__ = [
 ]
 
 Placement = Literal["auto", "device", "host", "cached", "row-sharded"]
-
-HOST_SLOTS = 262_144  # rows of room on the device for tables on the host, where no limit says how many
-_CACHED = 0.05  # of the rows, likewise for cached tables
-_LEAST_SLOTS = 16
 
 
 @dataclass(frozen=True)
@@ -170,18 +167,20 @@ def device_slots(
     """
     limit = asked.device_bytes
     if limit is None:
-        share = {"host": 0, "cached": _CACHED}
-        return {g: min(rows, max(HOST_SLOTS, int(share[kind] * rows))) for g, (kind, rows, _) in groups.items()}
+        share = {"host": 0, "cached": limits.CACHED_SHARE}
+        return {g: min(rows, max(limits.HOST_SLOTS, int(share[kind] * rows))) for g, (kind, rows, _) in groups.items()}
     left = limit - sum(rows * bytes_per_row(width) for rows, width in device_rows.values())
     total = sum(rows * bytes_per_row(width) for _, rows, width in groups.values())
     found = {}
     for group, (kind, rows, width) in groups.items():
         each = bytes_per_row(width)
-        found[group] = min(rows, int(left * (rows * each / total)) // each, HOST_SLOTS if kind == "host" else rows)
-        if found[group] < min(rows, _LEAST_SLOTS):
+        found[group] = min(
+            rows, int(left * (rows * each / total)) // each, limits.HOST_SLOTS if kind == "host" else rows
+        )
+        if found[group] < min(rows, limits.LEAST_SLOTS):
             raise DeviceMemoryError(
                 f"device_bytes={limit:,} leaves room for {max(found[group], 0):,} of {rows:,} rows of width {width}",
-                asked=_LEAST_SLOTS * each,
+                asked=limits.LEAST_SLOTS * each,
                 free=max(left, 0),
                 remedy="Give a larger device_bytes, narrower tables, or place more of them off the device",
             )

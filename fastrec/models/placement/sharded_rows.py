@@ -13,12 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fastrec._core import limits
+
 __all__ = ["ShardedRows"]
-
-_SPREAD = 1_640_531_527  # near 2³² divided by the golden ratio's square: neighbours go to different ranks
-
-
-_AT_ONCE = 1 << 20  # rows that are sent at a time where all are
 
 
 class ShardedRows:
@@ -39,7 +36,7 @@ class ShardedRows:
         self.rows, self.width = rows, width
         there = dist.is_available() and dist.is_initialized()
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
-        self.factor = _SPREAD % rows or 1
+        self.factor = 1_640_531_527 % rows or 1
         while math.gcd(self.factor, rows) != 1:
             self.factor += 1
         self.slots = -(-(rows - self.rank) // self.ranks)
@@ -81,8 +78,8 @@ class ShardedRows:
 
     def take_all(self, values: Tensor) -> None:
         """Overwrite all rows with this rank's of ``[rows, width]``."""
-        for start in range(0, self.rows, _AT_ONCE):
-            self.own(start, values[start : start + _AT_ONCE])
+        for start in range(0, self.rows, limits.SENT_ROWS):
+            self.own(start, values[start : start + limits.SENT_ROWS])
 
     def total_norms(self, norms: Tensor) -> Tensor:
         """Norms over all ranks' rows, from those over each one's own."""
@@ -95,8 +92,8 @@ class ShardedRows:
         """All rows ``[rows, width]``, put together from all ranks, which all have to ask."""
         found = self.weight.new_empty(self.rows, self.width)
         with torch.no_grad():
-            for start in range(0, self.rows, _AT_ONCE):
-                rows = torch.arange(start, min(start + _AT_ONCE, self.rows), device=found.device)
+            for start in range(0, self.rows, limits.SENT_ROWS):
+                rows = torch.arange(start, min(start + limits.SENT_ROWS, self.rows), device=found.device)
                 found[rows] = self.look_up(rows[:, None])
         return found
 

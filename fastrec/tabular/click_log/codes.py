@@ -12,7 +12,6 @@ from fastrec._core.threads import run_parallel
 from fastrec.tabular.click_log.tally import tables_of
 
 MISSING, OTHER = 0, 1  # codes: of a missing value, and of any that has no code of its own
-_LOGS = 1 << 16  # logarithms that are kept
 
 
 class Encoder:
@@ -25,7 +24,7 @@ class Encoder:
 
     def __init__(self, values: Sequence[np.ndarray], lows: Sequence[int]) -> None:
         self.values, self.lows = list(values), np.asarray(lows, dtype=np.int64)
-        self._logs = torch.arange(_LOGS, dtype=torch.float64).log1p_().float().numpy()
+        self._logs = torch.arange((1 << 16), dtype=torch.float64).log1p_().float().numpy()
         self._tables: tuple[np.ndarray, np.ndarray] | None = None
 
     def encode(self, rows: np.ndarray) -> None:

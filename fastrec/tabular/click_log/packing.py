@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.table import load_state, save_state
@@ -24,11 +25,8 @@ from fastrec.tabular.click_log.parse import LogForm, parse
 from fastrec.tabular.click_log.tally import Tally
 from fastrec.tabular.click_log.text import LogPart, stretches
 from fastrec.tabular.packed import Layout
-from fastrec.tabular.stream.cache import _CACHED, CachedRows, _add_sums, _cut
+from fastrec.tabular.stream.cache import CachedRows, _add_sums, _cut
 
-_TEXT = 1 << 24  # bytes of text that are parsed at a time
-_BLOCK = 1 << 16  # rows that are encoded at a time
-_VERSION = 1  # of how rows are packed
 _ROWS, _ABOUT, _LEARNT = "rows.bin", "about.json", "learnt"
 
 Advance = Callable[[int], None]
@@ -71,7 +69,7 @@ class LogRows(CachedRows):
         settings: dict[str, Any] = {
             "columns": [list(form.cats), list(form.conts), form.label],
             "learnt": _min_count(min_count) if encoder is None else _digest(encoder),
-            "version": _VERSION,
+            "version": 1,
         }
         files = []
         for part in self._parts:
@@ -83,7 +81,7 @@ class LogRows(CachedRows):
         held = self._about()
         if held is None:
             held = self._pack(encoder, min_count, memory)
-        self.units = _cut(held["rows"], _CACHED)
+        self.units = _cut(held["rows"], limits.CACHED_ROWS)
         self._sums = np.array(held["sums"], dtype=np.uint32)
         self._known: tuple[int, ...] = ()
         self._checked = np.zeros(len(self._sums), dtype=bool)
@@ -98,7 +96,7 @@ class LogRows(CachedRows):
             known = about["fingerprint"] == json.loads(json.dumps(self._fingerprint))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, _CACHED))
+        whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, limits.CACHED_ROWS))
         return about if whole else None
 
     def _pack(self, encoder: Encoder | None, min_count: int, memory: int) -> dict[str, Any]:
@@ -140,11 +138,11 @@ class LogRows(CachedRows):
                 encoder.encode(rows)
                 bytes_ = memoryview(rows).cast("B")
                 file.write(bytes_)
-                at, total = _add_sums(sums, at, bytes_, _CACHED * width), total + len(rows)
+                at, total = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width), total + len(rows)
         return total, sums
 
     def _parsed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for stretch in stretches(self._parts, _TEXT):
+        for stretch in stretches(self._parts, limits.LOG_TEXT_BYTES):
             rows, lows = parse(stretch, self._form)
             self._advance(len(rows))
             yield rows, lows
@@ -168,7 +166,7 @@ def _digest(encoder: Encoder) -> str:
 def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
     """Rows of a file, block by block, in memory of their own."""
     with path.open("rb") as file:
-        while len(block := file.read(_BLOCK * words * 4)):
+        while len(block := file.read(limits.PACKED_ROWS * words * 4)):
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
 
 
@@ -177,11 +175,11 @@ def _rewrite(path: Path, encoder: Encoder, words: int) -> list[int]:
     sums: list[int] = []
     at = 0
     with path.open("r+b", buffering=0) as file:
-        room = np.empty((_BLOCK, words), dtype=np.int32)
+        room = np.empty((limits.PACKED_ROWS, words), dtype=np.int32)
         while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
             rows = room[: got // (words * 4)]
             encoder.encode(rows)
             bytes_ = memoryview(rows).cast("B")
             os.pwrite(file.fileno(), bytes_, at)
-            at = _add_sums(sums, at, bytes_, _CACHED * words * 4)
+            at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * words * 4)
     return sums

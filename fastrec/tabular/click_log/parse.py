@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.tabular.click_log.text import PAD, Stretch
+from fastrec.tabular.click_log.text import Stretch
 
 _TAB, _LINE, _RETURN, _MINUS = 9, 10, 13, 45
-_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
     cuts, counts = _shares(stretch)
     rows = np.empty((sum(counts), form.words), dtype=np.int32)
     starts = np.cumsum([0, *counts])
-    lows = np.full((len(counts), len(form.conts)), _MOST, dtype=np.int64)
+    lows = np.full((len(counts), len(form.conts)), (2**31 - 1), dtype=np.int64)
     one = _compiled if kernels.compiled(rows.size) else _plain
 
     def take(i: int) -> int:
@@ -117,7 +116,7 @@ def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray,
     n, width, n_cont = len(out), form.words, len(form.conts)
     if not n:
         return -1
-    part = text[at : stop + PAD]
+    part = text[at : stop + limits.LOG_PAD]
     ends = np.flatnonzero((part[: stop - at] == _TAB) | (part[: stop - at] == _LINE))
     lines = np.flatnonzero(part[ends] == _LINE)
     odd = np.flatnonzero(np.diff(lines, prepend=-1) != width)
@@ -157,7 +156,7 @@ def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.nda
         digit = text[np.where(inside, first + k, start)].astype(np.int64) - 48
         bad |= inside & ((digit < 0) | (digit > 9))
         value = np.where(inside, value * 10 + digit, value)
-    bad |= value > _MOST
+    bad |= value > (2**31 - 1)
     return np.where(bad, 0, np.where(negative, -value, value)), bad
 
 

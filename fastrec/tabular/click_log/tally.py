@@ -13,13 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec._core.threads import run_parallel
 
-_SMALLEST = 1 << 12  # places of a table
-_FULL = 0.7  # of a table's places
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_WORD = 8  # bytes of a place
 
 Blocks = Callable[[], Iterator[np.ndarray]]
 """All rows again, block by block: int32 ``[n, words]``."""
@@ -123,14 +120,14 @@ class _Hashed:
 
     def __init__(self, column: int) -> None:
         self.column, self.used = column, 0
-        self.table = np.zeros(_SMALLEST, dtype=np.uint64)
+        self.table = np.zeros(limits.HASH_SMALLEST, dtype=np.uint64)
 
     @property
     def nbytes(self) -> int:
         return self.table.nbytes
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        limit = int(len(self.table) * _FULL)
+        limit = int(len(self.table) * limits.HASH_FULL)
         count = kernels.click_logs().count_values
         at, self.used = count(rows, start, self.column, self.table, self.used, limit, *share)
         self._share = share
@@ -159,7 +156,7 @@ class _Sorted:
     """Sorted values and their counts; new rows are merged in."""
 
     def __init__(self, column: int) -> None:
-        self.column, self.room = column, _SMALLEST * _WORD
+        self.column, self.room = column, limits.HASH_SMALLEST * 8
         self.values, self.counts = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
 
     @property

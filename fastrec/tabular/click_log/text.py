@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
-PAD = 16  # bytes after a stretch that a loop may read
-_LINE = 10
-_LONGEST = 1 << 16  # bytes of a line
-_ENDS = 1 << 16  # bytes at either end of a part that its digest is of
+_LINE = ord("\n")
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,9 @@ class LogPart:
         start, stop = self.range()
         found = hashlib.sha256(f"{start} {stop} {os.stat(self.path).st_mtime_ns}".encode())
         with open(self.path, "rb") as file:
-            for at in (start, max(start, stop - _ENDS)):
+            for at in (start, max(start, stop - limits.LOG_DIGEST_BYTES)):
                 file.seek(at)
-                found.update(file.read(min(_ENDS, stop - at)))
+                found.update(file.read(min(limits.LOG_DIGEST_BYTES, stop - at)))
         return found.hexdigest()[:16]
 
 
@@ -61,7 +59,7 @@ class Stretch:
     """Whole lines.
 
     Args:
-        text: uint8, ``PAD`` bytes longer than the lines.
+        text: uint8, ``limits.LOG_PAD`` bytes longer than the lines.
         stop: where the lines end.
         part: what they are of.
         first: how many lines of the part come before.
@@ -140,7 +138,7 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
     rest, first = np.empty(0, dtype=np.uint8), 0
     while at < stop:
         length = len(rest) + min(size, stop - at)
-        text = np.empty(length + 1 + PAD, dtype=np.uint8)
+        text = np.empty(length + 1 + limits.LOG_PAD, dtype=np.uint8)
         text[: len(rest)] = rest
         got = os.preadv(file, [memoryview(text)[len(rest) : length]], at)
         if not got:
@@ -154,9 +152,9 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
         end = length
         while end and text[end - 1] != _LINE:
             end -= 1
-        text[length : length + PAD] = 0
+        text[length : length + limits.LOG_PAD] = 0
         rest = text[end:length].copy()
-        if len(rest) > _LONGEST:
+        if len(rest) > limits.LOG_LINE_BYTES:
             raise DataError(
                 "a line does not end", file=part.path, row=first, remedy="Give a file of text, line by line"
             )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, generator_of_that_name
 from fastrec.tabular.training_rows import Summary
@@ -16,9 +17,6 @@ __all__ = ["FillMissing"]
 
 
 FillRule = Literal["median", "constant", "mode"]
-
-_SAMPLE = 1 << 11  # numbers, at least, of which the middle ones tell where the median is
-_SAMPLED = 64  # of so many numbers one is in the sample
 
 
 class FillMissing(ContProc):
@@ -155,9 +153,9 @@ def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, flo
     Returns:
         The two numbers; None where the sample did not come near.
     """
-    if len(values) < 4 * _SAMPLE:
+    if len(values) < 4 * limits.MEDIAN_SAMPLE:
         return None
-    sample = np.sort(values[:: min(len(values) // _SAMPLE, _SAMPLED)])
+    sample = np.sort(values[:: min(len(values) // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED)])
     middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
     first, last = sample[middle - off], sample[middle + off]
     low = values <= first

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, _refuse_columns
 from fastrec.tabular.training_rows import Summary
@@ -15,12 +16,6 @@ __all__ = ["Normalize"]
 
 
 _EPS = 1e-7  # fastai adds it to every standard deviation
-
-
-_CONSTANT = 1e-12  # a spread below this share of the mean may be rounding
-
-
-_BLOCK = 1 << 15  # rows whose moments are taken at a time: they stay in the cache
 
 
 class Normalize(ContProc):
@@ -41,12 +36,12 @@ class Normalize(ContProc):
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Learn a column's mean and standard deviation."""
         moments = Moments()
-        for part in values.split(max(len(values), 1) if values.is_cuda else _BLOCK):
+        for part in values.split(max(len(values), 1) if values.is_cuda else limits.FRAME_BLOCK):
             moments.add(part[~part.isnan()] if bool(part.sum().isnan()) else part, extremes=False)
         if moments.count:
             self.means[name], self.stds[name] = moments.mean, moments.std + _EPS
             # Rounding may leave a constant column a little spread.
-            if moments.std <= _CONSTANT * abs(moments.mean):
+            if moments.std <= limits.ROUNDING_SPREAD * abs(moments.mean):
                 low, high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
                 if low == high:
                     self.means[name], self.stds[name] = low, 1.0

@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import NotFittedError
 from fastrec.tabular.procs.base import ContProc
-
-_KNOTS = 1000
-_EDGE = 3.0  # standard deviations; the outermost ranks go no further
 
 
 class RankGauss(ContProc):
@@ -43,13 +41,13 @@ class RankGauss(ContProc):
         distinct, counts = torch.unique(present, return_counts=True)
         counts = counts.double()  # single precision would lose ranks beyond 16 million rows
         share = (torch.cumsum(counts, 0) - counts / 2) / len(present)  # the middle of a value's ranks
-        quantile = torch.special.ndtri(share).clamp(-_EDGE, _EDGE)
+        quantile = torch.special.ndtri(share).clamp(-limits.GAUSS_EDGE, limits.GAUSS_EDGE)
         mean = (quantile * counts).sum() / len(present)
         sd = ((quantile - mean) ** 2 * counts).sum().div(len(present)).sqrt()
         scaled = (quantile - mean) / sd if sd > 0 else torch.zeros_like(quantile)
-        if len(distinct) > _KNOTS:
+        if len(distinct) > limits.GAUSS_KNOTS:
             chosen = torch.unique(
-                torch.searchsorted(share, torch.linspace(0, 1, _KNOTS, dtype=torch.float64)).clamp(
+                torch.searchsorted(share, torch.linspace(0, 1, limits.GAUSS_KNOTS, dtype=torch.float64)).clamp(
                     max=len(distinct) - 1
                 )
             )

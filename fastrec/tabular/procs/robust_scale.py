@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import NotFittedError
 from fastrec.tabular.procs.base import ContProc
 
 __all__ = ["RobustScale"]
-
-_LIMIT = 3.0  # what the largest values come near to
-_LARGE = 1e150  # its square is a number; infinite values count as this
 
 
 class RobustScale(ContProc):
@@ -50,14 +48,14 @@ class RobustScale(ContProc):
             raise NotFittedError(f"RobustScale has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
         if self.scales[name] == 0:
             return torch.zeros_like(values)
-        scaled = ((values - self.centers[name]) * self.scales[name]).clamp(-_LARGE, _LARGE)
-        return torch.where(values.isnan(), 0.0, scaled / (1 + (scaled / _LIMIT) ** 2).sqrt())
+        scaled = ((values - self.centers[name]) * self.scales[name]).clamp(-limits.ROBUST_LARGE, limits.ROBUST_LARGE)
+        return torch.where(values.isnan(), 0.0, scaled / (1 + (scaled / limits.ROBUST_LIMIT) ** 2).sqrt())
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """The raw values, as far as rounding at the limits lets them be had; a missing one is the median."""
         if self.scales[name] == 0:
             return torch.full_like(values, self.centers[name])
-        scaled = values / (1 - (values / _LIMIT) ** 2).clamp(min=1e-12).sqrt()
+        scaled = values / (1 - (values / limits.ROBUST_LIMIT) ** 2).clamp(min=1e-12).sqrt()
         return scaled / self.scales[name] + self.centers[name]
 
     def to_state(self) -> dict[str, Any]:

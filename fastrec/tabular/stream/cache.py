@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.errors import DataError, DataWarning, UnreadableFileError
@@ -29,7 +30,6 @@ from fastrec.tabular.stream.order import Piece
 from fastrec.tabular.stream.reader import Chunk
 from fastrec.tabular.stream.rows import FileRows, Rows
 
-_CACHED = 8_192  # rows that are read together, at most, and that have a checksum together
 _ROWS, _ABOUT = "rows.bin", "about.json"
 
 
@@ -58,7 +58,7 @@ class CachedRows(Rows):
         given = json.loads(json.dumps({**self._fingerprint, "places": places}))
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
-        self.units = _cut(len(rows), _CACHED)
+        self.units = _cut(len(rows), limits.CACHED_ROWS)
         sums = self._held(given)
         if sums is None:
             sums = self._write(rows, given)
@@ -81,7 +81,7 @@ class CachedRows(Rows):
 
     def pieces(self, window: int) -> list[Unit]:
         """Pieces small enough that many of them are mixed."""
-        return _cut(len(self), min(_CACHED, max(window // 32, 1)))
+        return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
 
     def _held(self, given: dict[str, Any]) -> list[int] | None:
         """The checksums of rows that are there already, of the right number of bytes; None: there are none."""
@@ -104,7 +104,7 @@ class CachedRows(Rows):
                     rows.pack(start, table, room)
                     bytes_ = memoryview(room.buffer.numpy()).cast("B")
                     file.write(bytes_)
-                    at = _add_sums(sums, at, bytes_, _CACHED * width)
+                    at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width)
             (folder / _ABOUT).write_text(json.dumps({**given, "sums": sums}))
         return sums
 
@@ -132,7 +132,7 @@ class CachedRows(Rows):
         def part(start: int, stop: int) -> Callable[[Packed], None]:
             def write(room: Packed) -> None:
                 low, high = first + start, first + stop
-                for i in range(low // _CACHED, -(-high // _CACHED)):
+                for i in range(low // limits.CACHED_ROWS, -(-high // limits.CACHED_ROWS)):
                     if not checked[i]:
                         self._check(path, file, i)
                         checked[i] = True

@@ -8,12 +8,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.table import Column, Keys
-
-_BINS_FROM = 46  # a float's upper 18 bits: sign, exponent and 6 bits of the fraction
-
-
-_BINS = 1 << 18
 
 
 class ValueCounts:
@@ -79,7 +75,7 @@ class MedianSearch:
     """
 
     def __init__(self) -> None:
-        self._bins = np.zeros(_BINS, dtype=np.int64)
+        self._bins = np.zeros((1 << 64 - limits.MEDIAN_BITS), dtype=np.int64)
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sought: set[int] = set()
         self.count = 0
@@ -88,7 +84,7 @@ class MedianSearch:
         """The first look: float64 ``[m]``, none missing."""
         if not len(values):
             return
-        bins = (_ordered_bits(values) >> _BINS_FROM) + _BINS // 2
+        bins = (_ordered_bits(values) >> limits.MEDIAN_BITS) + (1 << 64 - limits.MEDIAN_BITS) // 2
         low = int(bins.min())
         counts = np.bincount(bins - low)
         self._bins[low : low + len(counts)] += counts
@@ -108,7 +104,7 @@ class MedianSearch:
     def look_again(self, values: np.ndarray) -> None:
         """The second look, at the same numbers."""
         bits = _ordered_bits(values)
-        bins = (bits >> _BINS_FROM) + _BINS // 2
+        bins = (bits >> limits.MEDIAN_BITS) + (1 << 64 - limits.MEDIAN_BITS) // 2
         if not self._sought:
             self._sought = {b for b, _ in self._wanted()}
         for wanted in self._sought:

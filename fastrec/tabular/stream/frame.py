@@ -35,7 +35,7 @@ from fastrec.tabular.recipe import Recipe, check_unique
 from fastrec.tabular.stream.cache import CachedRows
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.learn import learn
-from fastrec.tabular.stream.loader import BUFFER_ROWS, StreamedFrame, StreamLoader
+from fastrec.tabular.stream.loader import StreamedFrame, StreamLoader
 from fastrec.tabular.stream.rows import FileRows, Rows
 from fastrec.tabular.targets import Labels
 
@@ -138,7 +138,7 @@ class ParquetFrame:
         self,
         bs: int = 64,
         *,
-        buffer_rows: int = BUFFER_ROWS,
+        buffer_rows: int = 1_000_000,
         val_bs: int | None = None,
         seed: int | None = None,
         shuffle: bool = True,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from fastai.data.core import TfmdDL
 
+from fastrec._core import limits
 from fastrec._core.malloc import Growth
 from fastrec.errors import DataError, DataWarning
 from fastrec.tabular.frame import TabularFrame
@@ -26,12 +27,6 @@ from fastrec.tabular.stream.reader import Mixer, ReadAhead, cut_batches
 from fastrec.tabular.stream.rows import Rows
 
 __all__ = ["StreamLoader"]
-
-
-BUFFER_ROWS = 1_000_000
-
-
-_AHEAD = 16  # a part of the buffer like this is read ahead, twice
 
 
 class StreamedFrame(TabularFrame):
@@ -72,7 +67,7 @@ class StreamLoader(Shared, TfmdDL):
         after_batch: Any = None,
         num_workers: int = 0,
         *,
-        buffer_rows: int = BUFFER_ROWS,
+        buffer_rows: int = 1_000_000,
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -117,7 +112,7 @@ class StreamLoader(Shared, TfmdDL):
 
     def _window(self) -> int:
         """Rows that are mixed with one another at a time."""
-        ahead = 2 * max(self.buffer_rows // _AHEAD, 1)
+        ahead = 2 * max(self.buffer_rows // limits.READ_AHEAD, 1)
         return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows - ahead, 1)
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TfmdDL:
@@ -166,7 +161,7 @@ class StreamLoader(Shared, TfmdDL):
             units = shuffled_units(units, window, np.random.default_rng(seed))
         pieces, layout = share(units, self.rank, self.world_size), rows.layout
         here = sum(p.rows for p in pieces)
-        ahead = min(max(self.buffer_rows // _AHEAD, 1), max(here, 1))
+        ahead = min(max(self.buffer_rows // limits.READ_AHEAD, 1), max(here, 1))
         with ReadAhead(lambda: rows.chunks(pieces, window, seed), layout, ahead) as read:
             mixer = Mixer(iter(read), layout, min(window, here), None if seed is None else seed + 1)
             self._growth = growth = self._growth or Growth()  # one for all epochs

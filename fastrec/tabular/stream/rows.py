@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Table, column_names
 from fastrec.tabular.packed import Layout, Packed
@@ -15,12 +16,6 @@ from fastrec.tabular.recipe import Recipe
 from fastrec.tabular.stream.files import ParquetSource, Paths, Unit
 from fastrec.tabular.stream.order import Piece
 from fastrec.tabular.stream.reader import Chunk, take_in_turn
-
-_BLOCK = 262_144  # rows of a group decoded at a time, at most
-_SCANNED = 131_072  # rows read at a time to learn from them
-_PACKED = 65_536  # rows packed at a time: they stay in the cache
-_OPEN = 4  # row groups larger than that are read in turn, so many at a time
-_VERSION = 2  # of how rows are packed
 
 
 class Rows:
@@ -74,7 +69,7 @@ class FileRows(Rows):
             return
         wanted = getattr(features, "fit_inputs" if fit else "inputs", None)
         source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
-        tables = [table for _, table in source.scan(_SCANNED)]
+        tables = [table for _, table in source.scan(limits.SCANNED_ROWS)]
         frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
         made = features.fit_transform(frame) if fit else features.transform(frame)
         there = set(column_names(made))
@@ -82,7 +77,7 @@ class FileRows(Rows):
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """All rows in order, with the columns of ``features``, block by block; and each block's first row."""
-        for start, block in self.source.scan(_SCANNED):
+        for start, block in self.source.scan(limits.SCANNED_ROWS):
             yield start, self._table(start, block)
 
     def _table(self, start: int, block: pa.Table) -> Table:
@@ -94,14 +89,14 @@ class FileRows(Rows):
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
         """Packed rows of pieces; of large row groups several are open, and read in turn."""
-        large = any(p.unit.rows > _BLOCK for p in pieces)
+        large = any(p.unit.rows > limits.DECODED_ROWS for p in pieces)
         sources = (self._unit_chunks(p) for p in pieces)
-        return take_in_turn(sources, _OPEN if large else 1, seed)
+        return take_in_turn(sources, limits.OPEN_GROUPS if large else 1, seed)
 
     def _unit_chunks(self, piece: Piece) -> Iterator[Chunk]:
-        for start, block in self.source.blocks(piece.unit, _BLOCK, skip=piece.skip, stop=piece.stop):
-            for at in range(0, len(block), _PACKED):
-                part = block.slice(at, _PACKED)
+        for start, block in self.source.blocks(piece.unit, limits.DECODED_ROWS, skip=piece.skip, stop=piece.stop):
+            for at in range(0, len(block), limits.PACKED_ROWS):
+                part = block.slice(at, limits.PACKED_ROWS)
                 yield len(part), self._writer(start + at, part)
 
     def _writer(self, first: int, block: pa.Table) -> Callable[[int, int], Callable[[Packed], None]]:
@@ -144,7 +139,7 @@ class FileRows(Rows):
             "targets": [labels.kind, classes],
             "layout": {k: str(v) for k, v in asdict(self.layout).items()},
             "rows": len(self),
-            "version": _VERSION,
+            "version": 2,
         }
         files = [[f.name, size, footer] for f, (size, footer) in zip(self.source.files, self.source.footers())]
         return {"files": files, "settings": settings}
