@@ -35,7 +35,7 @@ class CrossNet(nn.Module):
         self.layers = nn.ModuleList([_weights(width, low_rank) for _ in range(n_layers)])
 
     def forward(self, x0: Tensor) -> Tensor:
-        """Cross ``[b, width]`` with itself; as many come out."""
+        """Cross ``[b, width]`` with itself, keeping the width."""
         x = x0
         for layer in self.layers:
             x = x0 * layer(x) + x

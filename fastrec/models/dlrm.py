@@ -108,7 +108,6 @@ class DLRM(FieldNet):
         return self.top(side_by_side([*bottom, products.index_select(1, self._pairs)]))
 
     def _reset_tables(self) -> None:
-        """Small values would make products of two so small that training hardly begins."""
         for s in self.embeds.slices if self.embeds is not None else ():
             bound = (s.stop - s.start) ** -0.5
             with self.embeds.writing(s.name, anew=True) as table:

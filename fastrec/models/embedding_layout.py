@@ -14,7 +14,7 @@ KINDS = ("host", "cached", "sharded")  # of tables whose rows are not all on the
 
 
 def emb_sz_rule(n: int, *, cap: int = 600) -> int:
-    """The width of an embedding table, by fastai's rule of thumb.
+    """Return the width of an embedding table by fastai's rule of thumb.
 
     Args:
         n: number of rows (categories, the one for missing included).
@@ -33,7 +33,7 @@ def embedding_sizes(
     widths: Mapping[str, int] | None = None,
     cap: int = 600,
 ) -> list[tuple[int, int]]:
-    """Rows and width of every column's table.
+    """Return rows and width of every column's table.
 
     Args:
         classes: column name to its categories (``dls.classes``), the one for missing included.
@@ -83,7 +83,7 @@ def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> Non
 
 
 def padded(width: int) -> int:
-    """A width rounded up to a multiple of 4 floats."""
+    """Round a width up to a multiple of 4 floats."""
     return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN
 
 
@@ -95,7 +95,7 @@ def lay_out(
     grads: Grads = "dense",
     kinds: Mapping[str, str] | None = None,
 ) -> tuple[TableSlice, ...]:
-    """Where each table lies: those of one width, of one kind of gradient and in one place, in one parameter.
+    """Lay tables out: those of one width, one kind of gradient and one place share a parameter.
 
     Args:
         emb_szs: ``(rows, width)`` of each table.
@@ -117,7 +117,7 @@ def lay_out(
 
 
 def runs_of(slices: Sequence[TableSlice]) -> tuple[tuple[str, int], ...]:
-    """Neighbouring columns of one group, as (group, floats): each run stays one piece of the output."""
+    """Return neighbouring columns of one group as (group, floats): each run is one piece of the output."""
     runs: list[tuple[str, int]] = []
     for s in slices:
         if runs and runs[-1][0] == s.group:

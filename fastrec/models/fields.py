@@ -14,24 +14,24 @@ from fastrec.models.mlp import Activation, mlp_blocks
 
 
 def table_width(width: int, inputs: InputOptions) -> int:
-    """The width that a table of ``width`` really has: with ``pad`` (the default) rounded up to a multiple of 4."""
+    """Return a table's stored width: with ``pad`` (the default) rounded up to a multiple of 4."""
     return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN if inputs.get("pad", True) else width
 
 
 def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, int]]:
-    """The same numbers of rows, each with that width."""
+    """Return the same numbers of rows, each with that width."""
     return [(rows, width) for rows, _ in sizes]
 
 
 def squash(y_range: tuple[float, float] | None) -> nn.Module:
-    """A sigmoid onto ``y_range``; without one, outputs as they are."""
+    """Squash outputs by a sigmoid onto ``y_range``; without one, return them as they are."""
     return nn.Identity() if y_range is None else SigmoidRange(*y_range)
 
 
 def hidden_layers(
     n_in: int, layers: Sequence[int], *, ps: float | Sequence[float] | None, use_bn: bool, act_cls: Activation
 ) -> tuple[nn.Sequential, int]:
-    """Hidden layers alone, without one for outputs; and the width that they end with."""
+    """Return hidden layers without an output layer, and their last width."""
     sizes = [n_in, *layers]
     blocks = mlp_blocks(sizes, ps=ps, use_bn=use_bn, last_is_output=False, act_cls=act_cls)
     return nn.Sequential(*blocks), sizes[-1]
@@ -74,7 +74,7 @@ class LinearTerms(nn.Module):
         self.dense = nn.Linear(n_dense, out_sz, bias=False) if n_dense else None
 
     def forward(self, x_cat: Tensor | None, lists: Sequence[Tensor], dense: Tensor | None) -> Tensor:
-        """The sum of the weights of a row's categories, and of its dense values times theirs.
+        """Add up the weights of a row's categories, and of its dense values times theirs.
 
         Args:
             x_cat: ids ``[b, categorical columns]``, in range.

@@ -22,7 +22,7 @@ def mlp_blocks(
     act_cls: Activation = nn.ReLU,
     lin_first: bool = True,
 ) -> list[nn.Module]:
-    """One block for each step from a width to the next.
+    """Make one block for each step from a width to the next.
 
     Args:
         sizes: widths ``(inputs, hidden, …, outputs)``, two or more.
@@ -57,7 +57,7 @@ def mlp_blocks(
 
 
 def dropouts(ps: float | Sequence[float] | None, n: int) -> list[float]:
-    """One dropout for each of ``n`` layers.
+    """Return one dropout for each of ``n`` layers.
 
     Raises:
         DataError: ``ps`` has another length.
@@ -69,7 +69,7 @@ def dropouts(ps: float | Sequence[float] | None, n: int) -> list[float]:
 
 
 def activation(act_cls: Activation) -> nn.Module:
-    """The activation that a class, a function or a module stands for."""
+    """Make the activation of a class, a function or a module."""
     if isinstance(act_cls, nn.Module):
         return act_cls
     return nn.ReLU(inplace=True) if act_cls is nn.ReLU else act_cls()

@@ -114,7 +114,7 @@ class RealMLP(FieldNet):
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``, but for those that are given: shares of categories."""
+        """Return the options from the data, for ``rec_learner``, except given ones: shares of categories."""
         names = list(dls.cat_names)
         if not names or "shares" in given:
             return {}
@@ -125,7 +125,7 @@ class RealMLP(FieldNet):
 
     @staticmethod
     def rate_groups(net: nn.Module) -> list[list[nn.Parameter]]:
-        """A Learner's ``splitter``: the parameters by the parts of ``RATES``, in its order; a part may be empty."""
+        """Split the parameters by the parts of ``RATES``, as a Learner's ``splitter``; a part may be empty."""
         parts: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
         for name, parameter in net.named_parameters():
             parts[_part_of(name)].append(parameter)
@@ -156,15 +156,15 @@ class RealMLP(FieldNet):
         return self.squeeze(self.layers(x))
 
     def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
-        """As ``FieldNet.fetch_ahead``; one-hot columns have no table."""
+        """Fetch as ``FieldNet.fetch_ahead``; one-hot columns have no table."""
         super().fetch_ahead(None if x_cat is None else x_cat[:, self._embedded], x_cont, *extras)
 
     def count_rows(self, x_cat: Tensor) -> None:
-        """As ``FieldNet.count_rows``, likewise."""
+        """Count as ``FieldNet.count_rows``, likewise."""
         super().count_rows(x_cat[:, self._embedded])
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
+        """Return the embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)
         return pieces if self.numbers is None else [self.numbers(pieces[0]), *pieces[1:]]
 
@@ -174,7 +174,7 @@ class RealMLP(FieldNet):
         return [self.one_hot(x_cat, self.n_columns)]
 
     def _begin(self, x: Tensor) -> None:
-        """Set the weights by the first rows that are trained on, layer by layer; loaded weights stay as they are."""
+        """Initialize the weights by the first training rows, layer by layer; loaded weights stay."""
         self._begun = True
         if bool(self.begun):
             return
@@ -206,7 +206,7 @@ class NTKLinear(nn.Module):
         self.gain = n_in**-0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n_out]`` of ``[b, n_in]``."""
+        """Map ``[b, n_in]`` to ``[b, n_out]``."""
         return F.linear(x * self.gain, self.weight, self.bias)
 
     def begin(self, x: Tensor) -> None:
@@ -227,7 +227,7 @@ class NTKLinear(nn.Module):
         self.bias.copy_(-(out.gather(0, rows) * mix / mix.sum(0)).sum(0))
 
     def extra_repr(self) -> str:
-        """Widths."""
+        """Show widths."""
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}"
 
 
@@ -245,11 +245,11 @@ class ParametricAct(nn.Module):
         self.alpha = nn.Parameter(torch.ones(n))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n]`` of ``[b, n]``."""
+        """Map ``[b, n]`` to ``[b, n]``."""
         return x + self.alpha * (_ACTS[self.act](x) - x)
 
     def extra_repr(self) -> str:
-        """Neurons and function."""
+        """Show neurons and function."""
         return f"{len(self.alpha)}, {self.act}"
 
 
@@ -283,19 +283,18 @@ class PBLD(nn.Module):
         self.register_buffer("turn", torch.tensor(2 * math.pi), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, columns · d_embedding]`` of numbers ``[b, columns]``: the columns' vectors side by side."""
+        """Embed numbers ``[b, columns]``: ``[b, columns · d_embedding]``, the columns' vectors side by side."""
         waves = torch.cos(self.turn * x[..., None] * self.frequency + self.phase)  # [b, columns, frequencies]
         made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1) + self.shift
         return torch.cat([x[..., None], made.to(x.dtype)], -1).flatten(1)
 
     def extra_repr(self) -> str:
-        """Columns, cosines and width."""
+        """Show columns, cosines and width."""
         n, frequencies, d = self.weight.shape
         return f"{n} columns, {frequencies} cosines, {d + 1} wide"
 
 
 def _part_of(name: str) -> str:
-    """The part of ``RATES`` that a parameter belongs to."""
     if name.startswith("numbers."):
         return "numbers"
     if name == "scale":

@@ -108,7 +108,7 @@ class TabM(FieldNet):
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``, but for those that are given.
+        """Return the options from the data, for ``rec_learner``, except given ones.
 
         Bins come from the training rows. The class's own sizes are the paper's, for tables of up to 20 numbers; they
         shrink as there are more, down to 16 members, layers of 128 and 16 bins in 4 numbers each from some 80 on.
@@ -125,7 +125,7 @@ class TabM(FieldNet):
         return options
 
     def wrap_loss(self, loss: Any) -> MeanOverMembers:
-        """The loss to train with: each member's, averaged.
+        """Return the loss to train with: each member's, averaged.
 
         Args:
             loss: a loss of ``[b, out_sz]`` and targets; it also settles ``combine`` where that was left open, by its
@@ -159,12 +159,12 @@ class TabM(FieldNet):
         return out if self.training else self._mean(out)
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The numbers of a batch, embedded where there are bins, and its vectors, as pieces ``[b, ·]``."""
+        """Return the numbers of a batch, embedded if there are bins, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)
         return pieces if self.numbers is None else [self.numbers(pieces[0]), *pieces[1:]]
 
     def members(self, x: Tensor) -> Tensor:
-        """Every member's outputs ``[b, k, out_sz]``, for inputs ``[b, ·]`` that are embedded already."""
+        """Return every member's outputs ``[b, k, out_sz]``, for embedded inputs ``[b, ·]``."""
         return self.squeeze(self.heads(self.layers(x)))
 
     def _mean(self, out: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(bias.expand(k, -1).clone() if outputs else bias.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, k, n_out]`` of ``[b, n_in]``, the same for all members, or of ``[b, k, n_in]``."""
+        """Map ``[b, n_in]``, the same for all members, or ``[b, k, n_in]`` to ``[b, k, n_out]``."""
         # Of many rows it is the matrix that is scaled: [b, k, n_in] is never made. A graph, for batches of any size,
         # has no choice.
         traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -211,7 +211,7 @@ class EnsembleLinear(nn.Module):
         return out + self.bias if self.s is None else torch.addcmul(self.bias, out, self.s)
 
     def extra_repr(self) -> str:
-        """Widths and members."""
+        """Show widths and members."""
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, members={len(self.r)}, outputs={self.s is not None}"
 
 
@@ -231,11 +231,11 @@ class MemberHeads(nn.Module):
         self.bias = nn.Parameter(torch.empty(k, n_out).uniform_(-limit, limit))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, k, n_out]`` of ``[b, k, n_in]``."""
+        """Map ``[b, k, n_in]`` to ``[b, k, n_out]``."""
         return torch.bmm(x.transpose(0, 1), self.weight).transpose(0, 1) + self.bias
 
     def extra_repr(self) -> str:
-        """Members and widths."""
+        """Show members and widths."""
         k, n_in, n_out = self.weight.shape
         return f"{n_in}, {n_out}, members={k}"
 
@@ -254,7 +254,7 @@ class MeanOverMembers:
         self.loss = loss
 
     def __call__(self, pred: Tensor, *targets: Tensor, **options: Any) -> Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             pred: ``[b, k, out_sz]`` in training, ``[b, out_sz]`` in evaluation.

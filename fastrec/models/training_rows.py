@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 
 
 def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The rows that a net will train on, as its batches hold them.
+    """Return the rows that a net will train on, as its batches hold them.
 
     Args:
         dls: tabular dataloaders: of a ``TabularFrame`` or fastai's ``TabularPandas``, whose rows lie in memory, or of a

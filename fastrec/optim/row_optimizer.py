@@ -25,7 +25,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step over all parameters that have a gradient.
+        """Take one step over all parameters that have a gradient.
 
         Args:
             closure: computes the loss anew, where wanted.
@@ -53,7 +53,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     RowState(state, p).settle(group["betas"])
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's; of tables whose rows are not all on the device, of all rows."""
+        """Return the state as torch does; of tables partly off the device, of all rows."""
         found = super().state_dict()
         for number, p in enumerate(self._parameters()):
             cache = cache_of(p)
@@ -62,7 +62,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what ``state_dict`` gave."""
+        """Load the state of ``state_dict``."""
         state, params = dict(state_dict["state"]), self._parameters()
         whole = {p: state.pop(i) for i, p in enumerate(params) if cache_of(p) is not None and i in state}
         super().load_state_dict({**state_dict, "state": state})
@@ -73,15 +73,12 @@ class RowOptimizer(torch.optim.Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _step_dense(self) -> None:
-        """The step of all parameters that have a gradient, while none is sparse."""
         raise NotImplementedError
 
     def _count_and_rate(self, step: int, group: dict[str, Any]) -> tuple[float, float]:
-        """Which step Adam's correction is told that it is, and the rate."""
         return step, float(group["lr"])
 
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        """The step of one parameter's rows."""
         state, betas = RowState(self.state[p], p), group["betas"]
         count, rate = self._count_and_rate(int(state.state["step"]) + 1, group)
         step = state.begin(rate * group["weight_decay"])
@@ -115,7 +112,6 @@ class RowOptimizer(torch.optim.Optimizer):
         return {}
 
     def _room(self, numbers: int, dtype: torch.dtype) -> Tensor:
-        """Memory for a step on a CPU, kept to the next one: fetching it anew takes longer than the step."""
         room = self._rooms.get(dtype)
         if room is None or len(room) < numbers:
             room = self._rooms[dtype] = torch.empty(numbers, dtype=dtype)
@@ -124,7 +120,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
 @contextmanager
 def _without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor, Tensor, dict[str, Any]]]]:
-    """While it lasts, parameters with a sparse gradient have none; gives these, their gradients and groups."""
+    """Remove sparse gradients within the block; yield their parameters, gradients and groups."""
     sparse = [(p, p.grad, g) for g in groups for p in g["params"] if p.grad is not None and p.grad.is_sparse]
     for p, _, _ in sparse:
         p.grad = None
@@ -136,7 +132,6 @@ def _without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor,
 
 
 def _is_plain(p: Tensor, grad: Tensor) -> bool:
-    """Whether the compiled loop takes it: float32 matrices on a CPU."""
     values = grad._values()
     return (
         p.device.type == "cpu"
@@ -157,7 +152,7 @@ def fused_step(
     betas: tuple[float, float],
     eps: float,
 ) -> None:
-    """Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
+    """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
 
     Args:
         weights, grads, means, squares: equally many tensors on one device, those of one place of one shape.

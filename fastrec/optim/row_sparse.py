@@ -24,7 +24,7 @@ class Places:
         self._room: dict[torch.device, Tensor] = {}
 
     def of(self, ids: Tensor, rows: int) -> Tensor:
-        """For every id the place of one and the same of its equals: int64 ``[n]``.
+        """Return for every id the place of one and the same of its equals: int64 ``[n]``.
 
         Args:
             ids: int64 ``[n]``, below ``rows``.
@@ -35,7 +35,7 @@ class Places:
         return room.index_select(0, ids)
 
     def room(self, ids: Tensor, rows: int) -> Tensor:
-        """The numbers, int64, at least ``rows`` of them; whatever a batch left in them."""
+        """Return the numbers, int64, for at least ``rows`` rows; their values are left over from a batch."""
         room = self._room.get(ids.device)
         if room is None or len(room) < rows:
             room = self._room[ids.device] = torch.zeros(rows, dtype=torch.int64, device=ids.device)
@@ -56,7 +56,7 @@ class Rows:
 
     @classmethod
     def of(cls, grad: Tensor, places: Places | None = None) -> Rows:
-        """The rows of a sparse gradient ``[rows, width]``, gradients of equal rows added up.
+        """Return the rows of a sparse gradient ``[rows, width]``, adding up gradients of equal rows.
 
         Args:
             grad: coalesced or not.
@@ -93,7 +93,7 @@ class RowState:
         self.state, self.weight = state, weight
 
     def begin(self, rate: float) -> int:
-        """Count one step in which weights decay by the factor ``1 - rate``; the number of steps."""
+        """Count one step in which weights decay by the factor ``1 - rate``; return the number of steps."""
         state = self.state
         state["step"] += 1
         step = int(state["step"])
@@ -105,7 +105,7 @@ class RowState:
         return step
 
     def take(self, ids: Tensor, betas: tuple[float, float], *, decays: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights and running means of some rows as they would stand before this step.
+        """Return weights and running means of some rows as of this step.
 
         Args:
             ids: the rows, int64 ``[u]``, each once.
@@ -138,7 +138,7 @@ class RowState:
             self.mean().index_copy_(0, ids, mean)
 
     def settle(self, betas: tuple[float, float]) -> None:
-        """Bring all rows up to now: those without a gradient have not decayed, nor have their means faded."""
+        """Decay the weights and means of all rows up to the current step."""
         state, step = self.state, int(self.state["step"])
         if self.cache is not None:  # the rows of the parameter are not all there are
             self.cache.settled(step, betas, state["decays"])
@@ -154,7 +154,7 @@ class RowState:
         state["last"].fill_(step)
 
     def mean(self) -> Tensor:
-        """The running mean of every row; room is taken when momentum is first wanted."""
+        """Return the running mean of every row, allocated when momentum is first used."""
         if "exp_avg" not in self.state:
             self.state["exp_avg"] = self._zeros(self.weight, "exp_avg")
         return self.state["exp_avg"]
@@ -168,11 +168,10 @@ class RowState:
 
 
 def cache_of(weight: Tensor) -> Any:
-    """What brings a parameter's rows to the device (``fastrec.models.placement``); None: all rows are there."""
+    """Return the cache that brings a parameter's rows to the device; None if all rows are there."""
     placed = getattr(weight, "placed", None)
     return None if placed is None or placed.sharded else placed
 
 
 def _faded(beta: float, steps: Tensor) -> Tensor:
-    """What is left of a running mean after so many steps."""
     return torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype)

@@ -39,7 +39,7 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
             torch.optim.AdamW.step(self)
 
     def _step_on_cpu(self) -> bool:
-        """The step of dense gradients on a CPU, as torch's own in a third of its Python; whether it was made."""
+        """Step dense gradients on a CPU with a third of torch's Python; return whether it was possible."""
         if hasattr(self, "found_inf") or hasattr(self, "grad_scale"):  # a gradient scaler's
             return False
         ready = []

@@ -82,7 +82,7 @@ class Lamb(RowOptimizer):
                 self._step_by_loops(*given) if loops else self._step_by_calls(*given)
 
     def _held(self, p: Tensor) -> tuple[tuple[Tensor, ...], int]:
-        """A parameter, its gradient, running mean and mean square, laid out alike; which step it is."""
+        """Return a parameter, its gradient, running mean and mean square, in one layout; and the step number."""
         state, grad = self.state[p], p.grad
         if not state:
             state["step"] = 0
@@ -124,7 +124,7 @@ class Lamb(RowOptimizer):
     def _step_by_loops(
         self, held: list[list[Tensor]], layers: list[list[int]], step: int, group: dict[str, Any]
     ) -> None:
-        """The step by compiled loops on a CPU: over each layer once for the norms and once to go.
+        """Step by compiled loops on a CPU: over each layer once for the norms and once to update.
 
         Args:
             held: weights, gradients, running means and mean squares, equally many each.
@@ -157,7 +157,7 @@ class Lamb(RowOptimizer):
         group: dict[str, Any],
         total: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """The step by torch's own calls, one for all parameters where there is one; nothing waits for a GPU.
+        """Step by torch's calls for all parameters at once, without waiting for a GPU.
 
         torch's fused AdamW subtracts Adam's step from what it takes for weights. From ``-decay · w`` it makes the step
         that LAMB rescales. ``total`` makes norms over the rows here those over the rows of all ranks.
@@ -184,7 +184,6 @@ class Lamb(RowOptimizer):
             torch._foreach_addcmul_(weights, moves, list(trust.unbind()))
 
     def _shrinkage(self, weights: Sequence[Tensor], like: Sequence[Tensor], decay: float) -> list[Tensor]:
-        """``-decay · w`` of each, laid out as ``like``; on a CPU in memory that is kept from step to step."""
         if weights[0].device.type != "cpu":
             return list(torch._foreach_mul(list(weights), -decay))
         room, at, moves = self._room(sum(p.numel() for p in weights), weights[0].dtype), 0, []
@@ -195,7 +194,6 @@ class Lamb(RowOptimizer):
 
 
 def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:
-    """Rows of each layer of a parameter; none where it takes its step without a trust ratio."""
     bounds = getattr(p, "segments", None)
     if not (group["adapt_tables"] if bounds else group["adapt_1d"] or p.ndim > 1):
         return []
@@ -203,5 +201,4 @@ def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:
 
 
 def _is_plain(t: Tensor) -> bool:
-    """Whether the compiled loop takes it."""
     return t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()

@@ -69,7 +69,7 @@ class BlockLoops:
         places: np.ndarray | None,
         order: torch.Tensor | None,
     ) -> BlockLoops | None:
-        """The loops for columns; None where a proc of them does more than fill and scale.
+        """Return the loops for columns; None if a proc does more than fill and scale.
 
         Args:
             made: what is written.
@@ -142,7 +142,7 @@ class BlockLoops:
         self.scales.append(scale or (np.nan, 0.0, 1.0))
 
     def write(self) -> None:
-        """All rows."""
+        """Write all rows."""
         size = len(self.places) or len(self.packed)
         run_parallel(self._write_block, range(0, size, limits.FRAME_BLOCK), rows=size)
 

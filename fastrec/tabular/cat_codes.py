@@ -30,7 +30,7 @@ class Codes:
         self.values, self.lookup, self.missing = values, lookup, missing
 
     def of(self, rows: Rows) -> torch.Tensor:
-        """Codes of some rows."""
+        """Return the codes of some rows."""
         values = take_values(self.values, rows)
         if self.lookup is None:
             return values
@@ -43,7 +43,7 @@ class Codes:
 def codes_of(
     columns: Columns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
-    """A column's codes.
+    """Encode a column.
 
     Args:
         columns: where it is.
@@ -74,7 +74,6 @@ def codes_of(
 
 
 def _fit_keys(column: Column, training: TrainingRows, categorify: Categorify, options: Mapping[str, Any]) -> Codes:
-    """The codes of a column whose classes are learnt from its distinct values."""
     coded = _coded(column)
     counts = training.count_whole(coded.codes, 0, coded.size)
     if counts is None:
@@ -86,13 +85,12 @@ def _fit_keys(column: Column, training: TrainingRows, categorify: Categorify, op
 
 
 def _gathered(coded: Coded, table: torch.Tensor, size: int) -> Codes:
-    """The codes of a coded column, by a table of its distinct values' codes."""
     table = table.to(torch.int32).to(coded.codes.device)
     return _narrow(lambda rows: table.index_select(0, coded.codes[rows]), size, len(coded.codes), coded.codes.device)
 
 
 def classes_of(column: Column, training: TrainingRows) -> pa.Array:
-    """The values of a column's training rows, each once: sorted, or in the order of its categories."""
+    """Return the distinct values of a column's training rows: sorted, or in the order of its categories."""
     vocab = _fit_whole(column, training, {})
     if vocab is not None:
         return vocab.values
@@ -103,7 +101,7 @@ def classes_of(column: Column, training: TrainingRows) -> pa.Array:
 
 
 def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
-    """Codes of all rows by ``vocab``, in as few bytes as hold them."""
+    """Encode all rows by ``vocab``, in the smallest integer type that fits."""
     codes = codes_in(vocab, column)
     if codes.lookup is not None:
         codes = _narrow(codes.of, len(vocab), len(column), column.values.device)
@@ -111,7 +109,7 @@ def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
 
 
 def codes_in(vocab: Vocab, column: Column) -> Codes:
-    """A column's codes by a vocabulary: looked up when they are asked for, where the column holds numbers."""
+    """Encode a column by a vocabulary; a column of numbers is looked up block by block."""
     if vocab.takes(column):
         return Codes(column.values, vocab.lookup, column.missing)
     coded = _coded(column)
@@ -119,7 +117,7 @@ def codes_in(vocab: Vocab, column: Column) -> Codes:
 
 
 def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any]) -> Vocab | None:
-    """The classes of whole numbers in a range narrow enough to be counted in a table; None: of any others."""
+    """Fit the classes of whole numbers in a range narrow enough to count in a table; None for any others."""
     values = column.values
     if column.kind != "number" or values.is_floating_point() or not len(values):
         return None
@@ -142,7 +140,6 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
 
 
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
-    """How often each whole number from ``low`` to ``high`` is there, int64 ``[high - low + 1]``."""
     counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
     step = len(values) if values.is_cuda else max(limits.FRAME_BLOCK, len(counts))
     for start in range(0, len(values), step):
@@ -153,14 +150,13 @@ def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high:
 
 
 def _coded(column: Column) -> Coded:
-    """The column as a key; a category's codes stay int32."""
     if column.kind == "category":
         return Coded(column.values, Keys((column.distinct,), (column.name,)))
     return column.coded()
 
 
 def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
-    """Codes below ``size`` of all rows, made block by block, in as few bytes as hold them."""
+    """Encode all rows block by block, in the smallest integer type that holds codes below ``size``."""
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
     step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)

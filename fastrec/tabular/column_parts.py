@@ -50,7 +50,7 @@ class Columns:
 
     @classmethod
     def of(cls, table: Table | Columns) -> Columns:
-        """A table's columns."""
+        """Wrap a table's columns."""
         return table if isinstance(table, Columns) else cls(table, table.names, len(table))
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Columns:
         return rows_of(column, self.order) if by_row else column.take(self.order.to(self.device))
 
     def raw(self, name: str) -> Column:
-        """A column with all of the frame's rows, as they stand there."""
+        """Return a column with all of the frame's rows, in the frame's order."""
         if name in self.ready:
             return self.ready[name]
         if isinstance(self.frame, Table):
@@ -79,18 +79,19 @@ class Columns:
         return as_column(self.frame[name], name=name).to(self.device)
 
     def shares(self, name: str) -> bool:
-        """Whether reading a column of numbers makes no copy, so that it may be held at no cost."""
+        """Return whether reading a column of numbers makes no copy, so that holding it is free."""
         if name in self.ready or isinstance(self.frame, Table):
             return True
         return self.device.type == "cpu" and _is_plain(self.frame[name])
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Where rows ``start`` up to ``stop`` stand in the frame."""
+        """Return the places of rows ``start`` up to ``stop`` in the frame."""
         return slice(start, stop) if self.order is None else self.order[start:stop]
 
     @property
     def places(self) -> np.ndarray | None:
-        """Which of the rows that count each of the frame's rows is, int64 ``[size]``, as many as there are: none.
+        """The place of each of the frame's rows among those that count, int64 ``[size]``; their number: it does not
+        count.
 
         None where they are all rows as they stand, or where one counts twice.
         """
@@ -104,7 +105,7 @@ class Columns:
         return self._places if len(self._places) == self.size else None
 
     def ascending(self, stop: int) -> Rows:
-        """Where the first ``stop`` rows stand in the frame, from front to back if no row counts twice.
+        """Return the places of the first ``stop`` rows in the frame, from front to back if no row counts twice.
 
         What the order does not change is read in this one: memory is several times as fast then.
         """
@@ -117,12 +118,12 @@ class Columns:
         return self._ascending[stop]
 
     def take(self, rows: torch.Tensor) -> Columns:
-        """The same columns of the rows at ``rows`` (int64 ``[m]``)."""
+        """Return the same columns of the rows at ``rows`` (int64 ``[m]``)."""
         order = rows if self.order is None else self.order[rows]
         return Columns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
     def as_they_stand(self) -> Columns:
-        """The same columns in the frame's order where each of its rows counts once, which costs no gather; else these.
+        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
 
         The rows are others then: only what does not hang on their order may be asked of them.
         """
@@ -131,12 +132,11 @@ class Columns:
         return Columns(self.frame, self.names, self.size, ready=self.ready, device=self.device)
 
     def coded(self, names: Sequence[str]) -> Coded:
-        """Several columns together as a key (see ``Table.coded``)."""
+        """Encode several columns together as a key (see ``Table.coded``)."""
         return Table({n: self[n] for n in names}).coded(names)
 
 
 def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
-    """Where a frame's columns are put: on the GPU where any is there already."""
     if isinstance(frame, Table):
         return frame.device
     if library_of(frame) == "cudf":
@@ -147,7 +147,7 @@ def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
 
 
 def _is_plain(values: Any) -> bool:
-    """Whether values are numbers in one piece, none missing, of a type that tensors have."""
+    """Return whether values are numbers in one piece, none missing, of a type that tensors have."""
     if isinstance(values, torch.Tensor | Column):
         return True
     if library_of(values) == "pandas":
@@ -164,23 +164,23 @@ def _is_plain(values: Any) -> bool:
 
 
 def rows_of(column: Column, rows: Rows) -> Column:
-    """Rows of a number, time or category column, sharing memory where they are a slice."""
+    """Return rows of a number, time or category column, sharing memory where they are a slice."""
     missing = None if column.missing is None else take_values(column.missing, rows)
     return replace(column, values=take_values(column.values, rows), missing=missing)
 
 
 def take_values(values: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Rows of a tensor, sharing memory where they are a slice."""
+    """Return rows of a tensor, sharing memory where they are a slice."""
     return values[rows] if isinstance(rows, slice) else values.index_select(0, rows.to(values.device))
 
 
 def plain_numbers(column: Column) -> np.ndarray | None:
-    """A column's numbers where they are an array on the host and none of them is hidden by a mask, else None."""
+    """Return a column's numbers if they are an unmasked array on the host, else None."""
     return column.values.numpy() if column.kind == "number" and column.missing is None else None
 
 
 def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
-    """Rows of a column as float64, NaN where missing.
+    """Return rows of a column as float64, NaN where missing.
 
     Raises:
         DataError: the column holds no numbers.
@@ -193,7 +193,7 @@ def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
 
 
 def as_number(column: Column) -> Column:
-    """A category of decimals as a column of their values; numbers and times as they are.
+    """Return a category of decimals as a column of their values; numbers and times as they are.
 
     Raises:
         DataError: the column holds no numbers.
@@ -202,7 +202,7 @@ def as_number(column: Column) -> Column:
 
 
 def coded_of(column: Column) -> Coded:
-    """A column as a key, for looking its values up; its keys may hold values that do not occur.
+    """Encode a column as a key for lookups; its keys may hold values that do not occur.
 
     Whole numbers in a narrow range are their own codes: nothing is hashed. A category's codes stay as they are, int32.
     """
@@ -220,7 +220,7 @@ def coded_of(column: Column) -> Coded:
 
 
 def training_part(column: Column, coded: Coded, rows: int) -> Column:
-    """The first ``rows`` rows of a coded column as a category that knows these rows' values only."""
+    """Return the first ``rows`` rows of a coded column as a category with these rows' values only."""
     codes, keys = coded.codes[:rows], coded.keys.columns[0]
     if column.ordered is not None:  # a categorical keeps its categories, as in fastai
         return Column("category", codes, name=column.name, distinct=keys, ordered=column.ordered)

@@ -54,7 +54,7 @@ class RecDataLoaders(TabularDataLoaders):
         seed: int | None = None,
         **kwargs: Any,
     ) -> RecDataLoaders:
-        """Dataloaders of a frame.
+        """Make dataloaders of a frame.
 
         Args:
             df: a frame of any library, a ``Table``, a dict of arrays, or a CSV or Parquet path.
@@ -94,7 +94,8 @@ class RecDataLoaders(TabularDataLoaders):
 
     @classmethod
     def from_csv(cls, csv: Any, skipinitialspace: bool = True, **kwargs: Any) -> RecDataLoaders:
-        """Dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` reads a path faster, by Arrow).
+        """Make dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` reads a path faster, by
+        Arrow).
 
         Args:
             csv: a path, or an open file.
@@ -125,7 +126,7 @@ class RecDataLoaders(TabularDataLoaders):
 def cont_cat_split(
     df: Any, max_card: int = 20, dep_var: Sequence[str] | str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Continuous and categorical columns, told apart as fastai's ``cont_cat_split`` does, in any frame.
+    """Tell continuous from categorical columns as fastai's ``cont_cat_split`` does, in any frame.
 
     Args:
         df: a frame of any library.

@@ -47,7 +47,7 @@ class Extras:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What a batch of these rows holds between ``x_cont`` and ``y``."""
+        """The tensors of a batch of these rows between ``x_cont`` and ``y``."""
         return tuple(self.columns.values())
 
     @property
@@ -57,19 +57,19 @@ class Extras:
         return sum(p.numel() * p.element_size() for p in parts)
 
     def as_lists(self) -> dict[str, list]:
-        """Name → one list of codes, or one numpy vector, for each row."""
+        """Return name → one list of codes, or one numpy vector, for each row."""
         return {n: t.tolist() if isinstance(t, ListBatch) else list(t.cpu().numpy()) for n, t in self.columns.items()}
 
     def rows(self, start: int, stop: int) -> Extras:
-        """Rows ``start`` up to ``stop``, sharing memory."""
+        """Return rows ``start`` up to ``stop``, sharing memory."""
         return self._map(lambda t: t[start:stop])
 
     def take(self, rows: Tensor) -> Extras:
-        """The rows at ``rows`` (int64 ``[m]``), copied."""
+        """Return the rows at ``rows`` (int64 ``[m]``), copied."""
         return self._map(lambda t: t.index_select(0, rows.to(t.device)))
 
     def on(self, device: torch.device) -> Extras:
-        """The rows on another device; the copy is kept for the next call."""
+        """Return the rows on another device; the copy is cached for the next call."""
         if all(t.device == device for t in self.tensors):
             return self
         if device not in self._copies:
@@ -77,7 +77,7 @@ class Extras:
         return self._copies[device]
 
     def clone(self) -> Extras:
-        """A copy with memory of its own."""
+        """Copy the rows."""
         return self._map(Tensor.clone)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Extras:
@@ -108,7 +108,7 @@ class ExtraColumns:
         return self.lists + self.vectors
 
     def read(self, frame: Any) -> dict[str, Column]:
-        """The columns of any frame.
+        """Read the columns of any frame.
 
         Raises:
             MissingColumnError: one is not there.
@@ -120,7 +120,7 @@ class ExtraColumns:
     def make(
         self, table: Table, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None = None
     ) -> Extras | None:
-        """The columns of a table's rows, prepared.
+        """Prepare the columns of a table's rows.
 
         Args:
             table: the rows.
@@ -146,18 +146,18 @@ class ExtraColumns:
         return Extras(made) if made else None
 
     def empty(self, dtype: torch.dtype) -> Extras | None:
-        """The columns of no rows."""
+        """Return the columns of no rows."""
         made: dict[str, Tensor] = {n: ListBatch.of([], dtype=dtype) for n in self.lists}
         made |= {n: torch.zeros((0, self.widths.get(n, 0))) for n in self.vectors}
         return Extras(made) if made else None
 
     def of_row(self, row: Any, dtype: torch.dtype) -> list[Tensor]:
-        """A batch's tensors of one row that is prepared already (column → codes or numbers)."""
+        """Return a batch's tensors of one prepared row (column → codes or numbers)."""
         lists = [ListBatch.of([None if row[n] is None else list(row[n])], dtype=dtype) for n in self.lists]
         return lists + [torch.as_tensor(np.asarray(row[n], dtype=np.float32))[None] for n in self.vectors]
 
     def decode(self, extras: Extras, categorify: Categorify | None, name_codes: Callable[[Vocab, Tensor], Any]) -> dict:
-        """Name → one list of values, or one vector, for each row."""
+        """Return name → one list of values, or one vector, for each row."""
         made = extras.as_lists()
         for name in self.lists if categorify is not None else []:
             column = extras.columns[name]
@@ -165,7 +165,7 @@ class ExtraColumns:
         return made
 
     def shorten(self, frame: Any) -> Any:
-        """A pandas frame with long lists and vectors as short texts, for people to look at."""
+        """Shorten long lists and vectors of a pandas frame to texts for display."""
         import pandas as pd
 
         for name in (n for n in self.names if n in frame):
@@ -190,7 +190,7 @@ def _read(frame: Any, name: str) -> Column:
 
 
 def _mixed_row(values: Iterable[Any]) -> int | None:
-    """The first row whose list has an element of another type than those before it."""
+    """Return the first row whose list has an element of another type than those before it."""
     first = None
     for row, value in enumerate(values):
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -227,7 +227,7 @@ def _held(column: Column) -> str:
 
 
 def _lists_of(column: Column) -> Column:
-    """The column's lists, the first one at element 0; a column without any value holds missing lists."""
+    """Return the column's lists, the first one at element 0; a column without any value holds missing lists."""
     if column.kind in ("list", "vector"):
         return packed(column) if column.kind == "list" else of_vectors(column)
     missing = column.is_missing()
@@ -266,7 +266,6 @@ def _coded_lists(
 
 
 def _whole(elements: Column) -> Tensor:
-    """Codes that stand in the lists already."""
     if elements.kind == "category":
         raise DataError(
             "holds values that are no codes yet",
@@ -281,7 +280,6 @@ def _whole(elements: Column) -> Tensor:
 
 
 def _width_of(column: Column, rows: int) -> int:
-    """The length of the first training row's vector."""
     if column.kind == "vector":
         return column.values.shape[1]
     if column.kind == "list":
@@ -303,7 +301,6 @@ def _no_vectors(column: Column) -> DataError:
 
 
 def _vectors(column: Column, width: int) -> Tensor:
-    """Float32 ``[n, width]``, 0 where missing."""
     missing = column.is_missing()
     if column.kind not in ("list", "vector"):
         if not bool(missing.all()):
@@ -339,7 +336,6 @@ def _flat_numbers(column: Column) -> Tensor:
 
 
 def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:
-    """An error that names the row in place of the element."""
     row = None if element is None else int(torch.searchsorted(offsets, element, right=True)) - 1
     problem = error.problem.replace("holds", f"holds {what} of", 1)
     return DataError(problem, column=error.column, row=row, remedy=error.remedy)

@@ -15,7 +15,7 @@ from fastrec.tabular.recipe import Recipe
 
 
 def pack_row(recipe: Recipe, row: Mapping[str, Any]) -> Packed | None:
-    """A raw row as ``Recipe.pack`` packs a frame of it, without its target.
+    """Pack a raw row as ``Recipe.pack`` packs a frame of it, without its target.
 
     Args:
         recipe: what the training rows' frame learnt.

@@ -70,7 +70,7 @@ class Layout:
         return total + total % 2 if any(dtype.itemsize == 8 and words for _, words, dtype in fields) else total
 
     def views(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """A batch's tensors as views.
+        """Split a batch's buffer into tensors that share its memory.
 
         Args:
             buffer: int32 ``[b, words]``.
@@ -104,7 +104,7 @@ class Packed:
 
     @classmethod
     def empty(cls, n: int, layout: Layout, *, device: torch.device | str | None = None) -> Packed:
-        """Room for ``n`` rows, their values undefined (see ``clear_pad``)."""
+        """Allocate ``n`` rows, their values undefined (see ``clear_pad``)."""
         shape, where = (n, layout.words), torch.device(device or "cpu")
         with naming_out_of_memory(f"making room for {n:,} packed rows", _FEWER, device=where, need=4 * n * shape[1]):
             if where.type == "cpu":
@@ -113,7 +113,7 @@ class Packed:
             return cls(torch.empty(shape, dtype=torch.int32, device=where), layout)
 
     def clear_pad(self, start: int, stop: int) -> None:
-        """Set what pads rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
+        """Set the padding of rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
         if sum(words for _, words, _ in self.layout.fields.values()) < self.layout.words:
             self.buffer[start:stop, -1] = 0
 
@@ -147,15 +147,15 @@ class Packed:
         return self.buffer.numel() * 4
 
     def rows(self, start: int, stop: int) -> Packed:
-        """Rows ``start`` up to ``stop``, sharing memory."""
+        """Return rows ``start`` up to ``stop``, sharing memory."""
         return Packed(self.buffer[start:stop], self.layout)
 
     def take(self, rows: torch.Tensor) -> Packed:
-        """The rows at ``rows`` (int32 or int64 ``[m]`` on the buffer's device), copied."""
+        """Return the rows at ``rows`` (int32 or int64 ``[m]`` on the buffer's device), copied."""
         return Packed(self.buffer.index_select(0, rows), self.layout)
 
     def on(self, device: torch.device) -> Packed:
-        """The rows on another device; the copy is kept for the next call."""
+        """Return the rows on another device; the copy is cached for the next call."""
         if device == self.device:
             return self
         if device not in self._copies:
@@ -163,7 +163,7 @@ class Packed:
         return self._copies[device]
 
     def copy_to(self, device: torch.device) -> Packed:
-        """The rows on another device, of which nothing is kept here.
+        """Copy the rows to another device without caching the copy.
 
         Raises:
             DeviceMemoryError: they do not fit there.
@@ -173,7 +173,7 @@ class Packed:
             return Packed(self.buffer.to(device), self.layout)
 
     def fits(self, device: torch.device) -> bool:
-        """Whether a CUDA device holds a copy already, or has twice as much memory free as it takes."""
+        """Return whether a CUDA device holds a copy already, or has twice its memory free."""
         if device in self._copies:
             return True
         return device.type == "cuda" and self.nbytes < torch.cuda.mem_get_info(device)[0] / 2
@@ -184,7 +184,7 @@ class Packed:
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """``end(begin(i % 2, item))`` of every item, each begun before the one before it is handed out.
+    """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
 
     Args:
         begin: starts some work in one of two places, 0 or 1.
@@ -230,7 +230,7 @@ class HostGather:
         return block, done
 
     def end(self, work: tuple[torch.Tensor, torch.cuda.Event]) -> torch.Tensor:
-        """The rows on the GPU, once what runs there now has waited for them."""
+        """Return the rows on the GPU once its current work has waited for them."""
         block, done = work
         current = torch.cuda.current_stream(self.device)
         current.wait_event(done)

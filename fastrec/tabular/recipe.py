@@ -58,7 +58,7 @@ class Recipe:
         self.features = features_of(self.procs, self.features)
 
     def proc(self, kind: type) -> Any:
-        """The proc of a kind, or None."""
+        """Return the proc of a kind, or None."""
         return next((p for p in self.procs if isinstance(p, kind)), None)
 
     @property
@@ -74,7 +74,7 @@ class Recipe:
 
     @property
     def fills_all(self) -> bool:
-        """Whether no number can be missing any more when the procs are done."""
+        """Whether the procs leave no number missing."""
         logs = self.proc(LogTransform)
         return (
             not self.conts
@@ -83,7 +83,7 @@ class Recipe:
         )
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Tell of columns that lack a number here and did not in training: what is predicted of such rows is NaN.
+        """Warn of columns that lack a number here and lacked none in training: their predictions are NaN.
 
         Args:
             numbers: prepared, float ``[n, n_cont]``.
@@ -107,18 +107,17 @@ class Recipe:
         )
 
     def _lacking(self, numbers: torch.Tensor) -> list[int]:
-        """The columns in which a number is missing; nothing is looked at where procs fill them all."""
         if self.fills_all or not len(numbers):
             return []
         sums = numbers.sum(0).isnan().tolist()  # a tenth of the cost of looking at each; infinities may make NaN too
         return [i for i, odd in enumerate(sums) if odd and bool(numbers[:, i].isnan().any())]
 
     def learn_gaps(self, numbers: torch.Tensor) -> None:
-        """Keep in mind which columns lack a number in training rows, float ``[n, n_cont]``."""
+        """Remember which columns lack a number in training rows, float ``[n, n_cont]``."""
         self.gaps = [self.conts[i] for i in self._lacking(numbers)]
 
     def check_flags(self) -> None:
-        """Refuse a column that has the name of another one's ``_na`` column, which would take its place.
+        """Refuse a column that has the name of another one's ``_na`` column.
 
         Raises:
             DataError: naming it.
@@ -138,12 +137,12 @@ class Recipe:
         return self.cats + [f"{n}_na" for n in self.flagged]
 
     def layout(self, *, with_y: bool) -> Layout:
-        """How rows are packed."""
+        """Return the layout of packed rows."""
         n_y = len(self.labels.names) if with_y else None
         return Layout(len(self.cat_names), len(self.conts), n_y, self.cat_dtype, self.labels.dtype)
 
     def fit(self, table: Table | Columns, rows: int) -> None:
-        """Learn the targets from the first ``rows`` rows of a table; all else is learnt by ``pack``, on the way."""
+        """Fit the targets on the first ``rows`` rows of a table; ``pack`` fits the procs."""
         columns = Columns.of(table)
         with on_one_thread():
             self.labels.fit({n: columns.raw(n) for n in self.labels.names}, TrainingRows(rows, columns))
@@ -161,7 +160,7 @@ class Recipe:
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """A table's rows prepared and packed.
+        """Prepare and pack a table's rows.
 
         Args:
             table: the columns, named as in training.
@@ -218,14 +217,14 @@ class Recipe:
         Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
     def _encode(self, columns: Columns, column: Column) -> torch.Tensor:
-        """A target's codes or numbers, in the frame's order where each of its rows counts once, else in the rows'."""
+        """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
         try:
             return self.labels.encode(column)
         except DataError:  # which row is the first at fault hangs on their order
             return self.labels.encode(columns[column.name])
 
     def _fit_cont(self, columns: Columns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
-        """Learn from a column; it is given back where there are few rows, so that it is read once."""
+        """Fit a column; return it if there are few rows, so that it is read once."""
         column, procs = columns.raw(name), self.cont_procs
         if not (training.by_loops and _learn(procs, column, training)):
             values = numbers_of(column, columns.rows(0, training.count))  # a mode hangs on their order
@@ -236,7 +235,7 @@ class Recipe:
 
 
 def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) -> bool:
-    """Learn from a column by one loop over it; False: its values themselves are wanted."""
+    """Fit a column by one loop over it; return False if the procs need its values."""
     values, fill = plain_numbers(column), next((p for p in procs if type(p) is FillMissing), None)
     if values is None or not all(type(p) in (FillMissing, Normalize) for p in procs):
         return False
@@ -248,12 +247,12 @@ def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) ->
 
 
 def loaded(df: Any) -> Any:
-    """A frame; of a path what the file holds."""
+    """Return a frame; of a path read the file."""
     return read_file(df) if isinstance(df, str | Path) else df
 
 
 def size_of(df: Any) -> int:
-    """Number of rows of a frame of any supported library."""
+    """Count the rows of a frame of any supported library."""
     return (
         len(next(iter(df.values()), ()))
         if isinstance(df, Mapping)
@@ -264,7 +263,7 @@ def size_of(df: Any) -> int:
 
 
 def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Columns:
-    """The columns of ``made`` that a recipe needs; targets and groups may be absent where ``y_needed`` is not set."""
+    """Read the columns that a recipe needs; targets and groups may be absent unless ``y_needed``."""
     there = set(column_names(made))
     wanted = [*recipe.cats, *recipe.conts, *(n for n in recipe.labels.names if y_needed or n in there)]
     wanted += [n for n in recipe.group_names if y_needed or n in there]
@@ -274,7 +273,7 @@ def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Columns:
 
 
 def check_unique(names: Sequence[str]) -> None:
-    """Refuse a name that stands there twice."""
+    """Refuse a repeated name."""
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError(

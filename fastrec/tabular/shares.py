@@ -18,7 +18,7 @@ class Shared:
     world_size: int
 
     def set_rank(self, rank: int | None = None, world_size: int | None = None) -> None:
-        """Yield another rank's share from the next epoch on; the order of rows goes on where it stands.
+        """Yield another rank's share from the next epoch on; the order of rows is not reset.
 
         Args:
             rank, world_size: which of how many; None: as torch's process group says, else the only one.
@@ -33,7 +33,7 @@ class Shared:
         """Refuse what leaves a rank without a batch, or with an order of its own."""
 
     def to_detach(self, b: Any, cpu: bool = True, gather: bool = True) -> Any:
-        """Tensors of this rank without their history; never gathered, as ranks may have batches of unequal sizes.
+        """Detach tensors of this rank without gathering, as ranks may have batches of unequal sizes.
 
         (fastai gathers at every batch, for its metrics; ``fastrec.scale.distributed`` does so once an epoch.)
         """
@@ -41,7 +41,7 @@ class Shared:
 
 
 def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, world_size: int = 1) -> np.ndarray:
-    """Rows of each of a rank's batches, int64 ``[batches]``: as many batches on every rank.
+    """Return the sizes of a rank's batches, int64 ``[batches]``: as many batches on every rank.
 
     Alone, all batches but the last have ``bs`` rows. Of several ranks, the one with a row more may need a batch that
     another has no rows for: then batches are as even as they can be, and none is empty.
@@ -71,7 +71,7 @@ def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, w
 
 
 def check_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Which rank of how many: as given, else as torch's process group says, else the only one.
+    """Return rank and world size: as given, else of torch's process group, else 0 of 1.
 
     Raises:
         DataError: only one of them was given, or there is no such rank.

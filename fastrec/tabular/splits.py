@@ -15,7 +15,7 @@ from fastrec.errors import DataError, DataWarning
 
 
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
-    """Row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken.
+    """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken.
 
     Raises:
         DataError: a row that is not there, or one list of row numbers in place of two.
@@ -38,14 +38,13 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
 
 
 def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
-    """The rows of several splits one after the other, int64 ``[m]``; None: these are all ``n`` rows as they stand."""
+    """Concatenate the rows of several splits, int64 ``[m]``; None if they are all ``n`` rows in order."""
     places = np.cumsum([0, *map(len, rows)]).tolist()
     runs = (_is_run(part, start) for part, start in zip(rows, places, strict=False))
     return None if places[-1] == n and all(runs) else torch.cat(list(rows))
 
 
 def _is_run(rows: torch.Tensor, first: int) -> bool:
-    """Whether row numbers count up by one from ``first``."""
     return all(
         torch.equal(part, torch.arange(first + i * limits.FRAME_BLOCK, first + i * limits.FRAME_BLOCK + len(part)))
         for i, part in enumerate(rows.split(limits.FRAME_BLOCK))
@@ -53,7 +52,6 @@ def _is_run(rows: torch.Tensor, first: int) -> bool:
 
 
 def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
-    """A validation row that was trained on makes the score look better than it is."""
     if len(rows) < 2:
         return
     trained = np.zeros(n, dtype=np.bool_)
@@ -71,7 +69,6 @@ def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
 
 
 def _of_list(split: Iterable[Any]) -> np.ndarray:
-    """Row numbers or a mask; numpy looks through a list once less where the type is known."""
     rows = split.items if isinstance(split, L) and isinstance(split.items, list) else list(split)
     return np.array(rows, dtype=np.int64 if rows and isinstance(rows[0], np.int64) else None)
 

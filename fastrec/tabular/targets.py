@@ -45,7 +45,7 @@ class Labels:
         self.kind = _kind_of(self.tfms)
 
     def fit(self, columns: Mapping[str, Column], training: TrainingRows) -> None:
-        """Learn classes, or the dtype of numbers, from training rows."""
+        """Fit classes, or the dtype of numbers, on training rows."""
         if self.block is None and self.names:
             numeric = all(c.kind == "number" and c.values.dtype != torch.bool for c in columns.values())
             self._set_block(RegressionBlock() if numeric else CategoryBlock())
@@ -77,7 +77,7 @@ class Labels:
         return next((t.vocab for t in self.tfms if isinstance(t, Categorize)), None)
 
     def encode(self, column: Column) -> torch.Tensor:
-        """One target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``.
+        """Encode one target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``.
 
         Raises:
             DataError: a class is missing or was not in training.
@@ -106,7 +106,7 @@ class Labels:
         return codes if na else codes.sub_(1)
 
     def decode(self, ys: torch.Tensor) -> dict[str, Any]:
-        """Name → values ``[n]`` of targets ``[n, len(names)]``."""
+        """Return name → values ``[n]`` of targets ``[n, len(names)]``."""
         columns = {n: ys[:, i].cpu().numpy() for i, n in enumerate(self.names)}
         if self.kind == "category":
             items = np.empty(len(self.vocab), dtype=object)
@@ -116,7 +116,7 @@ class Labels:
 
 
 def known(targets: Sequence[Column]) -> bool:
-    """Whether there are targets and none is missing in every row (a test set often has the column, empty)."""
+    """Return whether there are targets and none is missing in every row (a test set often has the column, empty)."""
     return bool(targets) and not any(len(c) > 0 and bool(c.is_missing().all()) for c in targets)
 
 

@@ -15,12 +15,12 @@ from fastrec.tabular.moments import Moments
 
 
 def worth(numbers: int) -> bool:
-    """Whether compiled loops are to be used for a frame of so many numbers and codes."""
+    """Return whether to use compiled loops for a frame of so many numbers and codes."""
     return numbers >= limits.LOOPS_FROM and compiled(numbers)
 
 
 def address_of(values: np.ndarray) -> tuple[int, int] | None:
-    """Where an array is and its type's number, for the loops; None where they do not take it."""
+    """Return an array's address and its type's number for the loops; None if they do not take it."""
     if values.dtype not in frames().TYPES or not values.flags.c_contiguous:
         return None
     return values.ctypes.data, frames().TYPES.index(values.dtype)
@@ -65,11 +65,11 @@ class TrainingRows:
         return slice(0, self.count, step) if isinstance(self.rows, slice) else self.rows.numpy()[::step]
 
     def numbers(self, values: torch.Tensor) -> torch.Tensor:
-        """Those that a loop over ``values`` goes over: all of the frame's, or the first ones."""
+        """Return the values that a loop covers: all of the frame's, or the first ones."""
         return values[: self.size]
 
     def count_whole(self, values: torch.Tensor, low: int, size: int) -> torch.Tensor | None:
-        """How often ``low`` and each of the ``size - 1`` numbers after it is there, int64 ``[size]``.
+        """Count ``low`` and each of the ``size - 1`` numbers after it, int64 ``[size]``.
 
         Args:
             values: whole numbers ``[n]``, in the frame's order.
@@ -87,7 +87,7 @@ class TrainingRows:
         return torch.from_numpy(counts)
 
     def summary(self, values: np.ndarray, *, median: bool) -> Summary | None:
-        """What is known of numbers.
+        """Summarize numbers in one compiled loop.
 
         Args:
             values: ``[n]``, in the frame's order, NaN = missing.
@@ -122,7 +122,7 @@ class TrainingRows:
 
 
 def _median(count: int, first: float, last: float, ranks: list[int], between: np.ndarray) -> float | None:
-    """The median of ``count`` numbers by what the loop found; None: it is not there.
+    """Return the median of ``count`` numbers from the loop's counts; None if it is not among them.
 
     Args:
         count: how many there are.

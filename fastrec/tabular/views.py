@@ -24,7 +24,7 @@ class PandasViews:
 
     @property
     def items(self) -> Any:
-        """The named columns as a pandas frame, made now."""
+        """The named columns as a pandas frame."""
         if self._raw is not None:
             frame = self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
             return frame
@@ -119,7 +119,7 @@ class _Rows:
 
 
 def _places(index: Any, n: int) -> np.ndarray:
-    """Row numbers of what pandas' ``iloc`` takes: int64 ``[m]``, all of them below ``n``."""
+    """Return the row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``."""
     given = np.asarray(index) if not isinstance(index, slice) else None
     if given is None or given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() >= n)):
         return np.atleast_1d(np.arange(n)[index])  # slices, masks, places from the end, and IndexError

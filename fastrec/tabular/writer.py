@@ -46,7 +46,7 @@ class Writer:
         self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
 
     def write(self) -> None:
-        """All rows."""
+        """Write all rows."""
         n = len(self.columns) if self.packed.layout.words else 0
         if self.by_loops is not None:
             self.by_loops.write()
@@ -59,7 +59,6 @@ class Writer:
                 self.packed.views[2][:, i] = y[order]
 
     def _loops(self, numbers: int) -> BlockLoops | None:
-        """Compiled loops for these rows, where there are any."""
         few = 4 * len(self.columns) < self.columns.size  # of the frame's rows, each of which the loops go over
         if not worth(numbers) or few or (self.columns.order is not None and self.places is None):
             return None

@@ -38,28 +38,28 @@ class BF16Autocast(Callback):
         self.force, self._context = force, None
 
     def before_fit(self) -> None:
-        """Look whether the device is up to it."""
+        """Check that the device is fast enough."""
         self.leave()  # an interrupted training may have left it on
         self._device = next(self.learn.model.parameters()).device.type
         self._used = self.force or self._device != "cpu" or _cpu_is_fast()
 
     def before_batch(self) -> None:
-        """Begin."""
+        """Begin autocast."""
         self.leave()
         self._context = self.context()
         self._context.__enter__()
 
     def after_pred(self) -> None:
-        """End; outputs are float32."""
+        """End autocast and cast outputs to float32."""
         self.leave()
         self.learn.pred = to_float(self.learn.pred)
 
     def after_cancel_batch(self) -> None:
-        """End."""
+        """End autocast."""
         self.leave()
 
     def context(self, *, cached: bool = True) -> torch.autocast:
-        """Autocast as a context of its own; on a device that is not up to it, one without effect.
+        """Return autocast as a context; one without effect on a slow device.
 
         Args:
             cached: whether weights are cast once within the context; a CUDA graph must not see earlier casts.
@@ -74,7 +74,7 @@ class BF16Autocast(Callback):
 
 
 def mixed_precision(kind: Precision | None, device: torch.device | str) -> Callback | None:
-    """The callback that trains in mixed precision.
+    """Make the callback that trains in mixed precision.
 
     Args:
         kind: ``'bf16'``; ``'fp16'`` (CUDA only, with a scaled loss); None for float32 throughout.
@@ -100,7 +100,7 @@ def mixed_precision(kind: Precision | None, device: torch.device | str) -> Callb
 
 @cache
 def _cpu_is_fast() -> bool:
-    """Whether this CPU takes bfloat16 without becoming slow; warns, once, where it does not."""
+    """Return whether bfloat16 is fast on this CPU; warn once if not."""
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # at worst as fast as float32, without a trial
         return True
     slower = _slowdown()
@@ -115,7 +115,6 @@ def _cpu_is_fast() -> bool:
 
 
 def _slowdown() -> float:
-    """How many times float32's time a product of bfloat16 matrices takes."""
     best = {}
     for dtype in (torch.float32, torch.bfloat16) * 4:
         a, b = torch.ones(512, 128, dtype=dtype), torch.ones(128, 128, dtype=dtype)

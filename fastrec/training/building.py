@@ -47,7 +47,7 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
 
 
 def refuse_options(options: Iterable[str]) -> None:
-    """Refuse options of a model that is there already."""
+    """Refuse options for a model that is already built."""
     if given := sorted(options):
         raise DataError(f"{given} cannot change a model that is already built", remedy="Pass the model's class instead")
 
@@ -55,7 +55,7 @@ def refuse_options(options: Iterable[str]) -> None:
 def build_model(
     dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, options: Mapping[str, Any]
 ) -> nn.Module:
-    """A model for the columns of dataloaders.
+    """Build a model for the columns of dataloaders.
 
     Args:
         dls: tabular dataloaders.
@@ -101,7 +101,6 @@ def check_takes_extras(net: nn.Module, dls: Any) -> None:
 
 
 def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[list[Any], list[Any]]:
-    """``(rows, width)`` of every categorical column, and of every list column."""
     every = [*names, *lists]
     if given is None or isinstance(given, Mapping):
         given = embedding_sizes(frame.classes if every else {}, every, widths=given)
@@ -114,7 +113,6 @@ def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[
 
 
 def _made_by(model: Callable[..., nn.Module]) -> Any:
-    """The class or function itself, of a partial too."""
     return getattr(model, "func", model)
 
 
@@ -124,14 +122,14 @@ def _name_of(model: Callable[..., nn.Module]) -> str:
 
 
 def _takes_inputs(model: Callable[..., nn.Module]) -> bool:
-    """Whether a model passes options on to ``FieldNet``: by its class, or by the type of its keywords."""
+    """Return whether a model passes options on to ``FieldNet``, by its class or its keywords' type."""
     made, rest = _made_by(model), _rest(inspect.signature(model).parameters.values())
     is_field_net = isinstance(made, type) and issubclass(made, FieldNet)
     return rest is not None and (is_field_net or _is_typed(rest))
 
 
 def _options_of(model: Callable[..., nn.Module]) -> set[str] | None:
-    """Names of the options that a model takes, its sizes left out; None: it takes whatever there is."""
+    """Return a model's options, except its sizes; None if it takes any."""
     parameters = list(inspect.signature(model).parameters.values())
     rest = _rest(parameters)
     if rest is not None and not _is_typed(rest):
@@ -141,7 +139,6 @@ def _options_of(model: Callable[..., nn.Module]) -> set[str] | None:
 
 
 def _rest(parameters: Iterable[inspect.Parameter]) -> inspect.Parameter | None:
-    """The ``**`` parameter, if there is one."""
     return next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
 
 

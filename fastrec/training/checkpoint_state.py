@@ -26,7 +26,7 @@ _CHANGING = {ParamScheduler: ("hps",), TrackerCallback: ("best", "wait", "new_be
 
 
 def plain(value: Any, path: str = "state") -> Any:
-    """A value as nested dicts with text for keys, lists, tensors and JSON values.
+    """Convert a value to nested dicts with text for keys, lists, tensors and JSON values.
 
     Args:
         value: dicts, fastai's ``L``, lists, tuples, tensors, numpy's and Python's values.
@@ -56,7 +56,7 @@ def plain(value: Any, path: str = "state") -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    """Where torch's (and CUDA's), numpy's and Python's own random generators stand."""
+    """Return the states of torch's (and CUDA's), numpy's and Python's random generators."""
     name, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - fastai draws from it
     found = {
         "torch": torch.get_rng_state(),
@@ -68,7 +68,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put the generators where ``random_state`` found them."""
+    """Restore the generators from ``random_state``."""
     torch.set_rng_state(state["torch"])
     random.setstate(_of_python_state(state["python"]))
     numbers = state["numpy"]
@@ -78,20 +78,20 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def set_random_of_rank(state: dict[str, Any]) -> None:
-    """As ``set_random_state``, on rank 0, whose state it is; other ranks draw numbers of their own, from there on."""
+    """Restore the generators on rank 0; the other ranks draw different numbers from there on."""
     set_random_state(state)
     if not is_first():
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank())
 
 
 def loader_state(loader: Any) -> dict[str, Any] | None:
-    """Where the random generator of a loader stands; None where it has none of its own."""
+    """Return the state of a loader's random generator; None if it has none."""
     rng = getattr(loader, "rng", None)
     return _python_state(rng.getstate()) if isinstance(rng, random.Random) else None
 
 
 def set_loader_state(loader: Any, state: dict[str, Any] | None) -> None:
-    """Put the random generator of a loader where ``loader_state`` found it."""
+    """Restore a loader's random generator from ``loader_state``."""
     if state is not None:
         loader.rng.setstate(_of_python_state(state))
 
@@ -109,12 +109,12 @@ def _of_python_state(state: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def optimizer_state(opt: Any) -> dict[str, Any]:
-    """An optimizer's state: fastai's own, or one of torch's in fastai's wrapper."""
+    """Return the state of fastai's optimizer, or of a torch optimizer in fastai's wrapper."""
     return plain(opt.state_dict(), "the optimizer")
 
 
 def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
-    """Give an optimizer the state that ``optimizer_state`` found, on its parameters' devices."""
+    """Restore an optimizer from ``optimizer_state``, on its parameters' devices."""
     if not isinstance(opt, OptimWrapper):
         params = [p for group in opt.param_lists for p in group]
         kept = [_moved(s, p.device) for s, p in zip(state["state"], params, strict=True)]
@@ -149,7 +149,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def gradients(model: nn.Module) -> dict[str, Any]:
-    """Gradients by parameter: of batches that have been added up without a step; 0 where they are wholly so."""
+    """Return accumulated gradients by parameter; 0 for a gradient of zeros."""
     found: dict[str, Any] = {}
     for name, p in model.named_parameters():
         if p.grad is None:
@@ -165,7 +165,7 @@ def gradients(model: nn.Module) -> dict[str, Any]:
 
 
 def set_gradients(model: nn.Module, state: dict[str, Any]) -> None:
-    """Give the parameters the gradients that ``gradients`` found."""
+    """Restore gradients from ``gradients``."""
     for name, p in model.named_parameters():
         grad = state.get(name)
         if isinstance(grad, dict):
@@ -183,7 +183,7 @@ def set_gradients(model: nn.Module, state: dict[str, Any]) -> None:
 
 
 def records(learn: Any) -> dict[str, Any]:
-    """What the Recorder has written down so far, and its running means."""
+    """Return the Recorder's values and running means."""
     recorder = learn.recorder
     losses = [torch.as_tensor(loss).cpu() for loss in recorder.losses]
     metrics = learn.metrics if recorder.train_metrics else []
@@ -198,7 +198,7 @@ def records(learn: Any) -> dict[str, Any]:
 
 
 def set_records(learn: Any, state: dict[str, Any]) -> None:
-    """Write into the Recorder what ``records`` found, but for the metrics of training batches."""
+    """Restore the Recorder from ``records``, except the metrics of training batches."""
     recorder, smooth = learn.recorder, state["smooth"]
     recorder.lrs, recorder.iters = list(state["lrs"]), list(state["iters"])
     recorder.values = [L(row) for row in state["values"]]
@@ -209,7 +209,7 @@ def set_records(learn: Any, state: dict[str, Any]) -> None:
 
 
 def set_metrics(learn: Any, state: dict[str, Any]) -> None:
-    """Let the metrics of training batches go on, once the Recorder has reset them for the epoch."""
+    """Restore the metrics of training batches, once the Recorder has reset them for the epoch."""
     for metric, kept in zip(learn.metrics if state["metrics"] else [], state["metrics"], strict=True):
         vars(metric).update(kept)
 
@@ -225,7 +225,7 @@ def _plain_attributes(metric: Any) -> dict[str, Any]:
 
 
 def callback_states(learn: Any) -> list[dict[str, Any]]:
-    """What changes in callbacks as a training goes on, and the scale of losses in float16."""
+    """Return the changing attributes of callbacks, and the loss scale of float16."""
     found = []
     for cb, names in _changing(learn):
         kept = {n: plain(getattr(cb, n), f"{type(cb).__name__}.{n}") for n in names}
@@ -235,7 +235,7 @@ def callback_states(learn: Any) -> list[dict[str, Any]]:
 
 
 def set_callback_states(learn: Any, states: list[dict[str, Any]]) -> None:
-    """Give the callbacks what ``callback_states`` found.
+    """Restore the callbacks from ``callback_states``.
 
     Raises:
         DataError: the Learner's callbacks are others.
@@ -269,7 +269,7 @@ def _changing(learn: Any) -> list[tuple[Any, list[str]]]:
 
 
 def fingerprint(learn: Any) -> dict[str, Any]:
-    """What must be the same for a training to go on: parameters, optimizer, data and schedule."""
+    """Describe what a resumed training must share: parameters, optimizer, data and schedule."""
     dl, opt, data, loss = learn.dls.train, learn.opt, learn.dls.train_ds, learn.loss_func
     inner = opt.opt if isinstance(opt, OptimWrapper) else opt
     described = getattr(dl, "stream_fingerprint", None)  # of rows that are not in memory
@@ -305,7 +305,7 @@ def _schedule(learn: Any) -> dict[str, Any]:
 
 
 def _checksum(data: Any) -> int | None:
-    """Of some packed rows, the first and the last among them; None where there are none in memory."""
+    """Hash some packed rows, the first and the last among them; None if there are none in memory."""
     buffer = getattr(getattr(data, "packed", None), "buffer", None)
     if not isinstance(buffer, Tensor) or not len(buffer):
         return None

@@ -52,13 +52,13 @@ class CowClip(Callback):
         self._ids = [[] for _ in self.tables]
 
     def after_backward(self) -> None:
-        """Keep which ids the batch looked up: several batches may be added up before a step."""
+        """Remember which ids the batch looked up: several batches may be accumulated before a step."""
         x_cat, lists = self.learn.xb[0], [x for x in self.learn.xb[1:] if isinstance(x, ListBatch)]
         for tables, seen in zip(self.tables, self._ids, strict=True):
             seen.append(_ids(tables, x_cat, lists))
 
     def before_step(self) -> None:
-        """Clip."""
+        """Clip the gradients."""
         for tables, seen in zip(self.tables, self._ids, strict=True):
             for group, weight in tables.weights.items():
                 ids = [found[group] for found in seen if group in found]
@@ -69,7 +69,7 @@ class CowClip(Callback):
 
 
 def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float) -> Tensor:
-    """A table's gradient, clipped id by id.
+    """Clip a table's gradient id by id.
 
     Args:
         grad: ``[rows, width]``, dense (changed in place) or row-sparse.
@@ -100,7 +100,6 @@ def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float)
 
 
 def _ids(tables: EmbeddingTables, x_cat: Tensor, lists: list[ListBatch]) -> dict[str, Tensor]:
-    """The rows of each parameter that a batch looked up."""
     found = {g: [ids.flatten()] for g, ids in tables.ids(x_cat).items()} if tables.n_columns else {}
     for name, batch in zip(tables.list_names, lists, strict=False):
         s = tables.slice_of(name)

@@ -51,7 +51,7 @@ class FetchRows(Callback):
         self.learn.dl = self._batches = _OneAhead(self.learn.dl)
 
     def after_pred(self) -> None:
-        """Begin with the next batch."""
+        """Begin to bring the next batch's rows."""
         if not self.learn.training or self._batches.coming is None:
             return
         inputs = self._batches.coming[: len(self.learn.xb)]
@@ -60,7 +60,7 @@ class FetchRows(Callback):
 
 
 class _OneAhead:
-    """A loader's batches, each asked for while the one before it is in use."""
+    """A loader's batches, each requested while its predecessor is in use."""
 
     def __init__(self, loader: Any) -> None:
         self.loader, self.coming = loader, None
@@ -78,7 +78,6 @@ class _OneAhead:
         yield from self._ahead(iter(self.loader))
 
     def batches_from(self, first: int) -> Iterator[Any]:
-        """As the loader's own: an epoch without its first batches."""
         if hasattr(type(self.loader), "batches_from"):
             return self._ahead(self.loader.batches_from(first))
         batches = iter(self.loader)

@@ -17,7 +17,7 @@ _NONE, _ROWS, _DENSE = 0, 1, 2
 
 
 def is_sharded(parameter: nn.Parameter) -> bool:
-    """Whether each rank holds other rows of it (``Embeddings("row-sharded")``), and has their gradients by itself."""
+    """Return whether each rank holds other rows (``Embeddings("row-sharded")``) with their gradients."""
     return bool(getattr(getattr(parameter, "placed", None), "sharded", False))
 
 
@@ -60,7 +60,6 @@ class JoinedGrads:
                 p.grad = p.grad * world_size()
 
     def _agree_on_kinds(self) -> list[int]:
-        """Which parameters have a gradient on any rank, and of which kind."""
         kinds = [_NONE if p.grad is None else _ROWS if p.grad.is_sparse else _DENSE for p in self.parameters]
         return all_rows([torch.tensor([kinds])], "comparing gradients")[0].max(0).values.tolist()
 

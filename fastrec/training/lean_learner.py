@@ -54,7 +54,6 @@ class LeanLearner(Learner):
             cb(event_name)
 
     def _set_device(self, b: Any) -> Any:
-        """A batch on the device where it is to be."""
         device = next(self.model.parameters()).device
         if type(b) is tuple and all(type(x) is torch.Tensor and x.device == device for x in b):
             return b
@@ -120,7 +119,7 @@ class SmoothLoss(AvgSmoothLoss):
     """fastai's smoothed loss, which stays on the model's device: to copy it to the host is to wait for every batch."""
 
     def accumulate(self, learn: Learner) -> None:
-        """One more batch's loss (of several processes it is that of all, see ``DataParallel``)."""
+        """Add one batch's loss (with several processes that of all, see ``DataParallel``)."""
         loss = learn.loss.detach().as_subclass(torch.Tensor)
         loss = loss.mean() if loss.ndim else loss
         self.count += 1
@@ -128,7 +127,6 @@ class SmoothLoss(AvgSmoothLoss):
 
 
 def _to_host(losses: list[torch.Tensor]) -> None:
-    """Bring what is elsewhere to the host, in one copy."""
     away = [i for i, loss in enumerate(losses) if loss.device.type != "cpu"]
     if away:
         here = torch.stack([losses[i] for i in away]).cpu()
@@ -137,7 +135,7 @@ def _to_host(losses: list[torch.Tensor]) -> None:
 
 
 def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    """What fastai's flattening loss computes, without making its inputs a subclass of tensors first.
+    """Compute fastai's flattening loss without casting its inputs to a tensor subclass.
 
     Args:
         loss_func: one of fastai's losses, such as ``CrossEntropyLossFlat``.
@@ -159,7 +157,7 @@ def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **
 
 
 def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float], Any]:
-    """A value that goes from ``start`` to ``middle`` and on to ``end`` along half cosines.
+    """Return a schedule from ``start`` to ``middle`` to ``end`` along half cosines.
 
     Args:
         pct: the share of the way at which it is ``middle``.

@@ -23,7 +23,7 @@ def training_callbacks(
     graph: bool = False,
     compile: bool = False,
 ) -> list[Callback]:
-    """The callbacks that some options of ``rec_learner`` stand for.
+    """Make the callbacks of ``rec_learner``'s training options.
 
     Args:
         device: where batches go.

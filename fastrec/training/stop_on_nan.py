@@ -19,7 +19,7 @@ __all__ = ["StopOnNaN"]
 
 
 class _Seen(NamedTuple):
-    """What is known of a batch without waiting for the device."""
+    """A batch's facts that are known without waiting for the device."""
 
     epoch: int
     batch: int
@@ -53,7 +53,7 @@ class StopOnNaN(Callback):
         self._on, self._seen, self._losses, self._sound = False, [], None, None
 
     def before_fit(self) -> None:
-        """Look at the targets."""
+        """Check the targets."""
         learn = self.learn
         if learn.lock.locked():  # validate or get_preds, perhaps within a training
             return
@@ -71,7 +71,7 @@ class StopOnNaN(Callback):
             raise _target_error(y[at].item(), _name(names, at), row, "")
 
     def after_loss(self) -> None:
-        """Look at the loss, or keep it for a later look."""
+        """Check the loss, or store it for a later check."""
         learn = self.learn
         if not self._on or not len(learn.yb):
             return
@@ -90,17 +90,17 @@ class StopOnNaN(Callback):
             self.check()
 
     def after_train(self) -> None:
-        """Look at the losses that are left."""
+        """Check the remaining losses."""
         if self._on:
             self.check()
 
     def after_fit(self) -> None:
-        """Let go of what was kept."""
+        """Free the stored losses."""
         if not self.learn.lock.locked():
             self._on, self._seen, self._losses, self._sound = False, [], None, None
 
     def check(self) -> None:
-        """Look at the losses since the last look; on a device this waits for it.
+        """Check the losses since the last check; on a device this waits for it.
 
         Raises:
             TrainingError: one of them is no finite number.
@@ -150,7 +150,7 @@ class StopOnNaN(Callback):
         return _own_error(where, "its inputs and targets are finite")
 
     def _row(self, row: int, where: str) -> tuple[int | None, str]:
-        """The row's number in the frame that was given, where that is known, and what to say of the place."""
+        """Return the row's number in the given frame, if known, and a description of the place."""
         where = f"row {row} of {where}"
         rows, data = getattr(self.learn.dl, "batch_rows", None), self.learn.dls.train_ds
         given = getattr(data, "rows", None)
@@ -179,14 +179,13 @@ def _all_finite(tensors: Sequence[Any]) -> Tensor | bool:
 
 
 def _first(x: Tensor) -> tuple[int, ...] | None:
-    """Where the first entry is that is no finite number."""
     if not x.is_floating_point() or bool(x.isfinite().all()):
         return None
     return tuple((~x.isfinite()).nonzero()[0].tolist())
 
 
 def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _Found | None:
-    """The first entry of some tensors that is no finite number; ``names`` are those of their columns."""
+    """Return the first entry of some tensors that is not finite; ``names`` are those of their columns."""
     dense = [x for x in tensors if isinstance(x, Tensor) and not isinstance(x, ListBatch)]
     for i, x in enumerate(dense):
         if (at := _first(x)) is not None:

@@ -18,7 +18,7 @@ __all__ = ["synced_norms"]
 
 @contextmanager
 def synced_norms(model: nn.Module) -> Iterator[None]:
-    """While it lasts, batch norms of a model take mean and variance over all ranks' batches in training.
+    """Take mean and variance of batch norms over all ranks' batches within the block.
 
     Modules stay the objects that they are. (torch's ``SyncBatchNorm`` is another class, for GPUs alone.)
 
@@ -56,7 +56,6 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _note(norm: _BatchNorm, mean: Tensor, var: Tensor, count: Tensor) -> None:
-    """Running statistics, as torch keeps them: of the variance the unbiased one."""
     if not norm.track_running_stats or norm.running_mean is None:
         return
     norm.num_batches_tracked += 1

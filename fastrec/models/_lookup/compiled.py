@@ -18,7 +18,7 @@ __all__ = ["can_compile", "compiled_join"]
 
 
 class _Group(NamedTuple):
-    """A parameter that holds tables: its name, and which columns' they are.
+    """A parameter that holds tables: its name, and its columns.
 
     Args:
         name: in ``EmbeddingTables.weights``.
@@ -34,7 +34,7 @@ class _Group(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How columns are looked up (see ``fastrec._core.kernels.net_loops``): all but the addresses, which may change.
+    """The layout of a lookup.
 
     Args:
         groups: the parameters that hold their tables.
@@ -49,14 +49,14 @@ class _Plan(NamedTuple):
     width: int
 
     def at(self, addresses: Sequence[int]) -> np.ndarray:
-        """The plan for parameters, or gradients, at these addresses."""
+        """Return the plan for parameters, or gradients, at these addresses."""
         plan = self.columns.copy()
         plan[:, net().ADDRESS] = np.array(addresses)[self.group_of]
         return plan
 
 
 def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> bool:
-    """Whether there are loops for these tables and ids, which are on a CPU; the tables may be elsewhere."""
+    """Return whether there are loops for these tables and ids, which are on a CPU; the tables may be elsewhere."""
     weights = embeds.weights.values()
     return (
         compiled(len(x_cat) * embeds.embedding_dim)
@@ -68,7 +68,7 @@ def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> b
 
 
 def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """As ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
+    """Join as ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
     plan = _plan(embeds)
     if embeds.placed:
         embeds.check(x_cat)
@@ -138,7 +138,7 @@ class _CompiledJoin(torch.autograd.Function):
 def _table_grads(
     plan: _Plan, x_cat: Tensor, grad: Tensor, shapes: Sequence[torch.Size], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradient of each parameter; of one whose optimizer wants the batch's rows only, those."""
+    """Return the gradient of each parameter; row-sparse if its optimizer wants that."""
     room: list[Tensor | None] = [
         None
         if not needed

@@ -23,7 +23,7 @@ __all__ = ["can_join", "drop_first", "join"]
 
 
 class _Run(NamedTuple):
-    """Neighbouring columns of one group: ``size`` floats, from ``source`` of what is gathered to ``place``."""
+    """Neighbouring columns of one group: ``size`` floats, from ``source`` of the gathered to ``place``."""
 
     source: int
     place: int
@@ -31,7 +31,7 @@ class _Run(NamedTuple):
 
 
 def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
-    """Whether the tables are of the kind that this is for: narrow ones, on a CPU."""
+    """Return whether the tables are narrow ones on a CPU."""
     if embeds is None or x_cat is None or not embeds.n_columns or x_cat.device.type != "cpu":
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
@@ -41,7 +41,7 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
 
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """The columns' vectors, then the other values.
+    """Join the columns' vectors and the other values.
 
     Args:
         embeds: tables for which ``can_join`` holds.
@@ -79,7 +79,7 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
 
 
 def drop_first(values: Tensor, width: int, p: float) -> Tensor:
-    """Dropout on the first columns of what ``join`` returned, in place.
+    """Apply dropout in place to the first columns of what ``join`` returned.
 
     The mask is drawn as ``nn.Dropout`` draws it for those columns alone: the same seed, the same numbers.
 
@@ -114,7 +114,7 @@ def _is_sparse(group: str) -> bool:
 
 
 class _Plan(NamedTuple):
-    """What goes where: the shape and type of the result, the places of every table's and of every value's floats."""
+    """The layout of a lookup."""
 
     rows: int
     width: int

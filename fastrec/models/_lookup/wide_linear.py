@@ -35,7 +35,7 @@ class WideLinear:
             at += s.width
 
     def __call__(self, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:
-        """The layer's output.
+        """Compute the layer's output.
 
         Args:
             x_cat: ids ``[b, columns]``, already checked.

@@ -18,12 +18,12 @@ __all__ = ["kinds_of", "make_placed"]
 
 
 def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Which tables do not lie on the device, see ``table_kinds``."""
+    """Return which tables do not lie on the device, see ``table_kinds``."""
     return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=limits.SPARSE_FROM))
 
 
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:
-    """What holds the rows of each group of tables that is not on the device.
+    """Make the holders of each group of tables that is not on the device.
 
     Raises:
         DataError: tables on the host, and several processes that train together.

@@ -38,7 +38,7 @@ class Coldest:
         self.counts.index_add_(0, ids, torch.ones(len(ids), dtype=torch.int32))
 
     def hottest(self, wanted: int) -> Tensor:
-        """The rows that were counted most: int64 ``[wanted]`` or fewer, in order of their numbers."""
+        """Return the rows that were counted most: int64 ``[wanted]`` or fewer, in order of their numbers."""
         rows = self.counts.nonzero().squeeze(1)
         if len(rows) <= wanted:
             return rows
@@ -46,7 +46,7 @@ class Coldest:
         return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
 
     def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
-        """Slots to be emptied.
+        """Return slots to be emptied.
 
         Args:
             wanted: how many.
@@ -66,7 +66,6 @@ class Coldest:
         return found
 
     def _from_queue(self, wanted: int, row_at: Tensor, stays: Tensor) -> Tensor:
-        """The first in the queue that may go and hold what they held."""
         fits = ~stays.index_select(0, self._queue) & (row_at.index_select(0, self._queue) == self._queued_row)
         places = fits.nonzero().squeeze(1)[:wanted]
         if not len(places):

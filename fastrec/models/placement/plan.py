@@ -79,7 +79,7 @@ class EmbeddingPlan:
         return sum(t.device_bytes for t in self.tables)
 
     def show(self) -> None:
-        """Print it."""
+        """Print the plan."""
         grid = Grid(title=f"Embedding tables for batches of {self.batch_size:,} rows", title_justify="left")
         for name in ("table", "rows", "width", "place", "on the device", "elsewhere", "hit rate", "rows a batch"):
             grid.add_column(name, justify="left" if name in ("table", "place") else "right", no_wrap=True)
@@ -94,7 +94,7 @@ class EmbeddingPlan:
             console.print(line, highlight=False)
 
     def notes(self) -> list[str]:
-        """What is said below the table: bytes, time, and whether rounding widths up pays."""
+        """Return the lines below the table: bytes, time, and whether rounding widths up pays."""
         limit = self.embeddings.device_bytes
         of = "" if limit is None else f" of {shown_bytes(limit)}"
         away = sum(t.host_bytes for t in self.tables)
@@ -194,7 +194,7 @@ def _table(
 
 
 def _bandwidth(width: int, folder: str | Path | None) -> float:
-    """Bytes of rows per second that are read here from a store in any order, and brought to the device."""
+    """Measure the bytes of random rows per second from a store to the device."""
     rows = max(1024, limits.BANDWIDTH_BYTES // bytes_per_row(width))
     store = RowStore(rows, width, folder)
     store.begin("exp_avg_sq", width)

@@ -12,7 +12,7 @@ __all__ = ["cached_rows", "found", "rows_missed"]
 
 
 def harmonic(n: int, skew: float) -> float:
-    """The sum of ``k^-s`` for k = 1 … n: terms one by one, and then their integral (Euler and Maclaurin's first term).
+    """Return the sum of ``k^-s`` for k = 1 … n: some terms, then their integral (Euler and Maclaurin's first term).
 
     Args:
         n: number of terms.
@@ -27,12 +27,12 @@ def harmonic(n: int, skew: float) -> float:
 
 
 def found(rows: int, cached: int, skew: float) -> float:
-    """The share of lookups in a table of ``rows`` rows that are of its ``cached`` most frequent ones."""
+    """Return the share of lookups in a table of ``rows`` rows that hit its ``cached`` most frequent ones."""
     return harmonic(min(cached, rows), skew) / harmonic(rows, skew) if cached else 0.0
 
 
 def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
-    """How many rows of each of some tables, looked up equally often, are among the ``slots`` most frequent of all.
+    """Count how many rows of each of some tables, looked up equally often, are among the ``slots`` hottest of all.
 
     Args:
         rows: of each table.
@@ -57,7 +57,7 @@ def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
 
 
 def rows_missed(rows: int, cached: int, skew: float, batch: int) -> float:
-    """How many different rows outside the cache a batch is expected to look up, in one table.
+    """Estimate how many different rows outside the cache a batch looks up in one table.
 
     Args:
         rows: of the table.

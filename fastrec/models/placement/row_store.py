@@ -41,7 +41,7 @@ class RowStore:
         self.begin("weight", width)
 
     def begin(self, name: str, width: int | None) -> Tensor:
-        """A column of zeros, in place of an earlier one of that name.
+        """Add a column of zeros, in place of an earlier one of that name.
 
         Args:
             name: of the column.
@@ -58,7 +58,7 @@ class RowStore:
         return self.columns[name]
 
     def read(self, rows: Tensor) -> dict[str, Tensor]:
-        """Some rows of all columns, settled: copies.
+        """Copy some rows of all columns, settled.
 
         Args:
             rows: int64 ``[n]``.
@@ -68,12 +68,12 @@ class RowStore:
         return found
 
     def write(self, rows: Tensor, values: dict[str, Tensor]) -> None:
-        """Put rows back."""
+        """Write rows back."""
         for name, column in self.columns.items():
             column.index_copy_(0, rows, values[name])
 
     def settle(self) -> None:
-        """Settle all rows now."""
+        """Settle all rows."""
         if not self.pending:
             return
         size = max(1, limits.STORE_NUMBERS // self.width)
@@ -98,11 +98,11 @@ class RowStore:
             last.clamp_(min=step)
 
     def blocks(self) -> Iterator[Tensor]:
-        """The weights, some rows at a time: views."""
+        """Yield the weights, some rows at a time, as views."""
         yield from self.columns["weight"].split(max(1, limits.STORE_NUMBERS // self.width))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settled weights alone, in memory."""
+        """Return the settled weights alone, in memory."""
         self.settle()
         weight = self.columns["weight"]
         weight = weight.clone() if self._folder is not None else weight
@@ -115,7 +115,7 @@ class RowStore:
 
 
 class _Folder:
-    """A folder for files of numbers, which is removed when nobody needs it any more."""
+    """A temporary folder for files of numbers."""
 
     def __init__(self, parent: str | Path) -> None:
         if not Path(parent).is_dir():
@@ -127,7 +127,7 @@ class _Folder:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
     def mapped(self, name: str, count: int) -> Tensor:
-        """A file of so many zeros, as a tensor."""
+        """Map a file of so many zeros as a tensor."""
         free = shutil.disk_usage(self.path).free
         if free < 4 * count:
             raise WriteError(

@@ -68,7 +68,7 @@ class Embeddings:
 
 
 def as_embeddings(given: object) -> Embeddings | None:
-    """What ``placement=`` was given as: a name, ``Embeddings`` or a dict of its fields, a plan, or None.
+    """Convert ``placement=``: a name, ``Embeddings`` or a dict of its fields, a plan, or None.
 
     Raises:
         DataError: it is none of these.
@@ -88,12 +88,12 @@ def as_embeddings(given: object) -> Embeddings | None:
 
 
 def bytes_per_row(width: int, *, trained: bool = True) -> int:
-    """Bytes of a row in float32; in training with both running means of AdamW or LAMB and the step it is up to."""
+    """Return the bytes of a row in float32; in training up to both running means of AdamW or LAMB and the step."""
     return 4 * (3 * width + 1) if trained else 4 * width
 
 
 def limited(asked: Embeddings) -> Embeddings:
-    """The settings with a limit, where a CUDA device gives one."""
+    """Return the settings with a limit, if a CUDA device gives one."""
     if asked.device_bytes is not None or not torch.cuda.is_available():
         return asked
     free, _ = torch.cuda.mem_get_info()
@@ -101,7 +101,7 @@ def limited(asked: Embeddings) -> Embeddings:
 
 
 def share_out(given: object, widths: Sequence[int]) -> list[Embeddings | None]:
-    """The settings of several sets of tables of the same rows in one model, which share one limit by their widths."""
+    """Return the settings of several sets of tables of the same rows, which share one limit by their widths."""
     asked = as_embeddings(given)
     if asked is None or asked.device_bytes is None:
         return [asked] * len(widths)
@@ -112,7 +112,7 @@ def share_out(given: object, widths: Sequence[int]) -> list[Embeddings | None]:
 def table_kinds(
     asked: Embeddings, sizes: Mapping[str, tuple[int, int]], *, small: int
 ) -> dict[str, Literal["host", "cached", "sharded"]]:
-    """Which tables do not lie on the device, and where they do.
+    """Return the tables that do not lie on the device, and their places.
 
     Args:
         asked: the settings.
@@ -155,7 +155,7 @@ def table_kinds(
 def device_slots(
     asked: Embeddings, groups: Mapping[str, tuple[str, int, int]], device_rows: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """How many rows of each group of tables have room on the device.
+    """Return how many rows of each group of tables have room on the device.
 
     Args:
         asked: the settings.

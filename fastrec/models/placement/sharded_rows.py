@@ -43,11 +43,11 @@ class ShardedRows:
         self.weight: nn.Parameter | None = None
 
     def attach(self, weight: nn.Parameter) -> None:
-        """Take a parameter ``[this rank's rows, width]``."""
+        """Set the parameter ``[this rank's rows, width]``."""
         self.weight, weight.placed = weight, self
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """The vectors of rows, of all ranks; every rank has to ask as often as the others.
+        """Look up the vectors of rows of all ranks; every rank must call as often as the others.
 
         Args:
             rows: int64 ``[b, k]``.
@@ -59,17 +59,17 @@ class ShardedRows:
         return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
 
     def owner(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Which rank has rows, and as which of its own: int64 ``[n]`` each."""
+        """Return which rank has rows, and their numbers there: int64 ``[n]`` each."""
         place = rows * self.factor % self.rows
         return place % self.ranks, place // self.ranks
 
     def rows_of(self, slots: Tensor) -> Tensor:
-        """Which rows this rank's own are: int64 ``[n]``."""
+        """Return this rank's rows: int64 ``[n]``."""
         inverse = pow(self.factor, -1, self.rows) if self.rows > 1 else 1
         return (slots * self.ranks + self.rank) * inverse % self.rows
 
     def own(self, start: int, values: Tensor) -> None:
-        """Take this rank's of the rows ``start, start + 1, …`` with these values ``[n, width]``."""
+        """Set this rank's part of the rows ``start, start + 1, …`` to these values ``[n, width]``."""
         owner, slots = self.owner(torch.arange(start, start + len(values)))
         mine = owner == self.rank
         with torch.no_grad():
@@ -77,19 +77,19 @@ class ShardedRows:
             self.weight.index_copy_(0, place, values[mine.to(values.device)].to(self.weight))
 
     def take_all(self, values: Tensor) -> None:
-        """Overwrite all rows with this rank's of ``[rows, width]``."""
+        """Overwrite all rows with this rank's part of ``[rows, width]``."""
         for start in range(0, self.rows, limits.SENT_ROWS):
             self.own(start, values[start : start + limits.SENT_ROWS])
 
     def total_norms(self, norms: Tensor) -> Tensor:
-        """Norms over all ranks' rows, from those over each one's own."""
+        """Combine each rank's norms into those over all rows."""
         squares = norms.square()
         if self.ranks > 1:
             dist.all_reduce(squares)
         return squares.sqrt()
 
     def whole(self) -> Tensor:
-        """All rows ``[rows, width]``, put together from all ranks, which all have to ask."""
+        """Gather all rows ``[rows, width]`` from all ranks, which all must call."""
         found = self.weight.new_empty(self.rows, self.width)
         with torch.no_grad():
             for start in range(0, self.rows, limits.SENT_ROWS):

@@ -56,7 +56,7 @@ class Encoder:
 
 
 def as_text(values: np.ndarray) -> np.ndarray:
-    """32-bit values as 8 hex digits each: bytes ``[n]``, sorted as the values are."""
+    """Format 32-bit values as 8 hex digits each: bytes ``[n]``, sorted as the values are."""
     digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     shifts = np.arange(28, -1, -4, dtype=np.uint32)
     nibbles = (values[:, None] >> shifts) & np.uint32(15)

@@ -89,7 +89,7 @@ class LogRows(CachedRows):
         self._fingerprint["settings"]["rows"] = held["rows"]
 
     def _about(self) -> dict[str, Any] | None:
-        """What is said of rows that are there already; None: there are none, or not all of them."""
+        """Describe existing rows; None if they are missing or incomplete."""
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
@@ -116,7 +116,6 @@ class LogRows(CachedRows):
         return about
 
     def _learn(self, path: Path, min_count: int, memory: int) -> tuple[Encoder, int]:
-        """Write parsed rows, and learn from them."""
         form, total = self._form, 0
         tally = Tally(len(form.cats), memory, min_count)
         lows = np.full(len(form.conts), 2**31 - 1, dtype=np.int64)
@@ -130,7 +129,6 @@ class LogRows(CachedRows):
         return Encoder(values, lows if total else np.zeros_like(lows)), total
 
     def _write(self, path: Path, encoder: Encoder) -> tuple[int, list[int]]:  # type: ignore[override]
-        """Write packed rows; how many, and their checksums."""
         sums: list[int] = []
         width, at, total = self._form.words * 4, 0, 0
         with path.open("wb") as file:
@@ -164,14 +162,12 @@ def _digest(encoder: Encoder) -> str:
 
 
 def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
-    """Rows of a file, block by block, in memory of their own."""
     with path.open("rb") as file:
         while len(block := file.read(limits.PACKED_ROWS * words * 4)):
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
 
 
 def _rewrite(path: Path, encoder: Encoder, words: int) -> list[int]:
-    """Make packed rows of the parsed ones in a file, where they lie; their checksums."""
     sums: list[int] = []
     at = 0
     with path.open("r+b", buffering=0) as file:

@@ -36,12 +36,12 @@ class LogForm:
         return len(self.cats) + len(self.conts) + 1
 
     def name_of(self, field: int) -> str:
-        """The name of a field of the file."""
+        """Return the name of a field of the file."""
         return [self.label, *self.conts, *self.cats][field]
 
 
 def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
-    """Lines as rows.
+    """Parse lines into rows.
 
     Args:
         stretch: the lines.
@@ -70,7 +70,6 @@ def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shares(stretch: Stretch) -> tuple[list[int], list[int]]:
-    """Where each thread's lines begin and end, and how many they are."""
     threads = torch.get_num_threads() if stretch.stop > 1 << 20 else 1
     cuts = [0]
     for i in range(1, threads):
@@ -112,7 +111,7 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
 
 
 def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray, lows: np.ndarray) -> int:
-    """The same by numpy: all fields' places first, then one column after the other."""
+    """Parse by numpy: all fields' places first, then one column after the other."""
     n, width, n_cont = len(out), form.words, len(form.conts)
     if not n:
         return -1
@@ -146,7 +145,7 @@ def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray,
 
 
 def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers int64 ``[n]``, 0 where there is none; and which are none that fit."""
+    """Return whole numbers int64 ``[n]``, 0 if missing; and which do not fit."""
     negative = (text[start] == _MINUS) & (end > start)
     first = start + negative
     length = end - first
@@ -161,7 +160,7 @@ def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.nda
 
 
 def _hex(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values uint32 ``[n]``, 0 where there is none; which are missing; and which are no 8 hex digits."""
+    """Return values uint32 ``[n]``, 0 if missing; which are missing; and which are not 8 hex digits."""
     missing = end == start
     digits = text[start[:, None] + np.arange(8)].astype(np.int64)
     number, letter = (digits >= 48) & (digits <= 57), (digits >= 97) & (digits <= 102)

@@ -26,20 +26,20 @@ class Counter(Protocol):
     """Counts of a category's values, of a share of them."""
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        """Count rows from ``start`` on; the first that was not counted as there is no room left."""
+        """Count rows from ``start`` on; return the first row that was not counted for lack of room."""
 
     def grow(self, most: int) -> bool:
-        """Make room, in at most so many bytes; False: they do not suffice."""
+        """Make room within so many bytes; return False if they do not suffice."""
 
     def keep(self, share: tuple[int, int]) -> None:
         """Forget values outside a share."""
 
     def frequent(self, least: int) -> np.ndarray:
-        """The values that came so often, uint32, sorted."""
+        """Return the values with at least so many rows, uint32, sorted."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are taken."""
+        """The bytes of memory used."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Column:
     done: bool = False
 
     def halve(self) -> None:
-        """Go on with a half of the share; the other is counted later."""
+        """Halve the share; the other half is counted later."""
         bits, part = self.share
         self.share = (bits + 1, part << 1)
         self.left.append((bits + 1, (part << 1) | 1))
@@ -85,7 +85,7 @@ class Tally:
                 at = column.counter.add(rows, at, column.share)
 
     def finish(self, blocks: Blocks) -> list[np.ndarray]:
-        """The values of each category that came often enough, uint32, sorted.
+        """Return the frequent values of each category, uint32, sorted.
 
         Args:
             blocks: all rows again, for the shares that did not fit.
@@ -99,7 +99,7 @@ class Tally:
         return [np.sort(np.concatenate(c.kept)) for c in self.columns]
 
     def _settle(self) -> None:
-        """Keep what was counted, and begin the next share of each category that has one."""
+        """Store the counts, and begin the next share of each category that has one."""
         for column in self.columns:
             if column.done:
                 continue
@@ -111,7 +111,7 @@ class Tally:
 
 
 def new_counter(column: int) -> Counter:
-    """A counter of a category, compiled where that can be."""
+    """Make a counter of a category, compiled if possible."""
     return _Hashed(column) if kernels.compiled(1 << 20) else _Sorted(column)
 
 
@@ -189,7 +189,6 @@ class _Sorted:
 
 
 def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
-    """Which values are of a share."""
     bits, part = share
     if not bits:
         return np.ones(len(values), dtype=bool)
@@ -197,7 +196,7 @@ def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
 
 
 def tables_of(values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Tables that find codes, one after the other: value ``i`` of a category has the code ``i + 2``.
+    """Build lookup tables of codes, one after the other: value ``i`` of a category has the code ``i + 2``.
 
     Args:
         values: each category's, uint32, distinct.

@@ -32,7 +32,7 @@ class LogPart:
     stop: int | None = None
 
     def range(self) -> tuple[int, int]:
-        """The first and last byte, as the file has them.
+        """Return the first and last byte, as the file has them.
 
         Raises:
             MissingFileError: there is no such file.
@@ -44,7 +44,7 @@ class LogPart:
         return min(self.start, size), size if self.stop is None else min(self.stop, size)
 
     def digest(self) -> str:
-        """Of where the part lies, when its file was written, and what stands at its ends."""
+        """Hash the part's bounds, the time its file was written, and its first and last bytes."""
         start, stop = self.range()
         found = hashlib.sha256(f"{start} {stop} {os.stat(self.path).st_mtime_ns}".encode())
         with open(self.path, "rb") as file:
@@ -71,12 +71,12 @@ class Stretch:
     first: int
 
     def lines(self) -> int:
-        """How many there are."""
+        """The number of lines."""
         return int(np.count_nonzero(self.text[: self.stop] == _LINE))
 
 
 def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> list[LogPart]:
-    """What a user gives, as parts of files.
+    """Read what a user gives as parts of files.
 
     Raises:
         DataError: nothing was given, or a compressed file.
@@ -94,7 +94,7 @@ def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> li
 
 
 def stretches(parts: Sequence[LogPart], size: int) -> Iterator[Stretch]:
-    """The lines of parts, in order, the next stretch being read while one is used.
+    """Yield the lines of parts in order, reading the next stretch while one is used.
 
     Args:
         parts: of files.
@@ -122,7 +122,6 @@ def _read(parts: Sequence[LogPart], size: int) -> Iterator[Stretch]:
 
 
 def _line_from(file: int, at: int) -> int:
-    """Where the first line that begins at a byte or later begins."""
     if at == 0:
         return 0
     at -= 1  # the byte before may end a line

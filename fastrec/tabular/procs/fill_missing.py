@@ -48,7 +48,7 @@ class FillMissing(ContProc):
         self.was_missing: dict[str, bool] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         self.fills, self.was_missing = dict.fromkeys(names, 0.0), dict.fromkeys(names, False)
 
     @property
@@ -62,7 +62,7 @@ class FillMissing(ContProc):
         return list(self.na_dict) if self.add_col else []
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's fill value."""
+        """Fit a column's fill value."""
         gaps = 0 if bool(values.sum().isfinite()) else int(values.isnan().sum())
         self.was_missing[name] = gaps > 0
         if self.fill_strategy == "median":
@@ -71,7 +71,7 @@ class FillMissing(ContProc):
             self.fills[name] = self._fill_of(name, values[~values.isnan()] if gaps else values)
 
     def learn(self, name: str, summary: Summary) -> Summary:
-        """Learn a column from what is known of it; what is then known of the filled one."""
+        """Fit a column by its summary and return the summary of the filled column."""
         self.was_missing[name] = summary.gaps > 0
         self.fills[name] = summary.median
         summary.moments.add_equal(summary.median, summary.gaps)
@@ -88,32 +88,32 @@ class FillMissing(ContProc):
         return _mode(present.cpu().numpy()) if len(present) else 0.0
 
     def fill_of(self, name: str) -> float:
-        """What fills a column."""
+        """Return a column's fill value."""
         return _learnt(self, self.fills, name)
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The values with every missing one filled; the input itself where none is missing."""
+        """Fill missing values; return the input itself if none is missing."""
         value = _learnt(self, self.fills, name)
         return values if _none_missing(values) else values.nan_to_num(value, torch.inf, -torch.inf)
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Several columns."""
+        """Fill several columns."""
         fills = _float64(_learnt(self, self.fills, n) for n in names).to(values.device)
         return values if _none_missing(values) else torch.where(values.isnan(), fills[:, None], values)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Fill one row of several columns."""
         return torch.where(values.isnan(), _float64(_learnt(self, self.fills, n) for n in names), values)
 
     def to_state(self) -> dict[str, Any]:
-        """What was learnt; of a fill function its name."""
+        """Return the fitted state; of a fill function its name."""
         rule = self.fill_strategy if isinstance(self.fill_strategy, str) else self.fill_strategy.__name__
         options = {"fill_strategy": rule, "add_col": self.add_col, "fill_vals": self.fill_vals}
         return {"kind": self.name, **options, "fills": dict(self.fills), "was_missing": dict(self.was_missing)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> FillMissing:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         known = state["fill_strategy"] in ("median", "constant", "mode")
         proc = cls(state["fill_strategy"] if known else "median", state["add_col"], state["fill_vals"])
         proc.fill_strategy = state["fill_strategy"]
@@ -122,12 +122,11 @@ class FillMissing(ContProc):
 
 
 def _none_missing(values: torch.Tensor) -> bool:
-    """Whether it costs little to tell that nothing is missing; the sum tells at a tenth of the cost."""
+    """Return whether a sum, at a tenth of a scan's cost, tells that nothing is missing."""
     return not values.is_cuda and bool(values.sum().isfinite())
 
 
 def _median(values: np.ndarray, present: int) -> float:
-    """The median of the numbers that are ``present``; the others are NaN."""
     if not present:
         return 0.0
     values = values if present == len(values) else values[~np.isnan(values)]
@@ -138,14 +137,14 @@ def _median(values: np.ndarray, present: int) -> float:
 
 
 def _ranked(values: np.ndarray, lower: int, upper: int) -> tuple[float, float]:
-    """The numbers of two ranks, from 0, of which the second is the first or the one after it."""
+    """Return the numbers of two ranks, from 0, of which the second is the first or its successor."""
     ranked = np.partition(values, upper)
     high = float(ranked[upper])
     return (high if lower == upper else float(ranked[:upper].max())), high
 
 
 def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, float] | None:
-    """``_ranked`` of the middle ranks: a sample says near which numbers they are, and counts say whether it is right.
+    """Find ``_ranked`` of the middle ranks: a sample tells a narrow interval, and counts whether it holds them.
 
     Only what lies between is sorted. Partitioning takes ten times as long where numbers differ, and three hundred
     times where most are equal, as counts are.

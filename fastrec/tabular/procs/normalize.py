@@ -30,11 +30,11 @@ class Normalize(ContProc):
         self.stds: dict[str, float] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         self.means, self.stds = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's mean and standard deviation."""
+        """Fit a column's mean and standard deviation."""
         moments = Moments()
         for part in values.split(max(len(values), 1) if values.is_cuda else limits.FRAME_BLOCK):
             moments.add(part[~part.isnan()] if bool(part.sum().isnan()) else part, extremes=False)
@@ -47,20 +47,20 @@ class Normalize(ContProc):
                     self.means[name], self.stds[name] = low, 1.0
 
     def learn(self, name: str, summary: Summary) -> Summary:
-        """Learn a column from what is known of it; what is then known of the prepared one."""
+        """Fit a column by its summary."""
         self.means[name], self.stds[name] = summary.moments.mean, summary.moments.std + _EPS
         return summary
 
     def scale_of(self, name: str) -> tuple[float, float]:
-        """A column's mean and standard deviation."""
+        """Return a column's mean and standard deviation."""
         return _learnt(self, self.means, name), self.stds[name]
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """``(value - mean) / sd``."""
+        """Return ``(value - mean) / sd``."""
         return (values - _learnt(self, self.means, name)).div_(self.stds[name])
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Several columns, in place."""
+        """Normalize several columns in place."""
         means, stds = (
             _float64(known).to(values.device)[:, None]
             for known in ((_learnt(self, self.means, n) for n in names), (self.stds[n] for n in names))
@@ -68,22 +68,22 @@ class Normalize(ContProc):
         return values.sub_(means).div_(stds)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Normalize one row of several columns."""
         means = _float64(_learnt(self, self.means, n) for n in names)
         return (values - means).div_(_float64(self.stds[n] for n in names))
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """``value * sd + mean``."""
+        """Return ``value * sd + mean``."""
         return values * self.stds[name] + self.means[name]
 
     def to_state(self) -> dict[str, Any]:
-        """Names, and float64 tensors of means and standard deviations."""
+        """Return names, and float64 tensors of means and standard deviations."""
         means, stds = _float64(self.means.values()), _float64(self.stds.values())
         return {"kind": self.name, "names": list(self.means), "means": means, "stds": stds}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Normalize:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls()
         proc.means = dict(zip(state["names"], state["means"].tolist(), strict=True))
         proc.stds = dict(zip(state["names"], state["stds"].tolist(), strict=True))

@@ -29,12 +29,12 @@ class RankGauss(ContProc):
         self.knots: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         nothing = torch.zeros(1, dtype=torch.float64)
         self.knots = dict.fromkeys(names, (nothing, nothing))
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's values and the normal quantiles of their ranks."""
+        """Fit a column's values and the normal quantiles of their ranks."""
         present = values[values.isfinite()].cpu()
         if not len(present):
             return
@@ -55,7 +55,7 @@ class RankGauss(ContProc):
         self.knots[name] = (distinct, scaled)
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The normal quantiles of values, by linear interpolation."""
+        """Interpolate the normal quantiles of values linearly."""
         x, y = (k.to(values.device) for k in self._knots_of(name))
         if len(x) == 1:
             return torch.zeros_like(values)
@@ -66,7 +66,7 @@ class RankGauss(ContProc):
         return torch.where(values.isnan(), 0, y[left] + part * (y[right] - y[left]))
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Transform one row of several columns."""
         made = [_interpolate(*self._knots_of(n), v) for n, v in zip(names, values.tolist(), strict=True)]
         return torch.tensor(made, dtype=torch.float64)
 
@@ -76,19 +76,18 @@ class RankGauss(ContProc):
         return self.knots[name]
 
     def to_state(self) -> dict[str, Any]:
-        """The knots of every column."""
+        """Return the knots of every column."""
         return {"kind": self.name, "knots": {n: {"x": x, "y": y} for n, (x, y) in self.knots.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RankGauss:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls()
         proc.knots = {n: (k["x"], k["y"]) for n, k in state["knots"].items()}
         return proc
 
 
 def _interpolate(x: torch.Tensor, y: torch.Tensor, value: float) -> float:
-    """``RankGauss.apply`` of one value, by the same steps."""
     if len(x) == 1 or value != value:
         return 0.0
     x, y = x.numpy(), y.numpy()

@@ -69,22 +69,22 @@ class CachedRows(Rows):
 
     @classmethod
     def none(cls, recipe: Recipe) -> CachedRows:
-        """No rows at all."""
+        """Return no rows."""
         empty = cls.__new__(cls)
         empty.layout, empty.with_y = recipe.layout(with_y=bool(recipe.labels.names)), bool(recipe.labels.names)
         empty.units, empty.folder, empty._fingerprint = [], Path(), {}
         return empty
 
     def fingerprint(self) -> dict[str, Any]:
-        """That of the rows that were packed."""
+        """Return the fingerprint of the rows that were packed."""
         return self._fingerprint
 
     def pieces(self, window: int) -> list[Unit]:
-        """Pieces small enough that many of them are mixed."""
+        """Cut units into pieces small enough that many of them are mixed."""
         return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
 
     def _held(self, given: dict[str, Any]) -> list[int] | None:
-        """The checksums of rows that are there already, of the right number of bytes; None: there are none."""
+        """Return the checksums of existing rows of the right number of bytes; None if there are none."""
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, sums = (self.folder / _ROWS).stat().st_size, about.pop("sums")
@@ -109,7 +109,7 @@ class CachedRows(Rows):
         return sums
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows as they lie in the file."""
+        """Yield packed rows from the file."""
         path = self.folder / _ROWS
         try:
             file = os.open(path, os.O_RDONLY)
@@ -143,7 +143,6 @@ class CachedRows(Rows):
         return part
 
     def _check(self, path: Path, file: int, i: int) -> None:
-        """Compare the checksum of a chunk."""
         unit, width = self.units[i], self.layout.words * 4
         room = memoryview(bytearray(unit.rows * width))
         _read_into(room, path, file, unit.start * width)
@@ -156,7 +155,7 @@ def _cut(rows: int, size: int) -> list[Unit]:
 
 
 def _add_sums(sums: list[int], at: int, bytes_: memoryview, size: int) -> int:
-    """CRC-32 of every ``size`` bytes, as they come.
+    """Add the CRC-32 of every ``size`` bytes.
 
     Args:
         sums: of those before; it grows.

@@ -78,7 +78,7 @@ class ParquetSource:
     def blocks(
         self, unit: Unit, most: int, columns: Sequence[str] | None = None, *, skip: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, pa.Table]]:
-        """A unit's rows in order.
+        """Yield a unit's rows in order.
 
         Args:
             unit: one of ``units``.
@@ -118,7 +118,7 @@ class ParquetSource:
             ) from error
 
     def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """All rows in order, small row groups several at a time.
+        """Yield all rows in order, reading several small row groups at a time.
 
         Args:
             most: rows of a block, at most.
@@ -170,7 +170,8 @@ class ParquetSource:
             yield pa.Table.from_batches([batch]).select(names)
 
     def footers(self) -> list[tuple[int, str]]:
-        """Bytes of every file, and the digest of its footer: types, row groups, and places and bounds of all columns.
+        """Return the bytes of every file, and the digest of its footer: types, row groups, places and bounds of all
+        columns.
 
         Raises:
             UnreadableFileError: a file is not there any more, or is another one.
@@ -182,7 +183,6 @@ class ParquetSource:
         return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
 
     def _check_unchanged(self, i: int) -> None:
-        """Refuse a file that has been replaced: what was learned and the places of its pages are those of the other."""
         stamp = _stamp(self.files[i])
         if stamp == self.stamps[i]:
             return
@@ -192,14 +192,14 @@ class ParquetSource:
             )
 
     def where(self, row: int) -> tuple[Path, int]:
-        """The file that holds a row of the source, and the row's number in that file."""
+        """Return the file that holds a row of the source, and the row's number in that file."""
         unit = next(u for u in reversed(self.units) if u.start <= row)
         first = next(u.start for u in self.units if u.file == unit.file)
         return self.files[unit.file], row - first
 
 
 def list_files(paths: Paths) -> list[Path]:
-    """The Parquet files that paths name, in the order given; those of a folder or a pattern by name.
+    """List the Parquet files of paths in the order given; those of a folder or a pattern by name.
 
     Raises:
         MissingFileError: nothing is there.
@@ -223,7 +223,6 @@ def list_files(paths: Paths) -> list[Path]:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether a file, or a folder that it is in, is not meant to be read: it is being written, for one."""
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
@@ -239,7 +238,6 @@ def _metadata(file: Path) -> Any:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """A file's bytes, and when they were written."""
     try:
         found = file.stat()
     except OSError as error:
@@ -268,7 +266,7 @@ def _schema(metadata: Any, file: Path) -> pa.Schema:
 
 
 def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
-    """The columns' types, of the first file that has values in them; all files must hold the same kind."""
+    """Return the columns' types, of the first file that has values in them; all files must agree."""
     fields = []
     for name in columns:
         first = None
@@ -290,7 +288,6 @@ def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequen
 
 
 def _family(kind: pa.DataType) -> str:
-    """Types whose values may stand in one column."""
     if pa.types.is_dictionary(kind):
         return _family(kind.value_type)
     if pa.types.is_integer(kind):

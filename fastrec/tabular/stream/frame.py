@@ -119,13 +119,13 @@ class ParquetFrame:
         return frame
 
     def new(self, df: Any) -> TabularFrame:
-        """Other rows (test rows), in memory and prepared as these are."""
+        """Prepare other rows (test rows) in memory."""
         frame = self.frame.new(df)
         frame.process()
         return frame
 
     def new_rows(self, paths: Paths) -> Rows:
-        """Rows of other files (test rows), to be streamed and prepared as these are; they need no targets.
+        """Stream and prepare rows of other files (test rows); they need no targets.
 
         Args:
             paths: as for the training rows.
@@ -149,7 +149,7 @@ class ParquetFrame:
         device: DeviceLike = None,
         **kwargs: Any,
     ) -> TabularDataLoaders:
-        """Loaders of training and validation rows, for any fastai Learner.
+        """Make loaders of training and validation rows, for any fastai Learner.
 
         Args:
             bs, val_bs: rows of a batch; ``val_bs`` None: ``bs``.

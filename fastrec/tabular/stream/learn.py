@@ -72,7 +72,7 @@ def _by_blocks(recipe: Recipe) -> bool:
 
 
 class _Numbers:
-    """A continuous column as ``FillMissing`` and ``Normalize`` want to know it."""
+    """Statistics of a continuous column for ``FillMissing`` and ``Normalize``."""
 
     def __init__(self, recipe: Recipe) -> None:
         fill = recipe.proc(FillMissing)
@@ -122,7 +122,6 @@ def _fit_numbers(recipe: Recipe, conts: dict[str, _Numbers]) -> None:
 
 
 def _fit_columns(recipe: Recipe, rows: FileRows) -> None:
-    """Procs of any kind, from whole columns, one at a time."""
     procs = recipe.cont_procs
     for proc in procs:
         proc.reset(recipe.conts)
@@ -158,7 +157,6 @@ def _fit_classes(recipe: Recipe, counts: dict[str, ValueCounts]) -> None:
 
 
 def _class_names(labels: Labels, rows: FileRows) -> list[str]:
-    """The targets whose classes are to be found."""
     if not labels.names:
         return []
     # The block itself is to learn from rows: one with its classes found, though there were none, would keep these.
@@ -169,7 +167,7 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
 
 
 def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dict[str, Column]:
-    """One row of every target's type, missing where the target ever is."""
+    """Return one row of every target's type, missing if the target ever is."""
     found: dict[str, Column] = {}
     for name in names:
         kind = rows.source.schema.field(name).type

@@ -111,12 +111,11 @@ class StreamLoader(Shared, TfmdDL):
             )
 
     def _window(self) -> int:
-        """Rows that are mixed with one another at a time."""
         ahead = 2 * max(self.buffer_rows // limits.READ_AHEAD, 1)
         return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows - ahead, 1)
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TfmdDL:
-        """A loader with the same settings; of rows in memory (``test_dl``) a ``TabularLoader``."""
+        """Make a loader with the same settings; of rows in memory (``test_dl``) a ``TabularLoader``."""
         if dataset is not None and not isinstance(dataset, StreamedFrame):
             own = {"bs": self.bs, "device": self.device, "shuffle": False, "drop_last": False}
             return TabularLoader(dataset, **{**own, **kwargs})
@@ -135,7 +134,7 @@ class StreamLoader(Shared, TfmdDL):
         )
 
     def get_idxs(self) -> np.ndarray:
-        """The numbers of this rank's rows in the files' order (the order of a shuffled epoch is not known before)."""
+        """Return this rank's rows in the files' order (a shuffled epoch's order is not known in advance)."""
         return np.arange(
             len(self.rows) * self.rank // self.world_size, len(self.rows) * (self.rank + 1) // self.world_size
         )
@@ -149,7 +148,7 @@ class StreamLoader(Shared, TfmdDL):
         self.after_iter()
 
     def create_batches(self, samps: Any = None) -> Iterator[tuple[torch.Tensor, ...]]:
-        """One epoch's batches on the loader's device, ``after_batch`` not applied."""
+        """Yield one epoch's batches on the loader's device, without ``after_batch``."""
         sizes, rows, window = self._sizes().tolist(), self.rows, self._window()
         if not sizes:
             return
@@ -170,7 +169,7 @@ class StreamLoader(Shared, TfmdDL):
                 yield tuple(t.to(self.device) for t in batch) if self.device is not None else batch
 
     def stream_fingerprint(self) -> dict[str, Any]:
-        """What an epoch's batches depend on besides the state of random numbers, as JSON values."""
+        """Return what an epoch's batches depend on besides random numbers, as JSON values."""
         found = self.rows.fingerprint()
         files = found.get("files", [])
         digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
@@ -179,11 +178,11 @@ class StreamLoader(Shared, TfmdDL):
         return {**told, **found.get("settings", {}), **order}
 
     def do_item(self, s: int | None) -> int:
-        """A row's number stands for the row."""
+        """Return the row's number."""
         return 0 if s is None else s
 
     def do_batch(self, b: Any) -> tuple[torch.Tensor, ...]:
-        """A batch without rows: fastai looks at its form."""
+        """Return a batch without rows, whose form fastai reads."""
         return Packed.empty(0, self.rows.layout).views
 
     def create_batch(self, b: Any) -> tuple[torch.Tensor, ...]:

@@ -29,12 +29,12 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.stop - self.skip
 
 
 def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator) -> list[Unit]:
-    """Units in random order, so that any few in a row come from all over the file.
+    """Shuffle units so that any few in a row come from all over the file.
 
     Args:
         units: in file order.
@@ -53,7 +53,7 @@ def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator)
 
 
 def share(units: Sequence[Unit], rank: int, world_size: int) -> list[Piece]:
-    """A rank's rows of an epoch: as many in a row as every other rank has, give or take one."""
+    """Return a rank's rows of an epoch: as many as every other rank has, give or take one."""
     total = sum(u.rows for u in units)
     low, high = total * rank // world_size, total * (rank + 1) // world_size
     found, at = [], 0

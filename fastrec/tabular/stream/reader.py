@@ -49,7 +49,7 @@ class ReadAhead:
         self._thread.join()
 
     def __iter__(self) -> Iterator[Packed]:
-        """Rows that are valid until the next ones are asked for.
+        """Yield rows that are valid until the next ones are requested.
 
         Raises:
             BaseException: what reading them raised, after the rows that were read before.
@@ -86,7 +86,7 @@ class ReadAhead:
 
 
 def take_in_turn(sources: Iterator[Iterator[Chunk]], at_once: int, seed: int | None) -> Iterator[Chunk]:
-    """Chunks of several sources that are open at the same time, the next one's drawn at random.
+    """Yield chunks of several open sources, drawing the next source at random.
 
     Args:
         sources: iterators of chunks, opened in this order.
@@ -135,7 +135,6 @@ class Mixer:
         self.error: BaseException | None = None
 
     def _more(self) -> bool:
-        """Whether there are rows that were read and not used yet."""
         if self._at == len(self._read) and not self._ended:
             try:
                 packed = next(self._filled, None)
@@ -146,7 +145,7 @@ class Mixer:
         return self._at < len(self._read)
 
     def take(self, rows: int) -> torch.Tensor:
-        """The next rows, int32 ``[at most rows, words]``; fewer where there are no more, or ``error`` came up."""
+        """Return the next rows, int32 ``[at most rows, words]``; fewer at the end, or if ``error`` is set."""
         out = torch.empty((rows, self._layout.words), dtype=torch.int32)
         move = self._move if self._rng is not None else self._copy
         done = 0
@@ -197,7 +196,7 @@ class Mixer:
 
 
 def cut_batches(mixer: Mixer, sizes: list[int], layout: Layout, *, chunk_bytes: int = 1 << 22) -> Iterator[Any]:
-    """Batches of these sizes, several taken at once where they are small.
+    """Yield batches of these sizes, taking several small ones at once.
 
     Args:
         mixer: where rows come from.

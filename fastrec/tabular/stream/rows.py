@@ -30,15 +30,15 @@ class Rows:
         return sum(u.rows for u in self.units)
 
     def pieces(self, window: int) -> list[Unit]:
-        """What is read together, in order."""
+        """Return what is read together, in order."""
         return self.units
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows of pieces, in this order but for ``seed``."""
+        """Yield packed rows of pieces, in this order unless ``seed`` shuffles."""
         raise NotImplementedError
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the rows depend on, as JSON values."""
+        """Return what the rows depend on, as JSON values."""
         raise NotImplementedError
 
 
@@ -59,7 +59,7 @@ class FileRows(Rows):
 
     @property
     def layout(self) -> Layout:
-        """How rows are packed."""
+        """The layout of packed rows."""
         return self.recipe.layout(with_y=self.with_y)
 
     def make_features(self, *, fit: bool) -> None:
@@ -76,7 +76,7 @@ class FileRows(Rows):
         self.made = Table.read(made, [n for n in features.outputs if n in there])
 
     def tables(self) -> Iterator[tuple[int, Table]]:
-        """All rows in order, with the columns of ``features``, block by block; and each block's first row."""
+        """Yield all rows in order with the columns of ``features``, block by block; and each block's first row."""
         for start, block in self.source.scan(limits.SCANNED_ROWS):
             yield start, self._table(start, block)
 
@@ -88,7 +88,7 @@ class FileRows(Rows):
         return table.with_columns({n: made[n] for n in made.names})
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows of pieces; of large row groups several are open, and read in turn."""
+        """Yield packed rows of pieces; several large row groups are open and read in turn."""
         large = any(p.unit.rows > limits.DECODED_ROWS for p in pieces)
         sources = (self._unit_chunks(p) for p in pieces)
         return take_in_turn(sources, limits.OPEN_GROUPS if large else 1, seed)
@@ -122,7 +122,7 @@ class FileRows(Rows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """What packed rows depend on, as JSON values: the same wherever the files lie.
+        """Return what packed rows depend on, as JSON values, independent of where the files lie.
 
         Returns:
             ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
