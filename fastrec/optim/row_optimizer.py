@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.kernels import compiled, shared, steps, view
-from fastrec.optim.row_sparse import Places, Rows, RowState, cache_of
+from fastrec.optim.row_sparse import BatchPlaces, RowState, SparseRows, cache_of
 
 __all__ = ["RowOptimizer", "fused_step"]
 
@@ -85,7 +85,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if compiled(grad._values().numel()) and _is_plain(p, grad):
             self._step_rows_compiled(state, grad, group, step, count, rate)
             return
-        rows = Rows.of(grad, self._places)
+        rows = SparseRows.of(grad, self._places)
         weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
         fused_step([weights], [rows.grads], [mean], [square], count, rate, betas, group["eps"])
         state.put(rows.ids, weights, mean, square, momentum=bool(betas[0]))
@@ -104,8 +104,8 @@ class RowOptimizer(torch.optim.Optimizer):
         torch.autograd.graph.increment_version(p)
 
     @cached_property
-    def _places(self) -> Places:
-        return Places()
+    def _places(self) -> BatchPlaces:
+        return BatchPlaces()
 
     @cached_property
     def _rooms(self) -> dict[torch.dtype, Tensor]:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Places", "RowState", "Rows", "cache_of"]
+__all__ = ["BatchPlaces", "RowState", "SparseRows", "cache_of"]
 
 
-class Places:
+class BatchPlaces:
     """Where in a batch each of its ids stands, without sorting: a number for every row of a table, never cleared."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparseRows:
     """The rows of a gradient, each once.
 
     Args:
@@ -55,7 +55,7 @@ class Rows:
     grads: Tensor
 
     @classmethod
-    def of(cls, grad: Tensor, places: Places | None = None) -> Rows:
+    def of(cls, grad: Tensor, places: BatchPlaces | None = None) -> SparseRows:
         """Return the rows of a sparse gradient ``[rows, width]``, adding up gradients of equal rows.
 
         Args:
@@ -65,7 +65,7 @@ class Rows:
         ids, values = grad._indices()[0], grad._values()
         if grad.is_coalesced():
             return cls(ids, values)
-        place = (places or Places()).of(ids, grad.shape[0])
+        place = (places or BatchPlaces()).of(ids, grad.shape[0])
         first = (place == torch.arange(len(ids), device=ids.device)).nonzero().squeeze(1)
         if len(first) == len(ids):
             return cls(ids, values)  # in the batch's order: no sum, no copy

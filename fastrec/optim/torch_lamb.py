@@ -16,7 +16,7 @@ from fastrec._core import limits
 from fastrec._core.kernels import compiled, shared, steps
 from fastrec.errors import DataError
 from fastrec.optim.row_optimizer import RowOptimizer, fused_step
-from fastrec.optim.row_sparse import Rows, RowState
+from fastrec.optim.row_sparse import RowState, SparseRows
 
 __all__ = ["Lamb"]
 
@@ -103,7 +103,7 @@ class Lamb(RowOptimizer):
         if not _layers(p, group):
             super()._step_rows(p, grad, group)
             return
-        rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)
+        rows, state = SparseRows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(0.0)
         placed = getattr(p, "placed", None)  # the parameter's rows are some of the tables' only
         numbers = rows.ids if placed is None else placed.rows_of(rows.ids)

@@ -22,7 +22,7 @@ from fastrec.tabular.training_rows import address_of
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedColumns:
     """Columns on their way into packed rows.
 
     Args:
@@ -62,7 +62,7 @@ class BlockLoops:
     @classmethod
     def of(
         cls,
-        made: Prepared,
+        made: PreparedColumns,
         held: Mapping[int, Column],
         packed: Packed,
         *,
@@ -105,7 +105,7 @@ class BlockLoops:
             self.kept.append(table[0].numpy())
             self._add(field, i, values.numpy(), table=(self.kept[-1].ctypes.data, *table[1:]))
 
-    def _add_number(self, made: Prepared, i: int, column: Column) -> None:
+    def _add_number(self, made: PreparedColumns, i: int, column: Column) -> None:
         name, fill, mean, sd = made.conts[i], np.nan, 0.0, 1.0
         for proc in made.procs:
             if isinstance(proc, FillMissing):

@@ -12,7 +12,7 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
-from fastrec.tabular.column_parts import Columns, Rows, take_values
+from fastrec.tabular.column_parts import FrameColumns, Rows, take_values
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.training_rows import TrainingRows
 
@@ -41,7 +41,7 @@ class Codes:
 
 
 def codes_of(
-    columns: Columns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
+    columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
     """Encode a column.
 

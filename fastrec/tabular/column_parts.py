@@ -19,7 +19,7 @@ _PLAIN = frozenset({"int8", "uint8", "int16", "int32", "int64", "float32", "floa
 Rows = slice | torch.Tensor
 
 
-class Columns:
+class FrameColumns:
     """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
 
     Args:
@@ -49,9 +49,9 @@ class Columns:
         self.device = _device_of(frame, self.names) if device is None else device
 
     @classmethod
-    def of(cls, table: Table | Columns) -> Columns:
+    def of(cls, table: Table | FrameColumns) -> FrameColumns:
         """Wrap a table's columns."""
-        return table if isinstance(table, Columns) else cls(table, table.names, len(table))
+        return table if isinstance(table, FrameColumns) else cls(table, table.names, len(table))
 
     def __len__(self) -> int:
         return self.size if self.order is None else len(self.order)
@@ -117,19 +117,19 @@ class Columns:
             self._ascending[stop] = found
         return self._ascending[stop]
 
-    def take(self, rows: torch.Tensor) -> Columns:
+    def take(self, rows: torch.Tensor) -> FrameColumns:
         """Return the same columns of the rows at ``rows`` (int64 ``[m]``)."""
         order = rows if self.order is None else self.order[rows]
-        return Columns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
+        return FrameColumns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
-    def as_they_stand(self) -> Columns:
+    def as_they_stand(self) -> FrameColumns:
         """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
 
         The rows are others then: only what does not hang on their order may be asked of them.
         """
         if self.device.type != "cpu" or self.places is None or len(self.order) < self.size:
             return self
-        return Columns(self.frame, self.names, self.size, ready=self.ready, device=self.device)
+        return FrameColumns(self.frame, self.names, self.size, ready=self.ready, device=self.device)
 
     def coded(self, names: Sequence[str]) -> Coded:
         """Encode several columns together as a key (see ``Table.coded``)."""

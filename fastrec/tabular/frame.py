@@ -41,7 +41,7 @@ from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import apply_features, fit_features
 from fastrec.tabular.procs.pipeline import ProcPipeline
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import Recipe, check_unique, loaded, read_for, size_of
+from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for, size_of
 from fastrec.tabular.splits import joined_rows, split_rows
 from fastrec.tabular.targets import Labels
 from fastrec.tabular.training_rows import TrainingRows
@@ -108,7 +108,7 @@ class TabularFrame(PandasViews, Tabular):
         extras = ExtraColumns(list(L(list_names)), list(L(vector_names)))
         check_unique([*cats, *conts, *extras.names])
         labels = Labels(ys, y_block, dtype=y_dtype)
-        recipe = Recipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
+        recipe = FrameRecipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
         self._assign(recipe, device=device)
         self._raw = loaded(df)
         if do_setup:
@@ -117,7 +117,7 @@ class TabularFrame(PandasViews, Tabular):
             rows = split_rows(splits, size_of(self._raw))
             self._raw, self._rows, self.split = take_rows(self._raw, torch.cat(rows)), torch.cat(rows), len(rows[0])
 
-    def _assign(self, recipe: Recipe, *, device: DeviceLike) -> None:
+    def _assign(self, recipe: FrameRecipe, *, device: DeviceLike) -> None:
         self._recipe, self.device = recipe, device
         self._raw = self._packed = self._extras = self._rows = self.groups = None
         self._split: int | None = None
@@ -176,7 +176,7 @@ class TabularFrame(PandasViews, Tabular):
             self.groups = _group_ids(table, recipe.group_names)
         self._raw = None
 
-    def _pack(self, recipe: Recipe, table: Table, *, fit_rows: int | None = None) -> None:
+    def _pack(self, recipe: FrameRecipe, table: Table, *, fit_rows: int | None = None) -> None:
         device = resolve_device(self.device) if self.device is not None else None
         what, remedy = f"preparing {len(table):,} rows", "Give fewer rows or columns, or stream them with ParquetFrame"
         with naming_out_of_memory(what, remedy, device=device or table.device):
@@ -252,7 +252,7 @@ class TabularFrame(PandasViews, Tabular):
     def packed(self) -> Packed:
         """The rows as loaders gather them; raw rows are packed unprepared."""
         if self._packed is None:
-            plain = Recipe(
+            plain = FrameRecipe(
                 self._recipe.cat_names, self._recipe.conts, [], Labels(self.y_names), cat_dtype=self._recipe.cat_dtype
             )
             plain.extras = ExtraColumns(list(self.list_names), list(self.vector_names))

@@ -11,11 +11,11 @@ import torch
 from fastrec.table import as_column
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe
 
 
-def pack_row(recipe: Recipe, row: Mapping[str, Any]) -> Packed | None:
-    """Pack a raw row as ``Recipe.pack`` packs a frame of it, without its target.
+def pack_row(recipe: FrameRecipe, row: Mapping[str, Any]) -> Packed | None:
+    """Pack a raw row as ``FrameRecipe.pack`` packs a frame of it, without its target.
 
     Args:
         recipe: what the training rows' frame learnt.

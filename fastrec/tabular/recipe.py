@@ -20,7 +20,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.column_parts import Columns, numbers_of, plain_numbers
+from fastrec.tabular.column_parts import FrameColumns, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ContProc, FrameProc
@@ -33,13 +33,13 @@ from fastrec.tabular.procs.rank_gauss import RankGauss
 from fastrec.tabular.procs.robust_scale import RobustScale
 from fastrec.tabular.targets import Labels, known
 from fastrec.tabular.training_rows import TrainingRows
-from fastrec.tabular.writer import Prepared, Writer
+from fastrec.tabular.writer import PreparedColumns, Writer
 
 _FLAGS = Vocab(pa.array([False, True]))
 
 
 @dataclass
-class Recipe:
+class FrameRecipe:
     """What a frame learnt and what its subsets and test frames share."""
 
     cats: list[str]
@@ -141,9 +141,9 @@ class Recipe:
         n_y = len(self.labels.names) if with_y else None
         return Layout(len(self.cat_names), len(self.conts), n_y, self.cat_dtype, self.labels.dtype)
 
-    def fit(self, table: Table | Columns, rows: int) -> None:
+    def fit(self, table: Table | FrameColumns, rows: int) -> None:
         """Fit the targets on the first ``rows`` rows of a table; ``pack`` fits the procs."""
-        columns = Columns.of(table)
+        columns = FrameColumns.of(table)
         with on_one_thread():
             self.labels.fit({n: columns.raw(n) for n in self.labels.names}, TrainingRows(rows, columns))
         for proc in self.cont_procs:
@@ -154,7 +154,7 @@ class Recipe:
 
     def pack(
         self,
-        table: Table | Columns,
+        table: Table | FrameColumns,
         *,
         device: torch.device | None,
         fit_rows: int | None = None,
@@ -172,10 +172,10 @@ class Recipe:
             keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already
             on_one_thread() if few_rows(len(table)) else nullcontext(),
         ):
-            packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
+            packed = self._pack(FrameColumns.of(table), fit_rows=fit_rows, into=into)
         return packed if device is None or device == packed.device else packed.copy_to(device)
 
-    def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
+    def _pack(self, columns: FrameColumns, *, fit_rows: int | None, into: Packed | None) -> Packed:
         n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()
         targets = [columns.as_they_stand()[name] for name in names] if all(name in columns for name in names) else []
         with_y = into.layout.n_y is not None if into is not None else known(targets)
@@ -204,7 +204,7 @@ class Recipe:
 
     def _write(
         self,
-        columns: Columns,
+        columns: FrameColumns,
         codes: list[Codes],
         ys: list[torch.Tensor],
         read: Mapping[str, Column],
@@ -212,18 +212,18 @@ class Recipe:
     ) -> None:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
-        prepared = Prepared(codes, self.conts, flags, shift, self.cont_procs, ys, read)
+        prepared = PreparedColumns(codes, self.conts, flags, shift, self.cont_procs, ys, read)
         step = limits.FRAME_BLOCK if packed.device.type == "cpu" else limits.DEVICE_BLOCK
         Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
-    def _encode(self, columns: Columns, column: Column) -> torch.Tensor:
+    def _encode(self, columns: FrameColumns, column: Column) -> torch.Tensor:
         """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
         try:
             return self.labels.encode(column)
         except DataError:  # which row is the first at fault hangs on their order
             return self.labels.encode(columns[column.name])
 
-    def _fit_cont(self, columns: Columns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
+    def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
         """Fit a column; return it if there are few rows, so that it is read once."""
         column, procs = columns.raw(name), self.cont_procs
         if not (training.by_loops and _learn(procs, column, training)):
@@ -242,7 +242,7 @@ def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) ->
     median = fill is not None and fill.fill_strategy == "median"
     summary = training.summary(values, median=median) if fill is None or median else None
     for proc in procs if summary is not None else ():
-        summary = proc.learn(column.name, summary)
+        proc.learn(column.name, summary)
     return summary is not None
 
 
@@ -262,14 +262,14 @@ def size_of(df: Any) -> int:
     )
 
 
-def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Columns:
+def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameColumns:
     """Read the columns that a recipe needs; targets and groups may be absent unless ``y_needed``."""
     there = set(column_names(made))
     wanted = [*recipe.cats, *recipe.conts, *(n for n in recipe.labels.names if y_needed or n in there)]
     wanted += [n for n in recipe.group_names if y_needed or n in there]
     names = list(dict.fromkeys(wanted))
     check_names(list(column_names(made)), names)
-    return Columns(made, names, size_of(made), ready=recipe.extras.read(made))
+    return FrameColumns(made, names, size_of(made), ready=recipe.extras.read(made))
 
 
 def check_unique(names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.kernels import compiled, frames
-from fastrec.tabular.column_parts import Columns
+from fastrec.tabular.column_parts import FrameColumns
 from fastrec.tabular.moments import Moments
 
 
@@ -28,17 +28,17 @@ def address_of(values: np.ndarray) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a column's training rows.
+    """Statistics of a column's training rows, of which procs learn: from tensors, compiled loops and streams alike.
 
     Args:
-        moments: of the numbers that are there.
+        moments: of the numbers that are not missing.
         gaps: how many are missing.
-        median: of those that are there.
+        fill: median or mode of the numbers; None if none was computed.
     """
 
     moments: Moments
     gaps: int
-    median: float
+    fill: float | None = None
 
 
 class TrainingRows:
@@ -49,7 +49,7 @@ class TrainingRows:
         columns: the frame's; None: the rows count as they stand, and no loops are used.
     """
 
-    def __init__(self, count: int, columns: Columns | None = None) -> None:
+    def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)
         self.count, self.by_loops = count, False
         if columns is None or columns.device.type != "cpu" or not worth(columns.size * len(columns.names)):
@@ -91,7 +91,7 @@ class TrainingRows:
 
         Args:
             values: ``[n]``, in the frame's order, NaN = missing.
-            median: it is wanted; else it is 0.
+            median: whether to compute it.
 
         Returns:
             The summary; None where it takes another look: no loop takes them, none is there or one has no end, they
@@ -115,10 +115,11 @@ class TrainingRows:
             return None
         moments = Moments()
         moments.merge(count, shift + mean, squares)
+        moments.low, moments.high = -np.inf, np.inf  # not computed: constant columns do not come here
         if moments.std <= limits.NEARLY_CONSTANT * abs(moments.mean):
             return None
-        middle_one = _median(count, first, last, ranks, between) if median else 0.0
-        return None if middle_one is None else Summary(moments, gaps, middle_one)
+        middle_one = _median(count, first, last, ranks, between) if median else None
+        return None if median and middle_one is None else Summary(moments, gaps, middle_one)
 
 
 def _median(count: int, first: float, last: float, ranks: list[int], between: np.ndarray) -> float | None:

@@ -100,10 +100,10 @@ class PandasViews:
     @property
     def iloc(self) -> Any:
         """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
-        return _Rows(self)
+        return _RowView(self)
 
 
-class _Rows:
+class _RowView:
     def __init__(self, frame: Any) -> None:
         self.frame = frame
 

@@ -9,8 +9,8 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.threads import run_parallel
-from fastrec.tabular.block_loops import BlockLoops, Prepared
-from fastrec.tabular.column_parts import Columns, Rows, as_number, numbers_of, plain_numbers
+from fastrec.tabular.block_loops import BlockLoops, PreparedColumns
+from fastrec.tabular.column_parts import FrameColumns, Rows, as_number, numbers_of, plain_numbers
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.training_rows import worth
 
@@ -29,7 +29,7 @@ class Writer:
         few: copies of the columns of so few rows are held together.
     """
 
-    def __init__(self, made: Prepared, columns: Columns, packed: Packed, *, step: int, few: int) -> None:
+    def __init__(self, made: PreparedColumns, columns: FrameColumns, packed: Packed, *, step: int, few: int) -> None:
         self.made, self.columns, self.packed = made, columns, packed
         self.fields = packed.layout.fields
         n, words = len(columns), max(packed.layout.words, 1)

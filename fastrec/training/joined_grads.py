@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fastrec._core.ranks import all_rows, summed, world_size
 from fastrec.errors import RankError
-from fastrec.optim.row_sparse import Places, Rows
+from fastrec.optim.row_sparse import BatchPlaces, SparseRows
 
 __all__ = ["JoinedGrads", "is_sharded"]
 
@@ -40,7 +40,7 @@ class JoinedGrads:
         self.sharded = [p for p in trained if is_sharded(p)]
         self.sent = {"rows": 0, "dense": 0}
         self._kinds: list[int] | None = None
-        self._places = Places()
+        self._places = BatchPlaces()
 
     @torch.no_grad()
     def join(self) -> None:
@@ -84,7 +84,7 @@ class JoinedGrads:
                     "a table's gradient was row-sparse before and is dense now",
                     remedy="Use grads='dense' for this model",
                 )
-            own = Rows.of(p.grad, self._places)
+            own = SparseRows.of(p.grad, self._places)
             parts += [own.ids, own.grads]
         self.sent["rows"] += sum(t.numel() * t.element_size() for t in parts)
         found = all_rows(parts, "adding up the gradients of embedding rows")

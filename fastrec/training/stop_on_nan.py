@@ -159,7 +159,7 @@ class StopOnNaN(Callback):
         return int(given[int(rows[row])]), where
 
 
-class _Found(NamedTuple):
+class _BadEntry(NamedTuple):
     value: float
     column: str | None
     row: int
@@ -184,13 +184,13 @@ def _first(x: Tensor) -> tuple[int, ...] | None:
     return tuple((~x.isfinite()).nonzero()[0].tolist())
 
 
-def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _Found | None:
+def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _BadEntry | None:
     """Return the first entry of some tensors that is not finite; ``names`` are those of their columns."""
     dense = [x for x in tensors if isinstance(x, Tensor) and not isinstance(x, ListBatch)]
     for i, x in enumerate(dense):
         if (at := _first(x)) is not None:
             own = names[i] if i < len(names) else []
-            return _Found(x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0])
+            return _BadEntry(x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0])
     return None
 
 

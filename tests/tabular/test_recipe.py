@@ -30,7 +30,7 @@ from fastrec.tabular import (
     writer,
 )
 from fastrec.tabular.cat_codes import codes_of
-from fastrec.tabular.column_parts import Columns
+from fastrec.tabular.column_parts import FrameColumns
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.splits import joined_rows
 from fastrec.tabular.training_rows import TrainingRows
@@ -175,7 +175,7 @@ def test_a_summary_is_that_of_the_training_rows(dtype, n, kind, split, monkeypat
     if kind == "gaps" and dtype.startswith("float"):
         values[rng.random(n) < 0.3] = np.nan
     order = torch.from_numpy(rng.permutation(n)) if split else None
-    columns = Columns({"x": values}, ["x"], n, order=order)
+    columns = FrameColumns({"x": values}, ["x"], n, order=order)
     training = TrainingRows(n * 4 // 5, columns)
     present = values[: training.count] if order is None else values[order[: training.count].numpy()]
     present = present[~np.isnan(present)].astype(np.float64)
@@ -184,7 +184,7 @@ def test_a_summary_is_that_of_the_training_rows(dtype, n, kind, split, monkeypat
         assert n < 100 or kind == "counts"
         return
     assert found.gaps == training.count - len(present)
-    assert found.median == np.median(present)
+    assert found.fill == np.median(present)
     assert found.moments.count == len(present)
     assert found.moments.mean == pytest.approx(present.mean(), rel=1e-13, abs=1e-12)
     assert found.moments.std == pytest.approx(present.std(), rel=1e-12)
@@ -194,7 +194,7 @@ def test_a_summary_is_that_of_the_training_rows(dtype, n, kind, split, monkeypat
 @pytest.mark.parametrize("values", [[3.0] * 100, [np.nan] * 100, [1.0, np.inf] * 50, [0.0] * 99 + [1e200]])
 def test_numbers_that_take_another_look_have_no_summary(values, monkeypatch):
     use_loops(monkeypatch)
-    columns = Columns({"x": np.array(values)}, ["x"], 100)
+    columns = FrameColumns({"x": np.array(values)}, ["x"], 100)
     assert TrainingRows(100, columns).summary(np.array(values), median=True) is None
 
 
@@ -223,7 +223,7 @@ def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, l
     fit_rows = min(fit_rows, len(values))
     order = random.sample(range(len(values)), len(values)) if mixed else None
     column = as_column(pa.array(values, pa.int64()), name="x")
-    columns = Columns({"x": column}, ["x"], len(values), order=None if order is None else torch.tensor(order))
+    columns = FrameColumns({"x": column}, ["x"], len(values), order=None if order is None else torch.tensor(order))
     categorify = Categorify(min_count=least, max_size=most, unseen=unseen)
     categorify.reset(["x"])
     codes = (
@@ -252,7 +252,7 @@ def test_columns_are_read_when_they_are_asked_for():
             return super().__getitem__(name)
 
     reads: list[str] = []
-    columns = Columns(Frame(a=np.arange(4), b=np.ones(4)), ["a"], 4, ready={"c": as_column(np.zeros(4))})
+    columns = FrameColumns(Frame(a=np.arange(4), b=np.ones(4)), ["a"], 4, ready={"c": as_column(np.zeros(4))})
     assert (len(columns), columns.names, "a" in columns, "b" in columns) == (4, ["a", "c"], True, False)
     reads.clear()
     part = columns.take(torch.tensor([3, 1, 0])).take(torch.tensor([1, 0]))
@@ -281,7 +281,7 @@ def test_columns_are_read_when_they_are_asked_for():
     ],
 )
 def test_what_is_held_without_a_copy(values, shared):
-    columns = Columns({"x": values}, ["x"], len(values))
+    columns = FrameColumns({"x": values}, ["x"], len(values))
     assert columns.shares("x") == shared
     if shared:
         address = columns.raw("x").values.data_ptr()

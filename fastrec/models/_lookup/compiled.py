@@ -33,7 +33,7 @@ class _Group(NamedTuple):
     starts: Tensor
 
 
-class _Plan(NamedTuple):
+class _CompiledPlan(NamedTuple):
     """The layout of a lookup.
 
     Args:
@@ -77,7 +77,7 @@ def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tenso
     return _CompiledJoin.apply(embeds, plan, x_cat, dtype, *weights, *others)
 
 
-def _plan(embeds: EmbeddingTables) -> _Plan:
+def _plan(embeds: EmbeddingTables) -> _CompiledPlan:
     known = embeds.__dict__.get("_compiled_plan")
     if known is None:
         slices = embeds.slices[: embeds.n_columns]
@@ -87,7 +87,7 @@ def _plan(embeds: EmbeddingTables) -> _Plan:
     return known
 
 
-def _make_plan(slices: Sequence[TableSlice]) -> _Plan:
+def _make_plan(slices: Sequence[TableSlice]) -> _CompiledPlan:
     names = list(dict.fromkeys(s.group for s in slices))
     places = np.cumsum([0, *(s.width for s in slices)])
     held = {name: [i for i, s in enumerate(slices) if s.group == name] for name in names}
@@ -101,13 +101,13 @@ def _make_plan(slices: Sequence[TableSlice]) -> _Plan:
         _Group(name, name.endswith("_rows"), torch.tensor(own), torch.tensor([slices[i].start for i in own]))
         for name, own in held.items()
     )
-    return _Plan(groups, np.array([names.index(s.group) for s in slices]), np.array(rows), int(places[-1]))
+    return _CompiledPlan(groups, np.array([names.index(s.group) for s in slices]), np.array(rows), int(places[-1]))
 
 
 class _CompiledJoin(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, embeds: EmbeddingTables, plan: _Plan, x_cat: Tensor, dtype: torch.dtype, *tensors: Tensor
+        ctx: Any, embeds: EmbeddingTables, plan: _CompiledPlan, x_cat: Tensor, dtype: torch.dtype, *tensors: Tensor
     ) -> Tensor:
         weights, others = tensors[: len(plan.groups)], tensors[len(plan.groups) :]
         rows = len(x_cat)
@@ -136,7 +136,7 @@ class _CompiledJoin(torch.autograd.Function):
 
 
 def _table_grads(
-    plan: _Plan, x_cat: Tensor, grad: Tensor, shapes: Sequence[torch.Size], wanted: Sequence[bool]
+    plan: _CompiledPlan, x_cat: Tensor, grad: Tensor, shapes: Sequence[torch.Size], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """Return the gradient of each parameter; row-sparse if its optimizer wants that."""
     room: list[Tensor | None] = [

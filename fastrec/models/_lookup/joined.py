@@ -73,7 +73,7 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     for other in others:
         given.append((other, [_Run(0, at, other.shape[1])]))
         at += other.shape[1]
-    plan = _Plan(len(x_cat), at, [places[g] for g in dense], [runs for _, runs in given], dtype)
+    plan = _JoinPlan(len(x_cat), at, [places[g] for g in dense], [runs for _, runs in given], dtype)
     flat = [ids[g].flatten() for g in dense]
     return _Join.apply(plan, flat, *(embeds.weights[g] for g in dense), *(value for value, _ in given))
 
@@ -113,7 +113,7 @@ def _is_sparse(group: str) -> bool:
     return group.endswith("_rows")
 
 
-class _Plan(NamedTuple):
+class _JoinPlan(NamedTuple):
     """The layout of a lookup."""
 
     rows: int
@@ -125,7 +125,7 @@ class _Plan(NamedTuple):
 
 class _Join(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, ids: list[Tensor], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, plan: _JoinPlan, ids: list[Tensor], *tensors: Tensor) -> Tensor:
         weights, values = tensors[: len(ids)], tensors[len(ids) :]
         out = tensors[0].new_empty(plan.rows, plan.width, dtype=plan.dtype)
         for own, weight, runs in zip(ids, weights, plan.tables, strict=True):

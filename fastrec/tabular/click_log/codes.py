@@ -14,7 +14,7 @@ from fastrec.tabular.click_log.tally import tables_of
 MISSING, OTHER = 0, 1  # codes: of a missing value, and of any that has no code of its own
 
 
-class Encoder:
+class LogEncoder:
     """What makes packed rows of parsed ones.
 
     Args:
@@ -24,7 +24,8 @@ class Encoder:
 
     def __init__(self, values: Sequence[np.ndarray], lows: Sequence[int]) -> None:
         self.values, self.lows = list(values), np.asarray(lows, dtype=np.int64)
-        self._logs = torch.arange((1 << 16), dtype=torch.float64).log1p_().float().numpy()
+        # most numbers of a log are small: their logarithms are looked up
+        self._logs = torch.arange(1 << 16, dtype=torch.float64).log1p_().float().numpy()
         self._tables: tuple[np.ndarray, np.ndarray] | None = None
 
     def encode(self, rows: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.table import load_state, save_state
-from fastrec.tabular.click_log.codes import Encoder
+from fastrec.tabular.click_log.codes import LogEncoder
 from fastrec.tabular.click_log.parse import LogForm, parse
 from fastrec.tabular.click_log.tally import Tally
 from fastrec.tabular.click_log.text import LogPart, stretches
@@ -59,7 +59,7 @@ class LogRows(CachedRows):
         cache: Path,
         name: str,
         *,
-        encoder: Encoder | None = None,
+        encoder: LogEncoder | None = None,
         min_count: int = 1,
         memory: int = 1 << 30,
         advance: Advance | None = None,
@@ -68,7 +68,7 @@ class LogRows(CachedRows):
         self._parts, self._form, self._advance = list(parts), form, advance or (lambda lines: None)
         settings: dict[str, Any] = {
             "columns": [list(form.cats), list(form.conts), form.label],
-            "learnt": _min_count(min_count) if encoder is None else _digest(encoder),
+            "learnt": max(int(min_count), 1) if encoder is None else _digest(encoder),
             "version": 1,
         }
         files = []
@@ -99,7 +99,7 @@ class LogRows(CachedRows):
         whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, limits.CACHED_ROWS))
         return about if whole else None
 
-    def _pack(self, encoder: Encoder | None, min_count: int, memory: int) -> dict[str, Any]:
+    def _pack(self, encoder: LogEncoder | None, min_count: int, memory: int) -> dict[str, Any]:
         check_replaceable(self.folder, _ROWS, _ABOUT)
         remove_leftovers(self.folder.parent)
         with atomic_folder(self.folder) as folder:
@@ -115,7 +115,7 @@ class LogRows(CachedRows):
             (folder / _ABOUT).write_text(json.dumps(about))
         return about
 
-    def _learn(self, path: Path, min_count: int, memory: int) -> tuple[Encoder, int]:
+    def _learn(self, path: Path, min_count: int, memory: int) -> tuple[LogEncoder, int]:
         form, total = self._form, 0
         tally = Tally(len(form.cats), memory, min_count)
         lows = np.full(len(form.conts), 2**31 - 1, dtype=np.int64)
@@ -126,9 +126,9 @@ class LogRows(CachedRows):
                 tally.add(rows)
         values = tally.finish(lambda: _blocks(path, form.words))
         self.passes = tally.passes
-        return Encoder(values, lows if total else np.zeros_like(lows)), total
+        return LogEncoder(values, lows if total else np.zeros_like(lows)), total
 
-    def _write(self, path: Path, encoder: Encoder) -> tuple[int, list[int]]:  # type: ignore[override]
+    def _write(self, path: Path, encoder: LogEncoder) -> tuple[int, list[int]]:  # type: ignore[override]
         sums: list[int] = []
         width, at, total = self._form.words * 4, 0, 0
         with path.open("wb") as file:
@@ -145,16 +145,12 @@ class LogRows(CachedRows):
             self._advance(len(rows))
             yield rows, lows
 
-    def _read_learnt(self) -> Encoder:
+    def _read_learnt(self) -> LogEncoder:
         state = load_state(self.folder / _LEARNT)
-        return Encoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
+        return LogEncoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
 
 
-def _min_count(count: int) -> int:
-    return max(int(count), 1)
-
-
-def _digest(encoder: Encoder) -> str:
+def _digest(encoder: LogEncoder) -> str:
     found = hashlib.sha256(encoder.lows.tobytes())
     for values in encoder.values:
         found.update(len(values).to_bytes(8, "little") + values.tobytes())
@@ -167,7 +163,7 @@ def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
 
 
-def _rewrite(path: Path, encoder: Encoder, words: int) -> list[int]:
+def _rewrite(path: Path, encoder: LogEncoder, words: int) -> list[int]:
     sums: list[int] = []
     at = 0
     with path.open("r+b", buffering=0) as file:

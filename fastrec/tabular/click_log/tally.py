@@ -22,7 +22,7 @@ Blocks = Callable[[], Iterator[np.ndarray]]
 """All rows again, block by block: int32 ``[n, words]``."""
 
 
-class Counter(Protocol):
+class ValueCounter(Protocol):
     """Counts of a category's values, of a share of them."""
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
@@ -45,7 +45,7 @@ class Counter(Protocol):
 @dataclass
 class _Column:
     number: int
-    counter: Counter
+    counter: ValueCounter
     share: tuple[int, int] = (0, 0)  # how many leading bits, and what they are
     left: list[tuple[int, int]] = field(default_factory=list)
     kept: list[np.ndarray] = field(default_factory=list)
@@ -110,12 +110,12 @@ class Tally:
                 column.share = column.left.pop()
 
 
-def new_counter(column: int) -> Counter:
+def new_counter(column: int) -> ValueCounter:
     """Make a counter of a category, compiled if possible."""
-    return _Hashed(column) if kernels.compiled(1 << 20) else _Sorted(column)
+    return _HashedCounts(column) if kernels.compiled(1 << 20) else _SortedCounts(column)
 
 
-class _Hashed:
+class _HashedCounts:
     """A table with open addressing, see ``log_loops``."""
 
     def __init__(self, column: int) -> None:
@@ -152,7 +152,7 @@ class _Hashed:
         return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))
 
 
-class _Sorted:
+class _SortedCounts:
     """Sorted values and their counts; new rows are merged in."""
 
     def __init__(self, column: int) -> None:

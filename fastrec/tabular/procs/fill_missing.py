@@ -10,6 +10,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
+from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, generator_of_that_name
 from fastrec.tabular.training_rows import Summary
 
@@ -64,28 +65,28 @@ class FillMissing(ContProc):
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Fit a column's fill value."""
         gaps = 0 if bool(values.sum().isfinite()) else int(values.isnan().sum())
-        self.was_missing[name] = gaps > 0
+        fill = None
         if self.fill_strategy == "median":
-            self.fills[name] = _median(values.cpu().numpy(), len(values) - gaps)
-        else:
-            self.fills[name] = self._fill_of(name, values[~values.isnan()] if gaps else values)
-
-    def learn(self, name: str, summary: Summary) -> Summary:
-        """Fit a column by its summary and return the summary of the filled column."""
-        self.was_missing[name] = summary.gaps > 0
-        self.fills[name] = summary.median
-        summary.moments.add_equal(summary.median, summary.gaps)
-        return summary
-
-    def _fill_of(self, name: str, present: torch.Tensor) -> float:
-        constant = float(self.fill_vals.get(name, 0))
-        if self.fill_strategy == "constant":
-            return constant
-        if callable(self.fill_strategy):
+            fill = _median(values.cpu().numpy(), len(values) - gaps)
+        elif self.fill_strategy == "mode" and gaps < len(values):
+            fill = _mode((values[~values.isnan()] if gaps else values).cpu().numpy())
+        elif callable(self.fill_strategy):
             import pandas as pd
 
-            return float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), constant))
-        return _mode(present.cpu().numpy()) if len(present) else 0.0
+            present = values[~values.isnan()] if gaps else values
+            fill = float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), self._constant(name)))
+        self.learn(name, Summary(Moments(), gaps, fill))
+
+    def learn(self, name: str, summary: Summary) -> None:
+        """Fit a column by its summary, which is then that of the filled column."""
+        fill = summary.fill
+        if fill is None:
+            fill = 0.0 if self.fill_strategy == "mode" else self._constant(name)
+        self.was_missing[name], self.fills[name] = summary.gaps > 0, fill
+        summary.moments.add_equal(fill, summary.gaps)
+
+    def _constant(self, name: str) -> float:
+        return float(self.fill_vals.get(name, 0))
 
     def fill_of(self, name: str) -> float:
         """Return a column's fill value."""

@@ -15,9 +15,6 @@ from fastrec.tabular.training_rows import Summary
 __all__ = ["Normalize"]
 
 
-_EPS = 1e-7  # fastai adds it to every standard deviation
-
-
 class Normalize(ContProc):
     """Continuous columns to mean 0 and standard deviation 1 over the training rows (missing values left out)."""
 
@@ -38,18 +35,18 @@ class Normalize(ContProc):
         moments = Moments()
         for part in values.split(max(len(values), 1) if values.is_cuda else limits.FRAME_BLOCK):
             moments.add(part[~part.isnan()] if bool(part.sum().isnan()) else part, extremes=False)
-        if moments.count:
-            self.means[name], self.stds[name] = moments.mean, moments.std + _EPS
-            # Rounding may leave a constant column a little spread.
-            if moments.std <= limits.ROUNDING_SPREAD * abs(moments.mean):
-                low, high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
-                if low == high:
-                    self.means[name], self.stds[name] = low, 1.0
+        # Rounding may leave a constant column a little spread: then its range decides.
+        if moments.count and moments.std <= limits.ROUNDING_SPREAD * abs(moments.mean):
+            moments.low, moments.high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
+        self.learn(name, Summary(moments, 0))
 
-    def learn(self, name: str, summary: Summary) -> Summary:
+    def learn(self, name: str, summary: Summary) -> None:
         """Fit a column by its summary."""
-        self.means[name], self.stds[name] = summary.moments.mean, summary.moments.std + _EPS
-        return summary
+        moments = summary.moments
+        if moments.count:
+            constant = moments.low == moments.high
+            self.means[name] = moments.low if constant else moments.mean
+            self.stds[name] = 1.0 if constant else moments.std + 1e-7  # as fastai adds it
 
     def scale_of(self, name: str) -> tuple[float, float]:
         """Return a column's mean and standard deviation."""

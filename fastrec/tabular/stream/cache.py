@@ -24,16 +24,16 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.errors import DataError, DataWarning, UnreadableFileError
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe
 from fastrec.tabular.stream.files import Unit
 from fastrec.tabular.stream.order import Piece
 from fastrec.tabular.stream.reader import Chunk
-from fastrec.tabular.stream.rows import FileRows, Rows
+from fastrec.tabular.stream.rows import FileRows, StreamRows
 
 _ROWS, _ABOUT = "rows.bin", "about.json"
 
 
-class CachedRows(Rows):
+class CachedRows(StreamRows):
     """Packed rows in a folder, written from other rows where they are not there yet.
 
     Args:
@@ -68,7 +68,7 @@ class CachedRows(Rows):
         self._checked = np.zeros(len(sums), dtype=bool)
 
     @classmethod
-    def none(cls, recipe: Recipe) -> CachedRows:
+    def none(cls, recipe: FrameRecipe) -> CachedRows:
         """Return no rows."""
         empty = cls.__new__(cls)
         empty.layout, empty.with_y = recipe.layout(with_y=bool(recipe.labels.names)), bool(recipe.labels.names)
@@ -194,7 +194,7 @@ def _gone(path: Path, problem: str = "the cache is not whole any more") -> Unrea
 def _warn_of_others(cache: Path, name: str, mine: Path) -> None:
     count, size = 0, 0
     with suppress(OSError):  # somebody removes them just now
-        for other in (cache / name, *cache.glob(f"{name}-*")):  # earlier versions wrote to the name itself
+        for other in cache.glob(f"{name}-*"):
             if other != mine and (other / _ABOUT).exists():
                 count, size = count + 1, size + sum(f.stat().st_size for f in other.iterdir())
     if count:

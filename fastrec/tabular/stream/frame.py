@@ -31,12 +31,12 @@ from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import Recipe, check_unique
+from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.cache import CachedRows
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.learn import learn
 from fastrec.tabular.stream.loader import StreamedFrame, StreamLoader
-from fastrec.tabular.stream.rows import FileRows, Rows
+from fastrec.tabular.stream.rows import FileRows, StreamRows
 from fastrec.tabular.targets import Labels
 
 __all__ = ["ParquetFrame"]
@@ -80,11 +80,13 @@ class ParquetFrame:
     ) -> None:
         cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
         check_unique([*cats, *conts])
-        self.recipe = Recipe(cats, conts, as_procs(procs), Labels(ys, y_block, dtype=y_dtype), features, [], cat_dtype)
+        self.recipe = FrameRecipe(
+            cats, conts, as_procs(procs), Labels(ys, y_block, dtype=y_dtype), features, [], cat_dtype
+        )
         self.device = device
-        self.train: Rows = self._rows(paths)
+        self.train: StreamRows = self._rows(paths)
         learn(self.recipe, self.train)
-        self.valid: Rows | TabularFrame | None = None
+        self.valid: StreamRows | TabularFrame | None = None
         if isinstance(valid, str | Path) or (isinstance(valid, list | tuple) and valid):
             self.valid = self._rows(valid)
             self.valid.make_features(fit=False)
@@ -124,7 +126,7 @@ class ParquetFrame:
         frame.process()
         return frame
 
-    def new_rows(self, paths: Paths) -> Rows:
+    def new_rows(self, paths: Paths) -> StreamRows:
         """Stream and prepare rows of other files (test rows); they need no targets.
 
         Args:

@@ -24,7 +24,7 @@ from fastrec.tabular.packed import Packed
 from fastrec.tabular.shares import Shared, batch_sizes
 from fastrec.tabular.stream.order import share, shuffled_units
 from fastrec.tabular.stream.reader import Mixer, ReadAhead, cut_batches
-from fastrec.tabular.stream.rows import Rows
+from fastrec.tabular.stream.rows import StreamRows
 
 __all__ = ["StreamLoader"]
 
@@ -60,7 +60,7 @@ class StreamLoader(Shared, TfmdDL):
     def __init__(
         self,
         frame: Any,
-        rows: Rows | None = None,
+        rows: StreamRows | None = None,
         bs: int = 64,
         shuffle: bool = False,
         drop_last: bool = False,

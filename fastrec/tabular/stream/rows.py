@@ -12,13 +12,13 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Table, column_names
 from fastrec.tabular.packed import Layout, Packed
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe
 from fastrec.tabular.stream.files import ParquetSource, Paths, Unit
 from fastrec.tabular.stream.order import Piece
 from fastrec.tabular.stream.reader import Chunk, take_in_turn
 
 
-class Rows:
+class StreamRows:
     """Rows to stream: ``units`` of them, and how they are packed."""
 
     units: list[Unit]
@@ -42,7 +42,7 @@ class Rows:
         raise NotImplementedError
 
 
-class FileRows(Rows):
+class FileRows(StreamRows):
     """Rows of Parquet files.
 
     Args:
@@ -52,7 +52,7 @@ class FileRows(Rows):
         with_y: with their targets.
     """
 
-    def __init__(self, source: ParquetSource, paths: Paths, recipe: Recipe, *, with_y: bool = True) -> None:
+    def __init__(self, source: ParquetSource, paths: Paths, recipe: FrameRecipe, *, with_y: bool = True) -> None:
         self.source, self.paths, self.recipe, self.units = source, paths, recipe, source.units
         self.with_y = with_y and bool(recipe.labels.names)
         self.made: Table | None = None
