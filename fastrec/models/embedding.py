@@ -95,7 +95,8 @@ class EmbeddingTables(nn.Module):
             rows = self.placed[group].slots if group in self.placed else own[-1].stop
             self.weights[group] = nn.Parameter(torch.zeros(rows, own[0].width))
             columns = [i for i, s in enumerate(columns_of) if s.group == group]
-            self._adjacent[group] = (columns[0], columns[-1] + 1) if _are_adjacent(columns) else None
+            adjacent = columns and columns == list(range(columns[0], columns[-1] + 1))
+            self._adjacent[group] = (columns[0], columns[-1] + 1) if adjacent else None  # a slice, without a copy
             columns = torch.tensor(columns, dtype=torch.int64)
             self.register_buffer(f"_columns_{group}", columns, persistent=False)
         bounds = torch.tensor([[s.start, s.stop - s.start] for s in columns_of], dtype=torch.int64).view(-1, 2)
@@ -406,7 +407,6 @@ class EmbeddingTables(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.setdefault("placed", {})  # saved before there was any
         self._tag()  # copying a parameter drops what was set on it
 
     def _apply(self, fn: Any, recurse: bool = True) -> EmbeddingTables:
@@ -418,10 +418,6 @@ class EmbeddingTables(nn.Module):
 def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
     """Concatenate pieces ``[b, ·]``; a single one is not copied."""
     return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
-
-
-def _are_adjacent(columns: Sequence[int]) -> bool:
-    return bool(columns) and list(columns) == list(range(columns[0], columns[-1] + 1))
 
 
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:

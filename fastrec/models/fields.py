@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
-from fastrec._core import limits
 from fastrec.models.embedding import EmbeddingTables
+from fastrec.models.embedding_layout import padded
 from fastrec.models.field_net import InputOptions
 from fastrec.models.mlp import Activation, mlp_blocks
 
 
 def table_width(width: int, inputs: InputOptions) -> int:
     """Return a table's stored width: with ``pad`` (the default) rounded up to a multiple of 4."""
-    return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN if inputs.get("pad", True) else width
+    return padded(width) if inputs.get("pad", True) else width
 
 
 def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, int]]:

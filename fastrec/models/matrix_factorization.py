@@ -74,7 +74,7 @@ class MatrixFactorization(FieldNet):
         if "mean" in given:
             return {}
         y = training_rows(dls)[2]
-        if y is None or not _holds_numbers(dls):
+        if y is None or getattr(dls, "vocab", None) is not None:  # codes of classes have no mean
             return {}
         mean, y_range = float(y.double().mean()), given.get("y_range")
         return {"mean": mean} if y_range is None or y_range[0] < mean < y_range[1] else {}
@@ -117,10 +117,6 @@ class MatrixFactorization(FieldNet):
         vectors = self.embeds.table(name)
         bias = vectors.new_zeros(len(vectors), 1) if self.biases is None else self.biases.table(name)
         return vectors, bias
-
-
-def _holds_numbers(dls: Any) -> bool:
-    return getattr(dls, "vocab", None) is None
 
 
 def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:

@@ -8,14 +8,13 @@ from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
-from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.fields import of_width
+from fastrec.models.fields import of_width, squash
 from fastrec.models.mlp import dropouts
 from fastrec.models.one_hot import OneHotTables
 from fastrec.models.training_rows import training_rows
@@ -108,7 +107,7 @@ class RealMLP(FieldNet):
             blocks += [NTKLinear(sizes[i], sizes[i + 1]), ParametricAct(sizes[i + 1], act)]
             blocks += [nn.Dropout(p)] if p else []
         self.layers = nn.Sequential(*blocks, NTKLinear(sizes[-1], out_sz))
-        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+        self.squeeze = squash(y_range)
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
         self._begun = False
 
@@ -145,7 +144,7 @@ class RealMLP(FieldNet):
         Raises:
             DataError: an id is out of range.
         """
-        pieces = self._one_hot_pieces(x_cat)
+        pieces = [] if self.one_hot is None else [self.one_hot(x_cat, self.n_columns)]
         if self.embeds is not None:
             own = x_cat[:, self._embedded] if self.one_hot is not None and self._embedded else x_cat
             pieces += self.embed_pieces(own, extras)
@@ -167,11 +166,6 @@ class RealMLP(FieldNet):
         """Return the embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)
         return pieces if self.numbers is None else [self.numbers(pieces[0]), *pieces[1:]]
-
-    def _one_hot_pieces(self, x_cat: Tensor | None) -> list[Tensor]:
-        if self.one_hot is None:
-            return []
-        return [self.one_hot(x_cat, self.n_columns)]
 
     def _begin(self, x: Tensor) -> None:
         """Initialize the weights by the first training rows, layer by layer; loaded weights stay."""

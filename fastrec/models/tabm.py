@@ -7,7 +7,6 @@ from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
-from fastai.layers import SigmoidRange
 from fastai.losses import (
     BaseLoss,
     BCEWithLogitsLossFlat,
@@ -22,6 +21,7 @@ from fastrec.errors import DataError
 from fastrec.losses import BCE
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
+from fastrec.models.fields import squash
 from fastrec.models.mlp import Activation, activation, dropouts
 from fastrec.models.piecewise import PiecewiseLinear, bins_of
 
@@ -104,7 +104,7 @@ class TabM(FieldNet):
             blocks += [linear, activation(act_cls), *([nn.Dropout(p)] if p else [])]
         self.layers = nn.Sequential(*blocks)
         self.heads = MemberHeads(sizes[-1], out_sz, k)
-        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+        self.squeeze = squash(y_range)
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:

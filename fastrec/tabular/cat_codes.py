@@ -59,7 +59,10 @@ def codes_of(
     """
     column = columns.raw(name)
     if categorify is None:
-        return Codes(_plain_codes(column))
+        if column.kind == "category":
+            raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
+        codes = column.integer()
+        return Codes(codes if column.missing is None else torch.where(column.missing, 0, codes))
     if training is not None:
         options = categorify.options_of(name)
         vocab = _fit_whole(column, training, options)
@@ -164,10 +167,3 @@ def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: to
         rows = slice(start, min(start + step, n))
         kept[rows] = codes(rows)
     return Codes(kept)
-
-
-def _plain_codes(column: Column) -> torch.Tensor:
-    if column.kind == "category":
-        raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
-    codes = column.integer()
-    return codes if column.missing is None else torch.where(column.missing, 0, codes)

@@ -213,9 +213,6 @@ def _short(value: Any) -> Any:
     return f"[{', '.join(words)}{f', … ({len(value)})' if len(value) > limits.SHOWN_ENTRIES else ''}]"
 
 
-# Columns into tensors. -----------------------------------------------------------------------------------------------
-
-
 def _first(rows: Tensor) -> int | None:
     found = rows.nonzero()
     return int(found[0]) if len(found) else None
@@ -323,16 +320,13 @@ def _vectors(column: Column, width: int) -> Tensor:
         made = column.values.to(torch.float32)
     else:
         made = torch.zeros((len(column), width), device=missing.device)
-        made[~missing] = _flat_numbers(packed(column)).reshape(-1, width)
+        flat = packed(column)
+        try:
+            made[~missing] = flat.elements.number(torch.float32).reshape(-1, width)
+        except DataError as error:
+            raise _of_row(error, flat.values, error.row, "vectors") from error
     made = made.nan_to_num(0.0, torch.inf, -torch.inf)
     return made.masked_fill_(missing[:, None], 0.0)
-
-
-def _flat_numbers(column: Column) -> Tensor:
-    try:
-        return column.elements.number(torch.float32)
-    except DataError as error:
-        raise _of_row(error, column.values, error.row, "vectors") from error
 
 
 def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:

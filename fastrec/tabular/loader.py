@@ -112,7 +112,9 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         """Make a loader with the same settings except those given (fastai's ``DataLoader.new``)."""
         same = dataset is None or dataset is self.dataset
         own = {"seed": self.seed, "place": self.place, "rank": 0, "world_size": 1}
-        if same or _same_memory(dataset, self.dataset):
+        packed = [getattr(d, "_packed", None) for d in (dataset, self.dataset)]
+        pointers = {0 if p is None else p.buffer.untyped_storage().data_ptr() for p in packed}
+        if same or (len(pointers) == 1 and 0 not in pointers):  # a part of the same frame
             own |= {"rank": self.rank, "world_size": self.world_size}
         if same:
             own |= {"wgts": self.wgts, "groups": self._asked_groups}
@@ -336,14 +338,6 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
             host = HostGather(packed, self.device, max(map(len, pieces), default=0))
             return one_ahead(host.begin, host.end, pieces)
         return (packed.buffer.index_select(0, index).to(self.device) for index in pieces)
-
-
-def _same_memory(one: Any, other: Any) -> bool:
-    parts = [getattr(d, "_packed", None) for d in (one, other)]
-    if any(p is None for p in parts):
-        return False
-    first, second = (p.buffer.untyped_storage().data_ptr() for p in parts)
-    return first == second != 0
 
 
 def _with_reader(after_batch: Any, dataset: Any) -> Any:

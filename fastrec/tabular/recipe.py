@@ -50,9 +50,7 @@ class FrameRecipe:
     group_names: list[str] = field(default_factory=list)
     cat_dtype: torch.dtype = torch.int32
     extras: ExtraColumns = field(default_factory=ExtraColumns)
-    gaps: list[str] | None = (
-        None  # numbers that were missing in training rows, where nothing fills them; None: not known
-    )
+    gaps: list[str] | None = None  # numbers missing in training rows that no proc fills; None: not known
 
     def __post_init__(self) -> None:
         self.features = features_of(self.procs, self.features)
@@ -253,13 +251,9 @@ def loaded(df: Any) -> Any:
 
 def size_of(df: Any) -> int:
     """Count the rows of a frame of any supported library."""
-    return (
-        len(next(iter(df.values()), ()))
-        if isinstance(df, Mapping)
-        else df.num_rows
-        if isinstance(df, pa.Table | pa.RecordBatch)
-        else len(df)
-    )
+    if isinstance(df, Mapping):
+        return len(next(iter(df.values()), ()))
+    return df.num_rows if isinstance(df, pa.Table | pa.RecordBatch) else len(df)
 
 
 def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameColumns:

@@ -26,8 +26,7 @@ class PandasViews:
     def items(self) -> Any:
         """The named columns as a pandas frame."""
         if self._raw is not None:
-            frame = self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
-            return frame
+            return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
         import pandas as pd
 
         parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])

@@ -36,7 +36,8 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
     unknown = [] if own is None else [n for n in given if n not in own and not (built and n in known)]
     if not unknown:
         return
-    name = _name_of(type(model) if built else model)
+    made = type(model) if built else _made_by(model)
+    name = getattr(made, "__name__", type(made).__name__)
     near = [] if unknown[0] in known else get_close_matches(unknown[0], sorted(own | known), 1)
     raise DataError(
         f"{name} takes no {', '.join(map(repr, unknown))}"
@@ -114,11 +115,6 @@ def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[
 
 def _made_by(model: Callable[..., nn.Module]) -> Any:
     return getattr(model, "func", model)
-
-
-def _name_of(model: Callable[..., nn.Module]) -> str:
-    made = _made_by(model)
-    return getattr(made, "__name__", type(made).__name__)
 
 
 def _takes_inputs(model: Callable[..., nn.Module]) -> bool:

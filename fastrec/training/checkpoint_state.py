@@ -58,13 +58,12 @@ def plain(value: Any, path: str = "state") -> Any:
 def random_state() -> dict[str, Any]:
     """Return the states of torch's (and CUDA's), numpy's and Python's random generators."""
     name, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - fastai draws from it
-    found = {
+    return {
         "torch": torch.get_rng_state(),
         "python": _python_state(random.getstate()),
         "numpy": {"name": name, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": [place, has_gauss, gauss]},
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else [],
     }
-    return found
 
 
 def set_random_state(state: dict[str, Any]) -> None:
@@ -125,7 +124,10 @@ def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
         return
     opt.state_dict()  # undecayed parameters part from the others now, as they had when the state was saved
     inner = opt.opt
-    groups = [_with_tuples(g, own) for g, own in zip(state["param_groups"], inner.param_groups, strict=True)]
+    groups = [  # JSON made lists of tuples
+        {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in g.items()}
+        for g, own in zip(state["param_groups"], inner.param_groups, strict=True)
+    ]
     kept = {int(number): dict(own) for number, own in state["state"].items()}
     opt.load_state_dict({"state": kept, "param_groups": groups})
     params = [p for group in inner.param_groups for p in group["params"]]
@@ -134,10 +136,6 @@ def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
         for name, value in own.items():
             if isinstance(value, Tensor) and found[name].dtype != value.dtype:
                 found[name] = value.to(found[name].device)
-
-
-def _with_tuples(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in group.items()}
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -77,7 +77,8 @@ class DataParallel(Callback):
         state = [*parameters.values(), *(b for n, b in learn.model.named_buffers() if n in kept)]
         broadcast(state, "sending rank 0's weights")
         self._accumulates = [cb for cb in learn.cbs if isinstance(cb, GradientAccumulation)]
-        self._grads = JoinedGrads([*learn.model.parameters(), *_parameters_of(learn.loss_func)])
+        own = learn.loss_func.parameters() if isinstance(learn.loss_func, nn.Module) else []  # a loss may train too
+        self._grads = JoinedGrads([*learn.model.parameters(), *own])
         if self.sync_bn:
             self._norms = synced_norms(learn.model)
             self._norms.__enter__()
@@ -171,7 +172,3 @@ def _denominator(loss_func: Any, yb: Any) -> Tensor:
     if hasattr(inner, "denominator"):
         return inner.denominator(*(y.as_subclass(Tensor) for y in yb)).detach()
     return torch.tensor(float(find_bs(yb)))
-
-
-def _parameters_of(loss_func: Any) -> list[nn.Parameter]:
-    return list(loss_func.parameters()) if isinstance(loss_func, nn.Module) else []

@@ -229,7 +229,12 @@ def rec_learner(
             already built; or the model takes no lists and vectors, and the frame has some.
         MissingColumnError: ``emb_szs`` names a column that is not categorical.
     """
-    _check_has_batches(dls)
+    if not len(dls.train):
+        raise DataError(
+            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
+            f"drop_last={dls.train.drop_last}",
+            remedy="Use a batch size of at most the number of rows, or drop_last=False",
+        )
     config = {**(config or {}), **{k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}}
     own = {k: options.pop(k) for k in list(options) if k in LEARNER_OPTIONS}
     training = {k: options.pop(k) for k in list(options) if k in TRAINING_OPTIONS}
@@ -253,15 +258,6 @@ def rec_learner(
 NAMED_OPTIONS = frozenset(
     p.name for p in inspect.signature(rec_learner).parameters.values() if p.kind is p.KEYWORD_ONLY
 )
-
-
-def _check_has_batches(dls: Any) -> None:
-    if not len(dls.train):
-        raise DataError(
-            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
-            f"drop_last={dls.train.drop_last}",
-            remedy="Use a batch size of at most the number of rows, or drop_last=False",
-        )
 
 
 def _callbacks(dls: Any, net: nn.Module, cbs: Any, training: dict[str, Any]) -> list[Any]:

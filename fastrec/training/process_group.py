@@ -52,7 +52,12 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
     if join_ranks(place, timeout=timeout) == 1 or any(isinstance(cb, DataParallel) for cb in learn.cbs):
         yield learn
         return
-    _check_own_gpu(torch.device(place))
+    place = torch.device(place)
+    if place.type == "cuda" and place.index not in (None, torch.cuda.current_device()):
+        raise DeviceError(
+            f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}",
+            remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
+        )
     cb, logger = DataParallel(sync_bn=sync_bn), learn.logger
     hidden = [] if is_first() else [c for c in learn.cbs if isinstance(c, ProgressCallback)]
     learn.remove_cbs(hidden)
@@ -64,14 +69,6 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
         learn.remove_cb(cb)
         learn.add_cbs(hidden)
         learn.logger = logger
-
-
-def _check_own_gpu(place: torch.device) -> None:
-    if place.type == "cuda" and place.index not in (None, torch.cuda.current_device()):
-        raise DeviceError(
-            f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}",
-            remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
-        )
 
 
 def join_ranks(place: DeviceLike = "auto", *, timeout: float = 60.0) -> int:
@@ -109,10 +106,5 @@ def join_ranks(place: DeviceLike = "auto", *, timeout: float = 60.0) -> int:
         torch.cuda.set_device(own)
     with naming_lost_ranks("joining the others"):
         group.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout))
-    atexit.register(_leave)
+    atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
     return world_size()
-
-
-def _leave() -> None:
-    if group.is_initialized():
-        group.destroy_process_group()

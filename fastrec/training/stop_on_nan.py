@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import TrainingError
@@ -111,7 +111,8 @@ class StopOnNaN(Callback):
         losses, sound = self._losses[: len(seen)].cpu(), self._sound[: len(seen)].cpu().clone()
         self._sound.fill_(True)
         bad = ~losses.isfinite()
-        if _is_scaled(self.learn) and not bad[-limits.NAN_PATIENCE :].all():
+        scaler = getattr(self.learn, "scaler", None)
+        if scaler is not None and scaler.is_enabled() and not bad[-limits.NAN_PATIENCE :].all():
             bad[:] = False
         if self.targets:
             bad |= ~sound[:, 1]
@@ -129,7 +130,8 @@ class StopOnNaN(Callback):
             return _target_error(found.value, found.column, *self._row(found.row, where))
         if (found := _locate(learn.xb[1:], [names[1], *([n] for n in names[2])])) is not None:
             return _input_error(found.value, found.column, *self._row(found.row, where))
-        if (name := _bad_weight(learn.model)) is not None:
+        weights = (*learn.model.named_parameters(), *learn.model.named_buffers())
+        if (name := next((n for n, x in weights if _first(x.detach()) is not None), None)) is not None:
             return TrainingError(
                 f"the weights {name} hold NaN or infinity in {where}; inputs and targets are finite",
                 remedy="Load sound weights, or train again with a lower learning rate",
@@ -165,16 +167,11 @@ class _BadEntry(NamedTuple):
     row: int
 
 
-def _floats(tensors: Sequence[Any]) -> Iterator[Tensor]:
-    for x in tensors:
-        if isinstance(x, Tensor) and not isinstance(x, ListBatch) and x.is_floating_point():
-            yield x
-
-
 def _all_finite(tensors: Sequence[Any]) -> Tensor | bool:
     found: Tensor | bool = True
-    for x in _floats(tensors):
-        found = x.isfinite().all() & found
+    for x in tensors:
+        if isinstance(x, Tensor) and not isinstance(x, ListBatch) and x.is_floating_point():
+            found = x.isfinite().all() & found
     return found
 
 
@@ -197,18 +194,6 @@ def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _BadEntry
 def _name(names: Sequence[str], at: tuple[int, ...]) -> str | None:
     column = at[1] if len(at) > 1 else 0
     return names[column] if column < len(names) else None
-
-
-def _bad_weight(model: nn.Module) -> str | None:
-    for name, x in (*model.named_parameters(), *model.named_buffers()):
-        if _first(x.detach()) is not None:
-            return name
-    return None
-
-
-def _is_scaled(learn: Any) -> bool:
-    scaler = getattr(learn, "scaler", None)
-    return scaler is not None and scaler.is_enabled()
 
 
 def _target_error(value: float, column: str | None, row: int | None, where: str) -> TrainingError:

@@ -108,11 +108,8 @@ class EmbeddingPlan:
         asked, stored = (sum(t.rows * w for t in self.tables for w in [getattr(t, n)]) for n in ("width", "padded"))
         if stored > asked:
             more = stored / asked - 1
-            pays = (
-                "which aligned reads are worth"
-                if more <= limits.PADDING_WASTE
-                else "which pad=False saves; it pays here"
-            )
+            worth = more <= limits.PADDING_WASTE
+            pays = "which aligned reads are worth" if worth else "which pad=False saves; it pays here"
             lines.append(f"Widths are rounded up to multiples of 16 bytes: {more:.0%} more bytes, {pays}.")
         return lines
 

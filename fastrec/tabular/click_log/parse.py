@@ -57,7 +57,7 @@ def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
     cuts, counts = _shares(stretch)
     rows = np.empty((sum(counts), form.words), dtype=np.int32)
     starts = np.cumsum([0, *counts])
-    lows = np.full((len(counts), len(form.conts)), (2**31 - 1), dtype=np.int64)
+    lows = np.full((len(counts), len(form.conts)), 2**31 - 1, dtype=np.int64)
     one = _compiled if kernels.compiled(rows.size) else _plain
 
     def take(i: int) -> int:
@@ -155,7 +155,7 @@ def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.nda
         digit = text[np.where(inside, first + k, start)].astype(np.int64) - 48
         bad |= inside & ((digit < 0) | (digit > 9))
         value = np.where(inside, value * 10 + digit, value)
-    bad |= value > (2**31 - 1)
+    bad |= value > 2**31 - 1
     return np.where(bad, 0, np.where(negative, -value, value)), bad
 
 

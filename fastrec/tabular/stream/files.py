@@ -209,7 +209,9 @@ def list_files(paths: Paths) -> list[Path]:
         path = Path(path).expanduser()
         if path.is_dir():
             found_here = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
-            files = sorted(p for p in found_here if not _is_hidden(p.relative_to(path)))
+            # hidden files and folders may be half written
+            parts = {p: p.relative_to(path).parts for p in found_here}
+            files = sorted(p for p in found_here if not any(part.startswith((".", "_")) for part in parts[p]))
         elif path.exists():
             files = [path]
         else:
@@ -220,10 +222,6 @@ def list_files(paths: Paths) -> list[Path]:
     if not found:
         raise MissingFileError("no Parquet file was named", remedy="Give a file, a folder, a pattern or a list of them")
     return found
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def _metadata(file: Path) -> Any:

@@ -159,13 +159,10 @@ def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dic
     for name in names:
         kind = rows.source.schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        value: Any = None if gaps[name] else _some_value(kind)
+        missing = gaps[name] or pa.types.is_null(kind)
+        value: Any = None if missing else pa.scalar(0, pa.int64()).cast(kind).as_py()
         found[name] = Table.read(pa.table({name: pa.array([value], kind)}))[name]
     return found
-
-
-def _some_value(kind: pa.DataType) -> Any:
-    return None if pa.types.is_null(kind) else pa.scalar(0, pa.int64()).cast(kind).as_py()
 
 
 def _fit_labels(labels: Labels, rows: FileRows, targets: dict[str, ValueCounts], gaps: dict[str, bool]) -> None:
