@@ -27,13 +27,9 @@ class _OverPairs(nn.Module):
 
         Args:
             better: scores of the more relevant rows, ``[p]`` or ``[p, 1]``, float.
-            worse: scores of the others, likewise.
 
         Returns:
             A scalar, or ``[p]`` where the reduction is ``'none'``.
-
-        Raises:
-            DataError: they are not equally many.
         """
         better = _flat(better, "scores")
         losses = self.of_difference(better - _same_length(worse, better, "scores of worse rows"))
@@ -51,9 +47,6 @@ class _OverPairs(nn.Module):
         Returns:
             A scalar: the mean or the sum over pairs; or ``[b]`` where the reduction is ``'none'``: the sum over the
             pairs in which the row is the more relevant one. Without any pair it is 0.
-
-        Raises:
-            DataError: list ids are missing or not exact, or the lengths differ.
         """
         scores = _flat(scores, "scores")
         if groups is None:

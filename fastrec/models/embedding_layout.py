@@ -98,8 +98,6 @@ def lay_out(
     """Lay tables out: those of one width, one kind of gradient and one place share a parameter.
 
     Args:
-        emb_szs: ``(rows, width)`` of each table.
-        names: of each table.
         pad: round widths up to multiples of 4 floats.
         grads: see ``EmbeddingTables``.
         kinds: table that is not on the device → one of ``KINDS``.

@@ -33,7 +33,9 @@ class InputOptions(TypedDict, total=False):
 class FieldNet(nn.Module):
     """The inputs of a net: categorical columns and lists as embeddings, numbers and vectors as dense values.
 
-    Subclasses call ``embed`` or ``fields`` and ``dense`` from their ``forward(x_cat, x_cont, *extras)``.
+    Subclasses call ``embed`` or ``fields`` and ``dense`` from their ``forward(x_cat, x_cont, *extras)``. It takes ids
+    ``[b, categorical columns]``, numbers ``[b, n_cont]``, a ``ListBatch`` for each list column and ``[b, d]`` for each
+    vector column; inputs without columns are ignored. An id out of range raises a ``DataError``.
 
     Args:
         emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.

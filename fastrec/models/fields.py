@@ -42,9 +42,6 @@ class LinearTerms(nn.Module):
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column; the width is not used.
-        n_dense: number of dense values (numbers and the entries of vectors).
-        out_sz: number of outputs.
-        inputs: the model's options of inputs: names, lists, ``pool``, ``tie`` and ``grads`` hold here as well.
     """
 
     def __init__(
@@ -78,7 +75,6 @@ class LinearTerms(nn.Module):
 
         Args:
             x_cat: ids ``[b, categorical columns]``, in range.
-            lists: a ``ListBatch`` of ids for each list column.
             dense: ``[b, n_dense]``; None where there are none.
 
         Returns:

@@ -19,9 +19,6 @@ class OneHotTables(nn.Module):
     (arXiv 2407.04491, section 3); over training rows these depend on the share of each id alone.
 
     Args:
-        rows: ids of each column, the one for missing included.
-        columns: where each column stands in the batch.
-        names: their names, for messages.
         shares: for each column the share of each id ``[rows]``; None: as if equal.
     """
 
@@ -48,10 +45,6 @@ class OneHotTables(nn.Module):
 
         Args:
             x_cat: ids ``[b, n_columns]``, integers.
-            n_columns: how many columns of ids a batch has.
-
-        Raises:
-            DataError: an id is out of range (looked for on a CPU), or there is another number of columns.
         """
         if x_cat is None or x_cat.ndim != 2 or x_cat.shape[1] != n_columns:
             given = None if x_cat is None else list(x_cat.shape)

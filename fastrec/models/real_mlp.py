@@ -131,19 +131,7 @@ class RealMLP(FieldNet):
         return list(parts.values())
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         pieces = [] if self.one_hot is None else [self.one_hot(x_cat, self.n_columns)]
         if self.embeds is not None:
             own = x_cat[:, self._embedded] if self.one_hot is not None and self._embedded else x_cat
@@ -187,10 +175,6 @@ class NTKLinear(nn.Module):
 
     Weights begin as numbers of variance 1, so that a rate means the same for layers of any width
     (arXiv 1806.07572, section 2; arXiv 2407.04491, section 3).
-
-    Args:
-        n_in: width of the inputs.
-        n_out: width of the outputs.
     """
 
     def __init__(self, n_in: int, n_out: int) -> None:
@@ -226,12 +210,7 @@ class NTKLinear(nn.Module):
 
 
 class ParametricAct(nn.Module):
-    """``(1 - α) x + α f(x)`` with an α for each neuron, from 1 (arXiv 2407.04491, section 3).
-
-    Args:
-        n: number of neurons.
-        act: ``f``.
-    """
+    """``(1 - α) x + α f(x)`` with an α for each neuron, from 1 (arXiv 2407.04491, section 3)."""
 
     def __init__(self, n: int, act: Act) -> None:
         super().__init__()
@@ -252,15 +231,6 @@ class PBLD(nn.Module):
 
     ``(x, W₂ cos(2π w₁ x + b₁) + b₂)``, a ``w₁ b₁ W₂ b₂`` for each column; ``w₁`` from a normal of scale ``sigma``,
     ``b₁`` evenly from -π to π, ``W₂`` and ``b₂`` as in ``nn.Linear`` (arXiv 2407.04491, section 3, after 2203.05556).
-
-    Args:
-        n: number of columns.
-        frequencies: cosines of each.
-        d_embedding: width of each column's vector.
-        sigma: scale of the frequencies.
-
-    Raises:
-        DataError: a width below 2, or no frequency.
     """
 
     def __init__(self, n: int, frequencies: int = 16, d_embedding: int = 4, sigma: float = 0.1) -> None:

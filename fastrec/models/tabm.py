@@ -182,11 +182,7 @@ class EnsembleLinear(nn.Module):
     For member i: ``y_i = (x_i ⊙ r_i) W (⊙ s_i) + b_i``; without ``outputs`` there is no ``s`` and one bias for all.
 
     Args:
-        n_in: width of the inputs.
-        n_out: width of the outputs.
-        k: number of members.
         signs: the inputs' scales begin as random signs (else at 1), and one input ``[b, n_in]`` goes to all members.
-        outputs: members scale the outputs (from 1) and have biases of their own.
     """
 
     def __init__(self, n_in: int, n_out: int, k: int, *, signs: bool, outputs: bool) -> None:
@@ -216,13 +212,7 @@ class EnsembleLinear(nn.Module):
 
 
 class MemberHeads(nn.Module):
-    """A linear layer for each member.
-
-    Args:
-        n_in: width of the inputs.
-        n_out: width of the outputs.
-        k: number of members.
-    """
+    """A linear layer for each member."""
 
     def __init__(self, n_in: int, n_out: int, k: int) -> None:
         super().__init__()

@@ -15,17 +15,11 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
     """Return the rows that a net will train on, as its batches hold them.
 
     Args:
-        dls: tabular dataloaders: of a ``TabularFrame`` or fastai's ``TabularPandas``, whose rows lie in memory, or of a
-            ``ParquetFrame``, whose rows are read from the files.
         limit: take so many rows, drawn at random; None: all.
-        seed: of the draw.
 
     Returns:
         Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None where
         there are none).
-
-    Raises:
-        DataError: there are no training rows, or ``limit`` is below 1.
     """
     if limit is not None and limit < 1:
         raise DataError(f"a sample of {limit} rows", remedy="Give 1 or more, or None for all rows")

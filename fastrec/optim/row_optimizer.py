@@ -27,9 +27,6 @@ class RowOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step over all parameters that have a gradient.
 
-        Args:
-            closure: computes the loss anew, where wanted.
-
         Returns:
             The closure's loss, or None.
         """
@@ -155,8 +152,6 @@ def fused_step(
     """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
 
     Args:
-        weights, grads, means, squares: equally many tensors on one device, those of one place of one shape.
-        step: which step it is, from 1.
         lr, betas, eps: as in ``AdamW``.
     """
     count = torch.tensor(float(step), device=weights[0].device)

@@ -28,7 +28,6 @@ class BatchPlaces:
 
         Args:
             ids: int64 ``[n]``, below ``rows``.
-            rows: of the table.
         """
         room = self.room(ids, rows)
         room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
@@ -56,12 +55,7 @@ class SparseRows:
 
     @classmethod
     def of(cls, grad: Tensor, places: BatchPlaces | None = None) -> SparseRows:
-        """Return the rows of a sparse gradient ``[rows, width]``, adding up gradients of equal rows.
-
-        Args:
-            grad: coalesced or not.
-            places: kept from step to step where there are many.
-        """
+        """Return the rows of a sparse gradient ``[rows, width]``, adding up gradients of equal rows."""
         ids, values = grad._indices()[0], grad._values()
         if grad.is_coalesced():
             return cls(ids, values)
@@ -77,7 +71,6 @@ class RowState:
     """The running means of one parameter whose gradients are row-sparse, in an optimizer's state.
 
     Args:
-        state: the parameter's entry in ``optimizer.state``: filled where it is empty.
         weight: the parameter ``[rows, width]``.
     """
 
@@ -110,7 +103,6 @@ class RowState:
         Args:
             ids: the rows, int64 ``[u]``, each once.
             betas: what the running means fade by in a step; without momentum (β1 = 0) no mean is kept.
-            decays: weights decay, this step included.
 
         Returns:
             Weights, means and mean squares, ``[u, width]`` each: copies.

@@ -26,13 +26,9 @@ class PreparedColumns:
     """Columns on their way into packed rows.
 
     Args:
-        codes: the codes of categorical columns.
-        conts: names of the continuous columns.
         flags: continuous column → place of its ``_na`` column among the codes.
         shift: code of False in a ``_na`` column.
-        procs: what prepares numbers, in its order.
         ys: the targets ``[n]``: in the frame's order where each of its rows counts once, else in that of packed rows.
-        read: continuous columns that were read before.
     """
 
     codes: Sequence[Codes]
@@ -72,9 +68,7 @@ class BlockLoops:
         """Return the loops for columns; None if a proc does more than fill and scale.
 
         Args:
-            made: what is written.
             held: place among continuous columns → column, of those that are written.
-            packed: room for the rows.
             places: where each of the frame's rows goes; None: where it stands.
             order: the frame's rows that count, where ``made.ys`` is in their order; None: it is in the frame's.
         """

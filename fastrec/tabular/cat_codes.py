@@ -46,16 +46,11 @@ def codes_of(
     """Encode a column.
 
     Args:
-        columns: where it is.
-        name: the column.
         categorify: knows its classes; None: its values are codes.
         training: its classes are learnt now, from these rows; None: they are known.
 
     Returns:
         The codes; they hold no memory beyond the frame's, or one to four bytes for each row.
-
-    Raises:
-        DataError: values that cannot be coded.
     """
     column = columns.raw(name)
     if categorify is None:

@@ -23,10 +23,6 @@ class FrameColumns:
     """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
 
     Args:
-        frame: a frame of any supported library.
-        names: its columns.
-        size: how many rows it has.
-        ready: further columns, read before.
         order: the frame's rows that count, int64 ``[m]``; None: all.
         device: where the columns go; None: the GPU where any is there already, else as ``FASTREC_DEVICE`` says.
     """
@@ -180,11 +176,7 @@ def plain_numbers(column: Column) -> np.ndarray | None:
 
 
 def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
-    """Return rows of a column as float64, NaN where missing.
-
-    Raises:
-        DataError: the column holds no numbers.
-    """
+    """Return rows of a column as float64, NaN where missing."""
     if column.kind == "number" and column.missing is None:
         return take_values(column.values, rows).to(torch.float64)
     if column.kind in ("number", "datetime"):
@@ -193,11 +185,7 @@ def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
 
 
 def as_number(column: Column) -> Column:
-    """Return a category of decimals as a column of their values; numbers and times as they are.
-
-    Raises:
-        DataError: the column holds no numbers.
-    """
+    """Return a category of decimals as a column of their values; numbers and times as they are."""
     return column if column.kind in ("number", "datetime") else Column("number", column.number(), name=column.name)
 
 

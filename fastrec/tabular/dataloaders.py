@@ -129,9 +129,7 @@ def cont_cat_split(
     """Tell continuous from categorical columns as fastai's ``cont_cat_split`` does, in any frame.
 
     Args:
-        df: a frame of any library.
         max_card: whole numbers with at most that many distinct values (a missing one is one of them) are categorical.
-        dep_var: columns to leave out.
 
     Returns:
         ``(cont_names, cat_names)``. Floats are continuous and so are times; text and booleans are categorical; lists,

@@ -90,13 +90,7 @@ class Extras:
 
 @dataclass
 class ExtraColumns:
-    """Which columns hold lists and vectors, and what was learnt of them.
-
-    Args:
-        lists: columns of lists.
-        vectors: columns of vectors.
-        widths: a vector column's length of vectors, learnt from training rows.
-    """
+    """Which columns hold lists and vectors, and what was learnt of them."""
 
     lists: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)
@@ -108,12 +102,7 @@ class ExtraColumns:
         return self.lists + self.vectors
 
     def read(self, frame: Any) -> dict[str, Column]:
-        """Read the columns of any frame.
-
-        Raises:
-            MissingColumnError: one is not there.
-            DataError: lists hold values of several types, naming the first row with another type than before.
-        """
+        """Read the columns of any frame."""
         check_names(list(column_names(frame)) if self.names else [], self.names)
         return {name: _read(frame, name) for name in self.names}
 
@@ -123,16 +112,11 @@ class ExtraColumns:
         """Prepare the columns of a table's rows.
 
         Args:
-            table: the rows.
             categorify: codes the elements of lists; None: they are codes already.
-            dtype: of the codes.
             fit_rows: learn codes and widths from that many first rows; None: they are known.
 
         Returns:
             The prepared columns; None where there are none.
-
-        Raises:
-            DataError: a column that holds no lists, or no vectors of one length, naming it and the first such row.
         """
         made: dict[str, Tensor] = {}
         for name in self.lists:

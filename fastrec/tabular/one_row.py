@@ -18,15 +18,11 @@ def pack_row(recipe: FrameRecipe, row: Mapping[str, Any]) -> Packed | None:
     """Pack a raw row as ``FrameRecipe.pack`` packs a frame of it, without its target.
 
     Args:
-        recipe: what the training rows' frame learnt.
         row: column name → raw value.
 
     Returns:
         One packed row on the CPU; None where only a frame will do: features are computed from it, a column is absent,
         or nothing codes the categorical columns.
-
-    Raises:
-        DataError: a value that its column cannot hold.
     """
     categorify = recipe.proc(Categorify)
     wanted = [*recipe.cats, *recipe.conts]

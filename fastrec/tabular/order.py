@@ -13,11 +13,6 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
 
     On a CPU random words with the rows' numbers in their lowest bits are sorted: numpy does that in half the time that
     exchanging rows takes. Rows that draw the same word (one pair in 2^40, of ten million rows) keep their order.
-
-    Args:
-        n: how many rows.
-        seed: same seed, same order on the same kind of device.
-        device: a CPU or CUDA device.
     """
     if device.type == "cuda":
         generator = torch.Generator(device).manual_seed(seed)
@@ -63,7 +58,6 @@ def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
     """Return the bounds of batches, int64 ``[batches + 1]``, for rows whose groups lie together.
 
     Args:
-        ids: groups of the rows.
         batches: how many, at most one for each group; less for fewer groups.
     """
     n = len(ids)
@@ -79,11 +73,7 @@ def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
 
 
 def check_joined(world_size: int) -> None:
-    """Refuse ranks that cannot agree on an order.
-
-    Raises:
-        DataError: torch's process group does not join so many.
-    """
+    """Refuse ranks that cannot agree on an order."""
     import torch.distributed as group
 
     if not (group.is_available() and group.is_initialized() and group.get_world_size() == world_size):
@@ -94,11 +84,7 @@ def check_joined(world_size: int) -> None:
 
 
 def shared_seed(seed: int, world_size: int) -> int:
-    """Send rank 0's seed to every rank; all of them must call.
-
-    Raises:
-        DataError: torch's process group does not join so many.
-    """
+    """Send rank 0's seed to every rank; all of them must call."""
     import torch.distributed as group
 
     check_joined(world_size)

@@ -25,7 +25,6 @@ class Layout:
     Fields of 8 bytes come first and the row is padded to whole 8 bytes where there are any, so that all are aligned.
 
     Args:
-        n_cat: number of categorical codes.
         n_cont: number of continuous values, float32.
         n_y: number of targets; None = the rows have no targets.
         cat_dtype: int32 or int64.
@@ -94,7 +93,6 @@ class Packed:
 
     Args:
         buffer: int32 ``[n, layout.words]``, rows contiguous.
-        layout: where the fields lie.
     """
 
     def __init__(self, buffer: torch.Tensor, layout: Layout) -> None:
@@ -163,11 +161,7 @@ class Packed:
         return self._copies[device]
 
     def copy_to(self, device: torch.device) -> Packed:
-        """Copy the rows to another device without caching the copy.
-
-        Raises:
-            DeviceMemoryError: they do not fit there.
-        """
+        """Copy the rows to another device without caching the copy."""
         what = f"copying {len(self):,} packed rows to {device}"
         with naming_out_of_memory(what, _FEWER, device=device, need=self.nbytes):
             return Packed(self.buffer.to(device), self.layout)
@@ -187,9 +181,7 @@ def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items
     """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
 
     Args:
-        begin: starts some work in one of two places, 0 or 1.
         end: waits for it, and gives its result; only then is the place used again.
-        items: what to do.
     """
     waiting: list[Any] = []
     for i, item in enumerate(items):
@@ -204,8 +196,6 @@ class HostGather:
     """Gathers rows on the host into one of two pinned buffers, and copies them to a GPU while the other one is filled.
 
     Args:
-        packed: rows on the host.
-        device: a CUDA device.
         rows: that are gathered at a time, at most.
     """
 

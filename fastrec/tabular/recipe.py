@@ -86,7 +86,6 @@ class FrameRecipe:
         Args:
             numbers: prepared, float ``[n, n_cont]``.
             rows: their positions in the frame that was given; None: as they come.
-            what: what the rows are: ``'test'``.
         """
         if self.gaps is None:  # a stream's: nobody has looked at all of its training rows
             return
@@ -115,11 +114,7 @@ class FrameRecipe:
         self.gaps = [self.conts[i] for i in self._lacking(numbers)]
 
     def check_flags(self) -> None:
-        """Refuse a column that has the name of another one's ``_na`` column.
-
-        Raises:
-            DataError: naming it.
-        """
+        """Refuse a column that has the name of another one's ``_na`` column."""
         taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
         again = next((n for n in self.flagged if f"{n}_na" in taken), None)
         if again is not None:

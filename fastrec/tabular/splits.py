@@ -15,11 +15,7 @@ from fastrec.errors import DataError, DataWarning
 
 
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
-    """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken.
-
-    Raises:
-        DataError: a row that is not there, or one list of row numbers in place of two.
-    """
+    """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken."""
     splits = list(splits)
     if any(not isinstance(s, slice | Iterable) or getattr(s, "ndim", 1) == 0 for s in splits):
         raise DataError(

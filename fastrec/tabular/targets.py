@@ -23,7 +23,6 @@ class Labels:
     """The targets of a ``TabularFrame``.
 
     Args:
-        names: the target columns.
         block: a fastai block (``CategoryBlock``, ``RegressionBlock``, ``MultiCategoryBlock(encoded=True)``) or a
             function that makes one; None: ``RegressionBlock`` if all are numbers, else ``CategoryBlock``.
         dtype: dtype of numeric targets; None: float64 if a column is float64, float32 if there are floats, else int64.
@@ -77,11 +76,7 @@ class Labels:
         return next((t.vocab for t in self.tfms if isinstance(t, Categorize)), None)
 
     def encode(self, column: Column) -> torch.Tensor:
-        """Encode one target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``.
-
-        Raises:
-            DataError: a class is missing or was not in training.
-        """
+        """Encode one target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``."""
         if self.kind == "category":
             return self._codes(column)
         return _integers(column) if self.dtype == torch.int64 else column.number(self.dtype)

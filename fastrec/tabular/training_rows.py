@@ -31,8 +31,6 @@ class Summary:
     """Statistics of a column's training rows, of which procs learn: from tensors, compiled loops and streams alike.
 
     Args:
-        moments: of the numbers that are not missing.
-        gaps: how many are missing.
         fill: median or mode of the numbers; None if none was computed.
     """
 
@@ -45,7 +43,6 @@ class TrainingRows:
     """The training rows of a frame's columns.
 
     Args:
-        count: how many of the rows that count, the first ones.
         columns: the frame's; None: the rows count as they stand, and no loops are used.
     """
 
@@ -73,8 +70,6 @@ class TrainingRows:
 
         Args:
             values: whole numbers ``[n]``, in the frame's order.
-            low: the smallest.
-            size: the range of them.
 
         Returns:
             The counts; None where no loop takes them.
@@ -91,7 +86,6 @@ class TrainingRows:
 
         Args:
             values: ``[n]``, in the frame's order, NaN = missing.
-            median: whether to compute it.
 
         Returns:
             The summary; None where it takes another look: no loop takes them, none is there or one has no end, they
@@ -126,10 +120,8 @@ def _median(count: int, first: float, last: float, ranks: list[int], between: np
     """Return the median of ``count`` numbers from the loop's counts; None if it is not among them.
 
     Args:
-        count: how many there are.
         first, last: numbers below and above it, if the sample was good.
         ranks: how many are below ``first``, at most ``first``, below ``last``, at most ``last``, and in ``between``.
-        between: numbers between the two.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

@@ -59,11 +59,7 @@ class PandasViews:
 
     @property
     def ys(self) -> Any:
-        """Targets as a pandas frame.
-
-        Raises:
-            MissingColumnError: these rows have none.
-        """
+        """Targets as a pandas frame."""
         if self.y is None:
             raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
         return self._frame_of(self.y, self.y_names)

@@ -22,11 +22,7 @@ class Writer:
     one access to memory for each row, where reading in that order takes one for each number of it.
 
     Args:
-        made: what is written.
-        columns: where the numbers are.
-        packed: room for the rows.
         step: rows at a time, at most.
-        few: copies of the columns of so few rows are held together.
     """
 
     def __init__(self, made: PreparedColumns, columns: FrameColumns, packed: Packed, *, step: int, few: int) -> None:

@@ -78,14 +78,9 @@ def mixed_precision(kind: Precision | None, device: torch.device | str) -> Callb
 
     Args:
         kind: ``'bf16'``; ``'fp16'`` (CUDA only, with a scaled loss); None for float32 throughout.
-        device: where the model trains.
 
     Returns:
         A callback; None for float32.
-
-    Raises:
-        DataError: another kind.
-        DeviceError: fp16 on another device than CUDA.
     """
     if kind is None:
         return None

@@ -20,16 +20,7 @@ __all__ = ["build_model", "check_options", "check_takes_extras", "refuse_options
 
 
 def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Module, known: Iterable[str]) -> None:
-    """Refuse options that a model does not take.
-
-    Args:
-        given: names of options that are to go to the model.
-        model: a model, its class, or a function that makes one.
-        known: names of all other options there are.
-
-    Raises:
-        DataError: naming them, what is meant perhaps, and all that there are.
-    """
+    """Refuse options that a model does not take."""
     built, known = isinstance(model, nn.Module), set(known)
     own = _options_of(type(model) if built else model)
     # what a model that is there already would take, or others do, is another mistake
@@ -56,18 +47,7 @@ def refuse_options(options: Iterable[str]) -> None:
 def build_model(
     dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, options: Mapping[str, Any]
 ) -> nn.Module:
-    """Build a model for the columns of dataloaders.
-
-    Args:
-        dls: tabular dataloaders.
-        model: what makes it, called as ``model(emb_szs, n_cont, n_out, …)``.
-        emb_szs: as for ``rec_learner``.
-        n_out: number of outputs.
-        options: the model's.
-
-    Raises:
-        DataError: no number of outputs, or embedding sizes for another number of columns.
-    """
+    """Build a model for the columns of dataloaders."""
     if not isinstance(n_out, Integral) or n_out < 1:  # fastai's dls.c may be a column of that name
         raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
     names, frame = list(dls.cat_names), dls.train_ds

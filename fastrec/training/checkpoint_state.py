@@ -26,15 +26,7 @@ _CHANGING = {ParamScheduler: ("hps",), TrackerCallback: ("best", "wait", "new_be
 
 
 def plain(value: Any, path: str = "state") -> Any:
-    """Convert a value to nested dicts with text for keys, lists, tensors and JSON values.
-
-    Args:
-        value: dicts, fastai's ``L``, lists, tuples, tensors, numpy's and Python's values.
-        path: what the value is called in messages.
-
-    Raises:
-        DataError: a value is of none of these kinds.
-    """
+    """Convert a value to nested dicts with text for keys, lists, tensors and JSON values."""
     if isinstance(value, Mapping):
         return {str(k): plain(v, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple | L):
@@ -233,11 +225,7 @@ def callback_states(learn: Any) -> list[dict[str, Any]]:
 
 
 def set_callback_states(learn: Any, states: list[dict[str, Any]]) -> None:
-    """Restore the callbacks from ``callback_states``.
-
-    Raises:
-        DataError: the Learner's callbacks are others.
-    """
+    """Restore the callbacks from ``callback_states``."""
     *states, scaler = states
     own = _changing(learn)
     was, now = [s["callback"] for s in states], [type(cb).__name__ for cb, _ in own]

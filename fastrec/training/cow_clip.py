@@ -75,8 +75,6 @@ def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float)
         grad: ``[rows, width]``, dense (changed in place) or row-sparse.
         weight: ``[rows, width]``.
         ids: the rows that the batch looked up, int64 ``[m]``, each as often as it stands there.
-        r: share of the vector's norm that one row may have.
-        zeta: the smallest norm that is clipped to.
 
     Returns:
         As ``grad``; a row-sparse one has every row once.

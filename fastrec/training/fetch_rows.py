@@ -26,11 +26,7 @@ class FetchRows(Callback):
     order = 90  # before Checkpoint wraps the loader once more
 
     def before_fit(self) -> None:
-        """Find the nets that have such tables, and count the ids of rows that lie in memory.
-
-        Raises:
-            DataError: the optimizer is none of ``fastrec.optim``'s.
-        """
+        """Find the nets that have such tables, and count the ids of rows that lie in memory."""
         self._nets = [m for m in self.learn.model.modules() if isinstance(m, FieldNet)]
         if self.learn.opt is None:  # predictions of a learner that does not train
             return

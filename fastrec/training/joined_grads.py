@@ -27,9 +27,6 @@ class JoinedGrads:
     A dense gradient is sent whole, many in one message. Of a row-sparse one the rows that the batch has touched are
     sent, each once, with their numbers: bytes go with the batch, not with the table.
 
-    Args:
-        parameters: the model's, in the same order on every rank.
-
     Attributes:
         sent: bytes that this rank has handed to collectives so far, row-sparse and dense.
     """
@@ -44,11 +41,7 @@ class JoinedGrads:
 
     @torch.no_grad()
     def join(self) -> None:
-        """Replace every gradient by its sum over the ranks.
-
-        Raises:
-            RankError: another rank has ended, or its gradients are of other kinds.
-        """
+        """Replace every gradient by its sum over the ranks."""
         if self._kinds is None:
             self._kinds = self._agree_on_kinds()
         dense = [p for p, kind in zip(self.parameters, self._kinds, strict=True) if kind == _DENSE]

@@ -87,16 +87,10 @@ class LeanLearner(Learner):
         """Train by the 1cycle policy, as fastai's ``fit_one_cycle`` (arXiv 1708.07120).
 
         Args:
-            n_epoch: number of epochs.
             lr_max: the highest learning rate: a number, or a slice or list over parameter groups; None: ``self.lr``.
-            div: the first rate is ``lr_max / div``.
-            div_final: the last one is ``lr_max / div_final``.
-            pct_start: share of the training in which the rate rises (the warm-up).
             wd: weight decay; None: the Learner's.
             moms: momentum at the start, in the middle and at the end, each a number or an array of one for each
                 parameter group; None: the Learner's. Optimizers without momentum go without.
-            cbs: further callbacks.
-            reset_opt: start with a new optimizer.
             start_epoch: epochs that are skipped, as in ``fit``.
         """
         if self.opt is None:
@@ -133,14 +127,7 @@ def _to_host(losses: list[torch.Tensor]) -> None:
 
 
 def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    """Compute fastai's flattening loss without casting its inputs to a tensor subclass.
-
-    Args:
-        loss_func: one of fastai's losses, such as ``CrossEntropyLossFlat``.
-        pred: outputs of a model.
-        target: what they should be.
-        **kwargs: of the torch loss.
-    """
+    """Compute fastai's flattening loss without casting its inputs to a tensor subclass."""
     pred, target = (
         x.transpose(loss_func.axis, -1).contiguous() if isinstance(x, torch.Tensor) else x for x in (pred, target)
     )
@@ -156,10 +143,6 @@ def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **
 
 def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float], Any]:
     """Return a schedule from ``start`` to ``middle`` to ``end`` along half cosines.
-
-    Args:
-        pct: the share of the way at which it is ``middle``.
-        start, middle, end: numbers, or arrays of them.
 
     Returns:
         A function of the share of the way that has been gone, 0 to 1.

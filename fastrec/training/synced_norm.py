@@ -21,9 +21,6 @@ def synced_norms(model: nn.Module) -> Iterator[None]:
     """Take mean and variance of batch norms over all ranks' batches within the block.
 
     Modules stay the objects that they are. (torch's ``SyncBatchNorm`` is another class, for GPUs alone.)
-
-    Args:
-        model: any.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     for norm in norms:

@@ -21,8 +21,6 @@ class _Group(NamedTuple):
     """A parameter that holds tables: its name, and its columns.
 
     Args:
-        name: in ``EmbeddingTables.weights``.
-        by_row: gradients are row-sparse.
         columns: int64 ``[k]``.
         starts: the first row of each one's table, int64 ``[k]``.
     """
@@ -37,7 +35,6 @@ class _CompiledPlan(NamedTuple):
     """The layout of a lookup.
 
     Args:
-        groups: the parameters that hold their tables.
         group_of: which of these each column's is, int64 ``[columns]``.
         columns: int64 ``[columns, 9]``.
         width: floats of all vectors.

@@ -44,16 +44,11 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     """Join the columns' vectors and the other values.
 
     Args:
-        embeds: tables for which ``can_join`` holds.
         x_cat: ids ``[b, columns]``.
         others: values ``[b, ·]``.
-        dtype: of the result.
 
     Returns:
         ``[b, width of all columns and values]``, the columns in their order.
-
-    Raises:
-        DataError: an id is out of range (see ``EmbeddingTables``).
     """
     if can_compile(embeds, x_cat, dtype):
         embeds.check_shape(x_cat)
@@ -85,8 +80,6 @@ def drop_first(values: Tensor, width: int, p: float) -> Tensor:
 
     Args:
         values: ``[b, columns]``.
-        width: how many columns.
-        p: how likely a value is dropped.
     """
     mask = F.dropout(torch.ones(len(values), width), p)  # in float32, whatever the type that is multiplied in
     return _DropFirst.apply(values, mask.to(values.dtype))

@@ -23,7 +23,6 @@ class WideLinear:
     """Which columns a linear layer multiplies by id.
 
     Args:
-        embeds: the tables.
         linear: a layer on ``[embeddings, other values]``.
     """
 

@@ -23,11 +23,7 @@ def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> 
 
 
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:
-    """Make the holders of each group of tables that is not on the device.
-
-    Raises:
-        DataError: tables on the host, and several processes that train together.
-    """
+    """Make the holders of each group of tables that is not on the device."""
     groups = {s.group: (_kind(s.group), s.stop, s.width) for s in slices if _kind(s.group)}  # the last slice ends it
     if not groups:
         return {}

@@ -15,9 +15,6 @@ class Coldest:
     """Counts of every row's batches, and rows to go.
 
     The coldest of all slots are looked for once for many batches; until then rows that have come since are left alone.
-
-    Args:
-        rows: of all tables of the group.
     """
 
     def __init__(self, rows: int) -> None:
@@ -49,7 +46,6 @@ class Coldest:
         """Return slots to be emptied.
 
         Args:
-            wanted: how many.
             row_at: the row in each slot, int64 ``[slots]``, -1 where there is none.
             held: slots that stay, int64, in any number.
 

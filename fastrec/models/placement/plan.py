@@ -24,19 +24,7 @@ __all__ = ["EmbeddingPlan", "TablePlan", "plan_embeddings"]
 
 @dataclass(frozen=True)
 class TablePlan:
-    """Where one table goes.
-
-    Args:
-        name: the column.
-        rows: of the table.
-        width: numbers of a row, as asked.
-        padded: as stored.
-        place: ``'device'``, ``'host'``, ``'cached'`` or ``'row-sharded'``.
-        device_bytes: what it takes there, its optimizer's state included.
-        host_bytes: likewise on the host, or in files.
-        hit_rate: share of the lookups whose row is on the device before the batch comes.
-        rows_per_batch: rows that come from the host for a batch, and go back.
-    """
+    """Where one table goes."""
 
     name: str
     rows: int

@@ -12,12 +12,7 @@ __all__ = ["cached_rows", "found", "rows_missed"]
 
 
 def harmonic(n: int, skew: float) -> float:
-    """Return the sum of ``k^-s`` for k = 1 … n: some terms, then their integral (Euler and Maclaurin's first term).
-
-    Args:
-        n: number of terms.
-        skew: s.
-    """
+    """Return the sum of ``k^-s`` for k = 1 … n: some terms, then their integral (Euler and Maclaurin's first term)."""
     near = float((np.arange(1, min(n, limits.HARMONIC_TERMS) + 1, dtype=np.float64) ** -skew).sum())
     if n <= limits.HARMONIC_TERMS:
         return near
@@ -32,13 +27,7 @@ def found(rows: int, cached: int, skew: float) -> float:
 
 
 def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
-    """Count how many rows of each of some tables, looked up equally often, are among the ``slots`` hottest of all.
-
-    Args:
-        rows: of each table.
-        slots: rows of the cache.
-        skew: of every table.
-    """
+    """Count how many rows of each of some tables, looked up equally often, are among the ``slots`` hottest of all."""
     rows = np.asarray(rows, dtype=np.int64)
     if slots >= rows.sum():
         return rows.tolist()
@@ -57,14 +46,7 @@ def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
 
 
 def rows_missed(rows: int, cached: int, skew: float, batch: int) -> float:
-    """Estimate how many different rows outside the cache a batch looks up in one table.
-
-    Args:
-        rows: of the table.
-        cached: its most frequent rows, which are in the cache.
-        skew: of the table.
-        batch: lookups.
-    """
+    """Estimate how many different rows outside the cache a batch looks up in one table."""
     if cached >= rows:
         return 0.0
     edges = np.unique(np.geomspace(cached + 1, rows + 1, 2000).astype(np.int64))

@@ -24,16 +24,10 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
     """Rearrange saved tables to this layout; if that fails, change nothing, and loading raises the error.
 
     Args:
-        saved: a state dict, changed in place.
-        prefix: of the names of these tables in it.
-        slices: how the tables lie here.
         share: which rank's rows of how many ranks' are here; None: the tables are not shared.
 
     Returns:
         Whether tables that ranks share are one rank's own rows.
-
-    Raises:
-        DataError: they are, and the tables here are not shared, or are another rank's.
     """
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     if codes is not None and (codes == _SHARDED).any():

@@ -30,12 +30,7 @@ __all__ = ["RowCache"]
 
 
 class RowCache:
-    """Rows on the device, of a group of tables whose other rows are in a store.
-
-    Args:
-        store: all rows.
-        slots: how many have room on the device.
-    """
+    """Rows on the device, of a group of tables whose other rows are in a store."""
 
     sharded = False
 
@@ -74,7 +69,6 @@ class RowCache:
 
         Args:
             rows: int64 ``[b, k]``.
-            key: which of a batch's lookups it is, as for ``fetch_ahead``.
 
         Returns:
             ``[b, k · width]``; its gradient is row-sparse.
@@ -87,13 +81,9 @@ class RowCache:
 
         Args:
             rows: int64, any shape.
-            key: as for ``look_up``.
 
         Returns:
             The parameter, and slots of the shape of ``rows``.
-
-        Raises:
-            DeviceMemoryError: there is no room for so many rows.
         """
         self.wait()
         ids = rows.reshape(-1).cpu()
@@ -174,9 +164,7 @@ class RowCache:
 
         Args:
             ids: int64 ``[n]`` on the host, as often as they are looked up.
-            held: slots that must stay.
             must: all have to be brought; else as many as there is room for.
-            counts: they count as looked up.
 
         Returns:
             Slots of ``ids``, int64 ``[n]``; without those of rows that were not brought.

@@ -27,8 +27,6 @@ class RowStore:
     what. A row is then multiplied by the same numbers in the same order as rows on the device were.
 
     Args:
-        rows: how many.
-        width: numbers of a weight row.
         folder: where files are to lie; None: in memory.
     """
 
@@ -44,7 +42,6 @@ class RowStore:
         """Add a column of zeros, in place of an earlier one of that name.
 
         Args:
-            name: of the column.
             width: numbers of a row; None: one, and the column has one dimension.
         """
         shape = (self.rows,) if width is None else (self.rows, width)

@@ -68,11 +68,7 @@ class Embeddings:
 
 
 def as_embeddings(given: object) -> Embeddings | None:
-    """Convert ``placement=``: a name, ``Embeddings`` or a dict of its fields, a plan, or None.
-
-    Raises:
-        DataError: it is none of these.
-    """
+    """Convert ``placement=``: a name, ``Embeddings`` or a dict of its fields, a plan, or None."""
     if given is None or isinstance(given, Embeddings):
         return given
     if isinstance(given, Mapping):
@@ -115,13 +111,7 @@ def table_kinds(
     """Return the tables that do not lie on the device, and their places.
 
     Args:
-        asked: the settings.
         sizes: table → ``(rows, width)``.
-        small: tables of fewer rows stay on the device.
-
-    Raises:
-        DataError: ``tables`` names one that is not there.
-        DeviceMemoryError: what is to lie on the device does not fit the limit.
     """
     if unknown := [n for n in asked.tables if n not in sizes]:
         raise DataError(
@@ -158,12 +148,8 @@ def device_slots(
     """Return how many rows of each group of tables have room on the device.
 
     Args:
-        asked: the settings.
         groups: group that does not lie on the device → its kind, rows and width.
         device_rows: table on the device → ``(rows, width)``.
-
-    Raises:
-        DeviceMemoryError: the tables on the device leave no room.
     """
     limit = asked.device_bytes
     if limit is None:

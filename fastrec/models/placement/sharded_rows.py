@@ -24,10 +24,6 @@ class ShardedRows:
     Row ``r`` of ``n`` is at place ``q = a r mod n``, a number without a common divisor with n: rank ``q mod ranks``
     has it as its row ``q div ranks``. The ranks' mean of the loss is what gradients are of, as in data-parallel
     training (``DistributedDataParallel``), which has to leave parameters with ``placed.sharded`` alone.
-
-    Args:
-        rows: of all ranks.
-        width: numbers of a row.
     """
 
     sharded = True
@@ -51,7 +47,6 @@ class ShardedRows:
 
         Args:
             rows: int64 ``[b, k]``.
-            key: not used.
 
         Returns:
             ``[b, k · width]``; the gradient of each rank's rows is row-sparse.
@@ -130,8 +125,6 @@ def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None)
     Args:
         values: ``[n, …]``, those for rank 0 first.
         sizes: how many each rank gets, int64 ``[ranks]``.
-        ranks: how many there are.
-        back: how many come from each, where that is known.
 
     Returns:
         What came from the ranks, those of rank 0 first; and how many from each.

@@ -36,15 +36,7 @@ class LogRows(CachedRows):
     """Packed rows of a log in a folder, written where they are not there yet.
 
     Args:
-        parts: of the files.
-        form: their columns.
-        layout: of the packed rows.
-        cache: the folder of caches.
-        name: what the rows are.
         encoder: what training rows have taught; None: these are the training rows.
-        min_count: values that come less often have no code of their own.
-        memory: bytes that tables of counts may take.
-        advance: is told of lines as they are read.
 
     Attributes:
         encoder: what makes packed rows.

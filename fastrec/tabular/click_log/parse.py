@@ -19,12 +19,7 @@ _TAB, _LINE, _RETURN, _MINUS = 9, 10, 13, 45
 
 @dataclass(frozen=True)
 class LogForm:
-    """The columns of a log.
-
-    Args:
-        conts, cats: names of the numbers and of the categories, in the file's order.
-        label: that of the label.
-    """
+    """The columns of a log."""
 
     conts: Sequence[str]
     cats: Sequence[str]
@@ -43,16 +38,9 @@ class LogForm:
 def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
     """Parse lines into rows.
 
-    Args:
-        stretch: the lines.
-        form: their columns.
-
     Returns:
         int32 ``[n, words]``: each category's 32-bit value, the numbers (0 where missing), and a word with the label in
         bit 0 and, in bit 1 + j, whether category j is missing; and the smallest value of each number, int64.
-
-    Raises:
-        DataError: naming the file, the column and the line.
     """
     cuts, counts = _shares(stretch)
     rows = np.empty((sum(counts), form.words), dtype=np.int32)

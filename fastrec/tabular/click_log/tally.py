@@ -65,7 +65,6 @@ class Tally:
     Args:
         categories: how many; they are the first columns of the rows.
         memory: bytes that all tables together may take; that many at least as each needs to begin with.
-        min_count: values that come less often are not kept.
     """
 
     def __init__(self, categories: int, memory: int, min_count: int) -> None:
@@ -85,11 +84,7 @@ class Tally:
                 at = column.counter.add(rows, at, column.share)
 
     def finish(self, blocks: Blocks) -> list[np.ndarray]:
-        """Return the frequent values of each category, uint32, sorted.
-
-        Args:
-            blocks: all rows again, for the shares that did not fit.
-        """
+        """Return the frequent values of each category, uint32, sorted."""
         self._settle()
         while any(not c.done for c in self.columns):
             self.passes += 1

@@ -60,9 +60,6 @@ class Stretch:
 
     Args:
         text: uint8, ``limits.LOG_PAD`` bytes longer than the lines.
-        stop: where the lines end.
-        part: what they are of.
-        first: how many lines of the part come before.
     """
 
     text: np.ndarray
@@ -76,12 +73,7 @@ class Stretch:
 
 
 def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> list[LogPart]:
-    """Read what a user gives as parts of files.
-
-    Raises:
-        DataError: nothing was given, or a compressed file.
-        MissingFileError: a file is not there.
-    """
+    """Read what a user gives as parts of files."""
     given = [paths] if isinstance(paths, str | Path | LogPart) else list(paths)
     found = [p if isinstance(p, LogPart) else LogPart(Path(p)) for p in given]
     if not found:
@@ -94,12 +86,7 @@ def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> li
 
 
 def stretches(parts: Sequence[LogPart], size: int) -> Iterator[Stretch]:
-    """Yield the lines of parts in order, reading the next stretch while one is used.
-
-    Args:
-        parts: of files.
-        size: bytes that are read at a time.
-    """
+    """Yield the lines of parts in order, reading the next stretch while one is used."""
     source = _read(parts, size)
     with ThreadPoolExecutor(1, "fastrec-text") as pool:
         waiting = pool.submit(next, source, None)

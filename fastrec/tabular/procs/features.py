@@ -73,11 +73,7 @@ class Features(FrameProc):
 
 
 class FeatureChain:
-    """Several feature sets, one after the other.
-
-    Args:
-        sets: each with ``fit_transform(df)``, ``transform(df)`` and ``outputs``.
-    """
+    """Several feature sets, one after the other."""
 
     def __init__(self, sets: Sequence[Any]) -> None:
         self.sets = list(sets)
@@ -128,11 +124,7 @@ def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
 
 
 def _as_set(given: Any) -> Any:
-    """Return the object that computes features.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Return the object that computes features."""
     absent = [n for n in MAKES_FEATURES if not hasattr(given, n)]
     if absent:
         raise DataError(

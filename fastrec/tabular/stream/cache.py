@@ -34,17 +34,7 @@ _ROWS, _ABOUT = "rows.bin", "about.json"
 
 
 class CachedRows(StreamRows):
-    """Packed rows in a folder, written from other rows where they are not there yet.
-
-    Args:
-        rows: where they come from.
-        cache: the folder of caches.
-        name: what the rows are.
-
-    Raises:
-        DataError: no column was named.
-        WriteError: the folder holds something else, or cannot be written.
-    """
+    """Packed rows in a folder, written from other rows where they are not there yet."""
 
     cached = True
 
@@ -159,9 +149,6 @@ def _add_sums(sums: list[int], at: int, bytes_: memoryview, size: int) -> int:
 
     Args:
         sums: of those before; it grows.
-        at: how many bytes came before.
-        bytes_: those that come now.
-        size: bytes of a chunk.
 
     Returns:
         How many bytes have come.

@@ -24,12 +24,7 @@ Paths = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows that are read together.
-
-    Args:
-        start, rows: the first of them among all rows of the source, and how many.
-        file, group: where they are.
-    """
+    """Rows that are read together."""
 
     start: int
     rows: int
@@ -43,12 +38,6 @@ class ParquetSource:
     Args:
         paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it, but for files and folders whose names begin
             with ``.`` or ``_``), a pattern with ``*``, or a list of these.
-        columns: the columns that are read.
-        optional: columns that are read where every file has them.
-
-    Raises:
-        MissingFileError, UnreadableFileError, MissingColumnError: naming the file.
-        DataError: a column has another kind of values in one file than in the first.
     """
 
     def __init__(self, paths: Paths, columns: Sequence[str], optional: Sequence[str] = ()) -> None:
@@ -81,16 +70,11 @@ class ParquetSource:
         """Yield a unit's rows in order.
 
         Args:
-            unit: one of ``units``.
             most: rows of a block, at most; a larger group is decoded piece by piece.
             columns: some of the source's columns; None: all.
-            skip, stop: the first row of the unit that is wanted, and the first that is not any more.
 
         Yields:
             The block's first row among all rows of the source, and the block.
-
-        Raises:
-            UnreadableFileError: naming the file and the row group.
         """
         names = self.columns if columns is None else list(columns)
         stop = unit.rows if stop is None else stop
@@ -172,9 +156,6 @@ class ParquetSource:
     def footers(self) -> list[tuple[int, str]]:
         """Return the bytes of every file, and the digest of its footer: types, row groups, places and bounds of all
         columns.
-
-        Raises:
-            UnreadableFileError: a file is not there any more, or is another one.
         """
         if self._footers is None:
             for i in range(len(self.files)):
@@ -199,11 +180,7 @@ class ParquetSource:
 
 
 def list_files(paths: Paths) -> list[Path]:
-    """List the Parquet files of paths in the order given; those of a folder or a pattern by name.
-
-    Raises:
-        MissingFileError: nothing is there.
-    """
+    """List the Parquet files of paths in the order given; those of a folder or a pattern by name."""
     found: list[Path] = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(path).expanduser()

@@ -13,11 +13,7 @@ from fastrec.table import Column, Keys
 
 
 class ValueCounts:
-    """The distinct values of a column and in how many rows each stands.
-
-    Args:
-        name: the column's name, for messages.
-    """
+    """The distinct values of a column and in how many rows each stands."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -24,12 +24,7 @@ from fastrec.tabular.training_rows import Summary, TrainingRows
 
 
 def learn(recipe: FrameRecipe, rows: FileRows) -> None:
-    """Fit a recipe's procs and targets on all rows, block by block.
-
-    Args:
-        recipe: it is filled in.
-        rows: the training rows.
-    """
+    """Fit a recipe's procs and targets on all rows, block by block."""
     rows.make_features(fit=True)
     if rows.made is not None:
         numeric = [n for n in rows.made.names if rows.made[n].kind in ("number", "datetime")]

@@ -34,13 +34,7 @@ class Piece:
 
 
 def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator) -> list[Unit]:
-    """Shuffle units so that any few in a row come from all over the file.
-
-    Args:
-        units: in file order.
-        window: rows that are mixed with one another.
-        rng: where the order comes from.
-    """
+    """Shuffle units so that any few in a row come from all over the file."""
     if not units:
         return []
     mean = sum(u.rows for u in units) / len(units)

@@ -23,8 +23,6 @@ class ReadAhead:
     """Packed rows in the order in which they are read, a buffer at a time.
 
     Args:
-        chunks: what is read, made and used in the background thread.
-        layout: of the rows.
         rows: read ahead at a time; while they are used, as many are read.
 
     Use it as a context: leaving it ends the thread.
@@ -49,11 +47,7 @@ class ReadAhead:
         self._thread.join()
 
     def __iter__(self) -> Iterator[Packed]:
-        """Yield rows that are valid until the next ones are requested.
-
-        Raises:
-            BaseException: what reading them raised, after the rows that were read before.
-        """
+        """Yield rows that are valid until the next ones are requested."""
         while (item := self._full.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
@@ -89,8 +83,6 @@ def take_in_turn(sources: Iterator[Iterator[Chunk]], at_once: int, seed: int | N
     """Yield chunks of several open sources, drawing the next source at random.
 
     Args:
-        sources: iterators of chunks, opened in this order.
-        at_once: how many are open.
         seed: of the draw; None: one source after the other.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -118,9 +110,6 @@ class Mixer:
     taken as the buffer holds, give or take as many. The rows that are left at the end are permuted.
 
     Args:
-        filled: packed rows as they are read, each valid until the next.
-        layout: of the rows.
-        rows: that the buffer holds.
         seed: of the order; None: rows come as they are read.
     """
 
@@ -199,9 +188,6 @@ def cut_batches(mixer: Mixer, sizes: list[int], layout: Layout, *, chunk_bytes: 
     """Yield batches of these sizes, taking several small ones at once.
 
     Args:
-        mixer: where rows come from.
-        sizes: rows of every batch.
-        layout: of the rows.
         chunk_bytes: taken at once, at most, unless a batch is larger.
     """
     most = max(1, chunk_bytes // max(4 * layout.words, 1))

@@ -43,14 +43,7 @@ class StreamRows:
 
 
 class FileRows(StreamRows):
-    """Rows of Parquet files.
-
-    Args:
-        source: the files.
-        paths: what the user called them.
-        recipe: how rows are prepared.
-        with_y: with their targets.
-    """
+    """Rows of Parquet files."""
 
     def __init__(self, source: ParquetSource, paths: Paths, recipe: FrameRecipe, *, with_y: bool = True) -> None:
         self.source, self.paths, self.recipe, self.units = source, paths, recipe, source.units
@@ -109,11 +102,7 @@ class FileRows(StreamRows):
         return part
 
     def pack(self, start: int, table: Table, room: Packed) -> None:
-        """Prepare a block that begins at row ``start``.
-
-        Raises:
-            DataError: naming the file, and the row in it.
-        """
+        """Prepare a block that begins at row ``start``."""
         try:
             self.recipe.pack(table, device=None, into=room)
         except DataError as error:
