@@ -92,5 +92,6 @@ class DeepFM(FieldNet):
 
     def _pairs(self, fields: Tensor) -> Tensor:
         vectors = fields.unflatten(1, (self.n_vectors, self.emb_dim))
+        # ½ ((Σ v)² - Σ v²) is linear in the number of fields, the sum over pairs quadratic
         products = 0.5 * (vectors.sum(1).square() - vectors.square().sum(1))
         return products.sum(1, keepdim=True) if self.pair_weights is None else products @ self.pair_weights

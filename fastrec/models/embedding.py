@@ -173,7 +173,7 @@ class EmbeddingTables(nn.Module):
         """Return which rows of each group of tables a batch looks up: group → int64 ``[b, columns of the group]``."""
         ids = x_cat + self._offsets  # int64 from any integer type: by int32 ids CPUs add rows up six times as slowly
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
-        if len(groups) == 1:
+        if len(groups) == 1:  # no copy of the ids
             return dict.fromkeys(groups, ids)
         return {group: self._of_group(ids, group) for group in groups}
 
@@ -422,6 +422,7 @@ def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
 
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
     """Gather rows ``[b, k · width]`` of ``weight`` for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
+    # index_select's backward is faster for narrow rows, but always dense
     if ids.device.type == "cpu" and weight.shape[1] <= limits.NARROW_TABLE and not rows:
         return weight.index_select(0, ids.flatten()).view(ids.shape[0], ids.shape[1] * weight.shape[1])
     return F.embedding(ids, weight, sparse=rows).flatten(1)

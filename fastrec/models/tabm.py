@@ -257,6 +257,7 @@ class MeanOverMembers:
         if pred.ndim != 3:
             return self.loss(pred, *targets, **options)
         k = pred.shape[1]
+        # one call for all members costs less than k, but is the mean of means only for means over rows
         if isinstance(self.loss, _BY_ROW) or getattr(self.loss, "by_row", False):
             return self.loss(pred.flatten(0, 1), *(t.repeat_interleave(k, 0) for t in targets), **options)
         return torch.stack([self.loss(pred[:, i], *targets, **options) for i in range(k)]).mean()

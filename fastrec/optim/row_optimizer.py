@@ -34,6 +34,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # torch's own step would refuse sparse gradients
         with _without_sparse(self.param_groups) as sparse:
             self._step_dense()
         for p, grad, group in sparse:
@@ -109,6 +110,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return {}
 
     def _room(self, numbers: int, dtype: torch.dtype) -> Tensor:
+        # kept from step to step: fetching memory anew takes longer than the step itself
         room = self._rooms.get(dtype)
         if room is None or len(room) < numbers:
             room = self._rooms[dtype] = torch.empty(numbers, dtype=dtype)
@@ -144,29 +146,31 @@ def fused_step(
     grads: Sequence[Tensor],
     means: Sequence[Tensor],
     squares: Sequence[Tensor],
-    step: float,
-    lr: float,
+    step: float | Sequence[Tensor],
+    lr: float | Tensor,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float = 0.0,
 ) -> None:
     """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
 
     Args:
         lr, betas, eps: as in ``AdamW``.
     """
-    count = torch.tensor(float(step), device=weights[0].device)
+    if isinstance(step, int | float):
+        step = [torch.tensor(float(step), device=weights[0].device)] * len(weights)
     torch._fused_adamw_(
         list(weights),
         list(grads),
         list(means),
         list(squares),
         [],
-        [count] * len(weights),
+        list(step),
         amsgrad=False,
         lr=lr,
         beta1=betas[0],
         beta2=betas[1],
-        weight_decay=0.0,
+        weight_decay=weight_decay,
         eps=eps,
         maximize=False,
     )

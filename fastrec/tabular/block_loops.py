@@ -124,6 +124,7 @@ class BlockLoops:
         table: tuple[int, int, int] = (0, 0, 0),
         flag: int = -1,
     ) -> None:
+        # The loop reads arrays by their address; what it cannot read is made block by block before it runs.
         found = address_of(source) if isinstance(source, np.ndarray) else None
         if found is None:
             if isinstance(source, np.ndarray):  # an array in strides, say
@@ -149,6 +150,7 @@ class BlockLoops:
             values = source.of(rows).to(torch.int64) if isinstance(source, Codes) else numbers_of(source, rows)
             made.append(values.contiguous().numpy())
             address, kind = address_of(made[-1])
+            # the loop counts from the frame's first row, the block begins at ``start``
             columns[at, :2] = address - start * made[-1].itemsize, kind
         scales, wide = np.array(self.scales).reshape(-1, 3), self.fields["cats"][2].itemsize == 8
         frames().pack(columns, scales, self.shift, wide, self.places, start, stop, self.packed.buffer.numpy())

@@ -64,6 +64,7 @@ def codes_of(
         if vocab is None:
             return _fit_keys(column, training, categorify, options)
         categorify.set_vocab(name, vocab)
+    # Numbers are looked up when rows are written, unless that would hold a copy of the column until then.
     vocab = categorify.vocab_of(name)
     codes = codes_in(vocab, column)
     if codes.lookup is None or columns.shares(name):
@@ -127,6 +128,7 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
     low, high = (int(v) for v in torch.aminmax(values))
     if high - low >= max(limits.COUNTED_SPAN, len(values)):
         return None
+    # A table of counts needs no hashing and no sorting: the used places are the sorted classes.
     counts = training.count_whole(values, low, high - low + 1) if by_loops else None
     if counts is None:
         missing = None if column.missing is None else take_values(column.missing, training.rows)

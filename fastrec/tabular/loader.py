@@ -256,6 +256,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
     def _packed_batches(self, samps: Iterable[int], skipped: int) -> Iterator[tuple[torch.Tensor, ...]]:
         rows, packed = self._as_rows(samps), self._packed()
         bounds = self._bounds(rows)
+        # Small batches are gathered together, then split: a gather costs the same Python for any number of rows.
         chunk = max(1, limits.GATHER_BYTES // max(1, 4 * packed.layout.words))
         ends = [min(skipped, len(bounds) - 1)]  # of the batches gathered together: several small ones, or one
         while ends[-1] < len(bounds) - 1:

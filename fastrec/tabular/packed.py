@@ -84,6 +84,7 @@ class Layout:
 def _view(buffer: torch.Tensor, start: int, words: int, dtype: torch.dtype) -> torch.Tensor:
     if words == 0 or len(buffer) == 0:
         return buffer.new_empty((len(buffer), words * 4 // dtype.itemsize), dtype=dtype)
+    # a view with another dtype costs no copy
     part = buffer[:, start : start + words]
     return part if dtype == torch.int32 else part.view(dtype)
 

@@ -266,7 +266,7 @@ def check_unique(names: Sequence[str]) -> None:
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError(
-            "the column is named twice among cat_names, cont_names, list_names and vector_names",
+            "the column is named twice",
             column=str(again),
             remedy="Name it once",
         )

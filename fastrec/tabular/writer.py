@@ -48,7 +48,7 @@ class Writer:
             self.by_loops.write()
         else:
             run_parallel(self._write_block, range(0, n, self.step), rows=n)
-        run_parallel(self._write_column, self.apart, rows=n)
+        run_parallel(self._write_column, self.apart, rows=n)  # after the rows: it overwrites their places
         if self.places is not None and self.by_loops is None:
             order = slice(None) if self.front is not None else self.columns.order
             for i, y in enumerate(self.made.ys):

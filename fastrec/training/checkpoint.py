@@ -114,6 +114,7 @@ class Checkpoint(Callback):
             return
         with _named_where_absent(found):
             state = load_state(found)
+        # Without this rank 0 might remove the state before another rank has read it.
         ranks.agree(True, "checkpoint")  # all have read it: rank 0 may replace it
         self._resume(state, found)
 

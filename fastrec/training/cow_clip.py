@@ -79,6 +79,7 @@ def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float)
     Returns:
         As ``grad``; a row-sparse one has every row once.
     """
+    # only rows of the batch have gradients: the whole table is never read
     rows, counts = torch.unique(ids, return_counts=True)
     if grad.is_sparse:
         grad = grad.coalesce()

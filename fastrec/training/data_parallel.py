@@ -115,6 +115,7 @@ class DataParallel(Callback):
         loss = part.detach()
         for cb in self._accumulates:  # what it has scaled down by now
             loss = loss * (cb.n_acc / rows)
+        # Shares differ in rows: the mean over ranks weighs each loss by what it is a mean over.
         own = _denominator(learn.loss_func, learn.yb).double().to(loss.device)
         sums = torch.stack([loss.double() * own, own, torch.full_like(own, rows)])
         summed([sums], "adding up the loss")

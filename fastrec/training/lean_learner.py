@@ -59,6 +59,7 @@ class LeanLearner(Learner):
 
     def _do_one_batch(self) -> None:
         loss_func = self.loss_func
+        # fastai's losses cast to a tensor subclass, which sends every operation through Python
         if not isinstance(loss_func, BaseLoss) or type(loss_func).__call__ is not BaseLoss.__call__:
             super()._do_one_batch()
             return

@@ -42,6 +42,7 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
     sums = _Sum.apply(torch.cat([x.sum(over), rows]))
     count = sums[-1].detach()
     mean = sums[:-1] / count
+    # a second sum, of squares about the common mean, cancels less than E[x²] - E[x]²
     apart = x - mean.view(shape)
     var = _Sum.apply(apart.square().sum(over)) / count
     _note(norm, mean.detach(), var.detach(), count)

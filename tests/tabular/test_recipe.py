@@ -218,7 +218,7 @@ def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
     st.booleans(),
     st.randoms(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, least, most, unseen, mixed, random):
     fit_rows = min(fit_rows, len(values))
     order = random.sample(range(len(values)), len(values)) if mixed else None
@@ -319,7 +319,6 @@ def test_a_text_column_is_no_number():
     reason="this system does not tell what a process has held",
 )
 def test_packing_takes_little_beyond_the_rows(tmp_path):
-    """In a process of its own: the peak above the caller's frame, over the packed bytes."""
     program = tmp_path / "grow.py"
     program.write_text(_GROW)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
@@ -372,7 +371,6 @@ def told(run):
 
 
 def test_numbers_first_missing_at_test_are_told_of_by_column_and_row():
-    """Column b lacks one in training already, and nothing is said of it; infinities lack nothing."""
     frame = TabularFrame(GAPS[:3], [Normalize], [], ["a", "b", "c"], "y")
     test = pd.DataFrame({"a": [1.0, 2, np.inf, -np.inf], "b": [np.nan] * 4, "c": [1.0, np.nan, 2, np.nan]})
     (said,) = told(lambda: frame.dataloaders(2).test_dl(test))

@@ -63,7 +63,7 @@ def stream_of(folder, **options) -> ParquetFrame:
 # ---- every row once
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     n=st.integers(0, 90),
     files=st.integers(1, 4),
@@ -588,7 +588,6 @@ def test_the_cache_is_written_once_and_another_when_files_or_settings_change(tmp
 
 
 def test_a_second_configuration_leaves_a_loaders_rows_alone(tmp_path):
-    """Two notebooks on one folder of caches: each goes on with its own rows."""
     df = numbered(100).assign(z=-1.0, w=-2.0)
     folder, cache = write(tmp_path / "pq", df, 2, 10), tmp_path / "cache"
     valid = write(tmp_path / "valid", df, 1, 10)
@@ -703,7 +702,6 @@ def test_a_cache_of_no_columns_is_refused(tmp_path):
 
 
 def test_hidden_folders_hold_no_rows(tmp_path):
-    """What is being written, here or in another process, is not read as if it were whole."""
     write(tmp_path / "pq", numbered(10))
     for name in (".2026.0123.part", "_temporary"):
         write(tmp_path / "pq" / name / "deep", numbered(10))

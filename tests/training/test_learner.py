@@ -161,7 +161,6 @@ def test_optimizers_of_all_kinds_train_under_one_cycle(dataloaders, opt_func):
 
 @pytest.mark.parametrize("settings", [{}, {"clamp_value": 0.5, "debias": True}])
 def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
-    """Where every table is a parameter of its own it trains as ours with the same settings."""
     others, ends = pytest.importorskip("torch_optimizer"), []
     clamp, debias = settings.get("clamp_value", 10), settings.get("debias", False)
     ours = partial(lamb, clamp=clamp, debias=debias, adapt_1d=True)
@@ -177,7 +176,6 @@ def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
 
 
 def test_it_trains_as_fastais_learner_does(dataloaders):
-    """Same widths, weights, batches and schedule: fused AdamW and fused tables end where fastai's own end."""
     dls, sizes = dataloaders(shuffle=False), [(7, 4), (41, 8), (3, 4)]
     theirs = tabular_learner(dls, layers=[16, 8], emb_szs={"city": 4, "item": 8, "x_na": 4})
     ours = rec_learner(dls, layers=[16, 8], emb_szs=sizes)

@@ -164,6 +164,7 @@ class ParquetSource:
         return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
 
     def _check_unchanged(self, i: int) -> None:
+        # statistics and the places of pages were read from the footer of the file as it was
         stamp = _stamp(self.files[i])
         if stamp == self.stamps[i]:
             return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pyarrow as pa
 import torch
@@ -35,6 +33,7 @@ class ValueCounts:
         used = counts[1:].nonzero().squeeze(1)
         self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
         self._waiting += len(used)
+        # merging when as much again has come keeps the total cost linear
         if self._waiting > max(2 * len(self.counts), 100_000):
             self._merge()
 
@@ -145,9 +144,3 @@ class FirstMode:
     def result(self) -> float:
         """Return the mode; 0 if there were no numbers."""
         return max(self._seen, key=self._seen.__getitem__) if self._seen else 0.0
-
-
-def concat_numbers(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Blocks of numbers as one float64 tensor."""
-    found = list(parts)
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)

@@ -17,7 +17,7 @@ from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.recipe import _FLAGS, FrameRecipe
-from fastrec.tabular.stream.fit import FirstMode, MedianSearch, ValueCounts, concat_numbers
+from fastrec.tabular.stream.fit import FirstMode, MedianSearch, ValueCounts
 from fastrec.tabular.stream.rows import FileRows
 from fastrec.tabular.targets import Labels
 from fastrec.tabular.training_rows import Summary, TrainingRows
@@ -50,7 +50,10 @@ def learn(recipe: FrameRecipe, rows: FileRows) -> None:
     if any(n.median is not None for n in conts.values()):
         for _, table in rows.tables():
             run_parallel(lambda name, t=table: conts[name].look_again(t[name]), list(conts), rows=len(table))
-    _fit_labels(recipe.labels, rows, targets, gaps)
+    columns = _like_target(rows, recipe.labels.names, gaps)
+    for name, seen in targets.items():
+        columns[name] = Table.read(pa.table({name: seen.result()[0]}))[name]
+    recipe.labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))
     if standard:
         for proc in recipe.cont_procs:
             proc.reset(recipe.conts)
@@ -108,7 +111,7 @@ def _fit_columns(recipe: FrameRecipe, rows: FileRows) -> None:
     for proc in procs:
         proc.reset(recipe.conts)
     for name in recipe.conts if procs else []:
-        values = concat_numbers(column.number() for column in _column(rows, name))
+        values = torch.cat([torch.zeros(0, dtype=torch.float64), *(c.number() for c in _column(rows, name))])
         for i, proc in enumerate(procs):
             proc.fit(name, values)
             values = proc.apply(name, values) if i + 1 < len(procs) else values
@@ -158,11 +161,3 @@ def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dic
         value: Any = None if missing else pa.scalar(0, pa.int64()).cast(kind).as_py()
         found[name] = Table.read(pa.table({name: pa.array([value], kind)}))[name]
     return found
-
-
-def _fit_labels(labels: Labels, rows: FileRows, targets: dict[str, ValueCounts], gaps: dict[str, bool]) -> None:
-    columns = _like_target(rows, labels.names, gaps)
-    for name, seen in targets.items():
-        values, _ = seen.result()
-        columns[name] = Table.read(pa.table({name: values}))[name]
-    labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))
