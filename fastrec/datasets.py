@@ -20,7 +20,7 @@ from fastrec.metrics import auc
 from fastrec.table import Vocab
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe
 from fastrec.tabular.targets import Labels
 
 __all__ = ["CTRTruth", "PlantedCTR", "planted_ctr"]
@@ -271,7 +271,7 @@ def planted_ctr(
     for name, size in zip(cats, cardinalities, strict=True):
         categorify.set_vocab(name, Vocab(pa.array(np.arange(1, size + 1)), name=name))
     frame = PlantedCTR.__new__(PlantedCTR)
-    frame._assign(Recipe(cats, conts, [categorify], labels, cat_dtype=cat_dtype), device=None)
+    frame._assign(FrameRecipe(cats, conts, [categorify], labels, cat_dtype=cat_dtype), device=None)
     frame._packed = Packed.empty(rows, frame._recipe.layout(with_y=True))
     truth.fill(frame._packed)
     frame._split, frame.truth = rows - valid, truth

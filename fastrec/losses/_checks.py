@@ -47,7 +47,6 @@ def _split_targets(targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _dense_ids(groups: Tensor) -> Tensor:
-    """Ids from 0 up, less than the number of rows: without a count of lists there is no wait for the device."""
     ordered, order = torch.sort(groups)
     new = torch.zeros_like(order)
     new[1:] = (ordered[1:] != ordered[:-1]).long()

@@ -32,7 +32,7 @@ class BCE(nn.Module):
         self.smoothing, self.reduction = smoothing, reduction
 
     def forward(self, scores: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             scores: logits ``[b]`` or ``[b, 1]``, float.
@@ -58,9 +58,9 @@ class BCE(nn.Module):
         return _reduce(losses * weight, self.reduction)
 
     def activation(self, scores: Tensor) -> Tensor:
-        """Probabilities of a click, from logits of any shape."""
+        """Convert logits of any shape to probabilities."""
         return scores.sigmoid()
 
     def decodes(self, probabilities: Tensor) -> Tensor:
-        """1 where the probability (``[b]`` or ``[b, 1]``) is at least one half, else 0; ``[b]``, int64."""
+        """Return 1 if the probability (``[b]`` or ``[b, 1]``) is at least one half, else 0; ``[b]``, int64."""
         return (_flat(probabilities, "probabilities") >= 0.5).long()

@@ -54,7 +54,7 @@ class InBatchSoftmax(nn.Module):
         self.reduction = reduction
 
     def forward(self, scores: Tensor, targets: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             scores: what ``TwoTower`` returns for a batch; or all scores ``[b, b]``, row i's own item in column i.
@@ -91,7 +91,6 @@ class InBatchSoftmax(nn.Module):
 
 
 def _all_scores(scores: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Scores ``[b, b]`` and the items' ids."""
     if isinstance(scores, PairScores):
         queries, items = scores.queries, scores.items
         exact = torch.promote_types(queries.dtype, torch.float32)  # bfloat16 would round scores of 20 to eighths

@@ -26,7 +26,7 @@ class ListwiseSoftmax(nn.Module):
         self.reduction = reduction
 
     def denominator(self, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """What ``'mean'`` is taken over, a scalar: how many lists have a positive.
+        """Count the lists with a positive, over which ``'mean'`` is taken, a scalar.
 
         By it the means of several processes' batches become one mean.
 
@@ -40,7 +40,7 @@ class ListwiseSoftmax(nn.Module):
         return (total > 0).sum()
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             scores: ``[b]`` or ``[b, 1]``, float.
@@ -69,7 +69,7 @@ class ListwiseSoftmax(nn.Module):
 
 
 def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
-    """``[b]``: by list id, the logarithm of the sum of its rows' exponentials; 0 where no row has the id."""
+    """Return ``[b]``: by list id, the logarithm of the sum of its rows' exponentials; 0 if no row has the id."""
     rough = scores.detach()
     top = torch.zeros_like(rough).scatter_reduce_(0, lists, rough, "amax", include_self=False)
     top = torch.where(top.isfinite(), top, torch.zeros_like(top))

@@ -19,28 +19,24 @@ class _OverPairs(nn.Module):
         self.reduction = reduction
 
     def of_difference(self, difference: Tensor) -> Tensor:
-        """The loss of each pair, from the better row's score less the other's."""
+        """Return the loss of each pair, from the better row's score less the other's."""
         raise NotImplementedError
 
     def of_pairs(self, better: Tensor, worse: Tensor) -> Tensor:
-        """The loss of pairs that are at hand.
+        """Compute the loss of given pairs.
 
         Args:
             better: scores of the more relevant rows, ``[p]`` or ``[p, 1]``, float.
-            worse: scores of the others, likewise.
 
         Returns:
             A scalar, or ``[p]`` where the reduction is ``'none'``.
-
-        Raises:
-            DataError: they are not equally many.
         """
         better = _flat(better, "scores")
         losses = self.of_difference(better - _same_length(worse, better, "scores of worse rows"))
         return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The loss over all pairs of rows of one list, the first of them more relevant than the second.
+        """Compute the loss over all pairs of rows of one list, the first of them more relevant.
 
         Args:
             scores: ``[b]`` or ``[b, 1]``, float.
@@ -51,9 +47,6 @@ class _OverPairs(nn.Module):
         Returns:
             A scalar: the mean or the sum over pairs; or ``[b]`` where the reduction is ``'none'``: the sum over the
             pairs in which the row is the more relevant one. Without any pair it is 0.
-
-        Raises:
-            DataError: list ids are missing or not exact, or the lengths differ.
         """
         scores = _flat(scores, "scores")
         if groups is None:
@@ -68,7 +61,7 @@ class _OverPairs(nn.Module):
         return torch.zeros_like(scores).index_add(0, better, losses)
 
     def activation(self, scores: Tensor) -> Tensor:
-        """Scores as they are: they rank, and are no probabilities."""
+        """Return scores unchanged: they rank, and are no probabilities."""
         return scores
 
 
@@ -82,7 +75,7 @@ class BPR(_OverPairs):
     """
 
     def of_difference(self, difference: Tensor) -> Tensor:
-        """``-log σ(d)``."""
+        """Return ``-log σ(d)``."""
         return F.softplus(-difference)
 
 
@@ -99,12 +92,12 @@ class PairwiseHinge(_OverPairs):
         self.margin = margin
 
     def of_difference(self, difference: Tensor) -> Tensor:
-        """``max(0, margin - d)``."""
+        """Return ``max(0, margin - d)``."""
         return F.relu(self.margin - difference)
 
 
 def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (more relevant, less relevant) of every pair within a list."""
+    """Return rows (more relevant, less relevant) of every pair within a list."""
     order = torch.argsort(lists, stable=True)
     sizes = torch.bincount(lists)
     starts = sizes.cumsum(0) - sizes

@@ -52,7 +52,7 @@ class BST(EventNet):
         self.first, self.second, self.drop = nn.LayerNorm(self.width), nn.LayerNorm(self.width), nn.Dropout(drop)
 
     def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
-        """The layer's output at the candidate's place, see ``EventNet.read``."""
+        """Return the layer's output at the candidate's place, see ``EventNet.read``."""
         n, (heads, each) = candidate.shape[0], (self.heads, self.width // self.heads)
         query = self.query(candidate).view(n, 1, heads, each)
         key = self.key(event)[lists].unflatten(2, (heads, each))

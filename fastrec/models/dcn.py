@@ -20,12 +20,8 @@ class CrossNet(nn.Module):
     """Cross layers: ``x ← x0 ⊙ (W x + b) + x`` (arXiv 2008.13535, equations 1 and 2).
 
     Args:
-        width: number of inputs, and of outputs.
         n_layers: number of layers; products of up to ``n_layers + 1`` inputs arise.
         low_rank: rank r of ``W = U Vᵀ``, with U and V of ``width × r``; None keeps W whole.
-
-    Raises:
-        DataError: a rank below 1.
     """
 
     def __init__(self, width: int, n_layers: int, *, low_rank: int | None = None) -> None:
@@ -35,7 +31,7 @@ class CrossNet(nn.Module):
         self.layers = nn.ModuleList([_weights(width, low_rank) for _ in range(n_layers)])
 
     def forward(self, x0: Tensor) -> Tensor:
-        """Cross ``[b, width]`` with itself; as many come out."""
+        """Cross ``[b, width]`` with itself, keeping the width."""
         x = x0
         for layer in self.layers:
             x = x0 * layer(x) + x
@@ -106,19 +102,7 @@ class DCNv2(FieldNet):
         self.head = nn.Sequential(nn.Linear(n_in + n_deep if self.parallel else n_deep, out_sz), squash(y_range))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         x0 = side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
         crossed = self.cross(x0)
         return self.head(side_by_side([crossed, self.deep(x0)]) if self.parallel else self.deep(crossed))

@@ -78,19 +78,7 @@ class DeepFM(FieldNet):
         self.squash = squash(y_range)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         embedded = self.embed_pieces(x_cat, extras)
         dense = self.dense_pieces(x_cont, extras)
         linear = self.linear(x_cat, extras[: self.n_lists], side_by_side(dense) if dense else None)
@@ -104,5 +92,6 @@ class DeepFM(FieldNet):
 
     def _pairs(self, fields: Tensor) -> Tensor:
         vectors = fields.unflatten(1, (self.n_vectors, self.emb_dim))
+        # ½ ((Σ v)² - Σ v²) is linear in the number of fields, the sum over pairs quadratic
         products = 0.5 * (vectors.sum(1).square() - vectors.square().sum(1))
         return products.sum(1, keepdim=True) if self.pair_weights is None else products @ self.pair_weights

@@ -43,7 +43,7 @@ class DIN(EventNet):
         self.about = nn.Parameter(torch.zeros(self.width))
 
     def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
-        """The weighted sum of the events, see ``EventNet.read``."""
+        """Return the weighted sum of the events, see ``EventNet.read``."""
         mine = event[lists]
         both = torch.cat([mine * candidate[:, None], same], 2)
         hidden = self.of_event(event)[lists] + self.of_candidate(candidate)[:, None] + self.of_both(both)

@@ -86,19 +86,7 @@ class DLRM(FieldNet):
         self._reset_tables()
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         bottom = [] if self.bottom is None else [self.bottom(self.dense(x_cont, extras))]
         vectors = side_by_side(bottom + self.embed_pieces(x_cat, extras))
         if not len(self._pairs):
@@ -108,7 +96,6 @@ class DLRM(FieldNet):
         return self.top(side_by_side([*bottom, products.index_select(1, self._pairs)]))
 
     def _reset_tables(self) -> None:
-        """Small values would make products of two so small that training hardly begins."""
         for s in self.embeds.slices if self.embeds is not None else ():
             bound = (s.stop - s.start) ** -0.5
             with self.embeds.writing(s.name, anew=True) as table:

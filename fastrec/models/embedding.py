@@ -11,14 +11,13 @@ import torch.nn.functional as F
 from fastai.layers import trunc_normal_
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded, runs_of
 from fastrec.models.placement.building import kinds_of, make_placed
 from fastrec.models.placement.regroup import kind_codes, regroup
 from fastrec.models.placement.settings import Embeddings, Placement, as_embeddings
 from fastrec.table import ListBatch
-
-NARROW = 32  # floats: up to here, on CPUs, index_select's backward is 1.3 to 6 times faster than F.embedding's
 
 CheckIds = Literal["auto", "always", "never"]
 Pool = Literal["mean", "sum", "max"]
@@ -96,7 +95,8 @@ class EmbeddingTables(nn.Module):
             rows = self.placed[group].slots if group in self.placed else own[-1].stop
             self.weights[group] = nn.Parameter(torch.zeros(rows, own[0].width))
             columns = [i for i, s in enumerate(columns_of) if s.group == group]
-            self._adjacent[group] = (columns[0], columns[-1] + 1) if _are_adjacent(columns) else None
+            adjacent = columns and columns == list(range(columns[0], columns[-1] + 1))
+            self._adjacent[group] = (columns[0], columns[-1] + 1) if adjacent else None  # a slice, without a copy
             columns = torch.tensor(columns, dtype=torch.int64)
             self.register_buffer(f"_columns_{group}", columns, persistent=False)
         bounds = torch.tensor([[s.start, s.stop - s.start] for s in columns_of], dtype=torch.int64).view(-1, 2)
@@ -130,7 +130,7 @@ class EmbeddingTables(nn.Module):
         return side_by_side(self.pieces(x_cat, lists))
 
     def pieces(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> list[Tensor]:
-        """As ``forward``, before the vectors are copied into one tensor.
+        """Look up as ``forward``, before the vectors are copied into one tensor.
 
         Args:
             x_cat: ids ``[b, columns]``.
@@ -143,7 +143,7 @@ class EmbeddingTables(nn.Module):
         return (self._columns(x_cat) if self.n_columns else []) + self.bags(lists)
 
     def bags(self, lists: Sequence[ListBatch]) -> list[Tensor]:
-        """The list columns' pooled vectors, ``[b, width]`` each."""
+        """Pool the list columns' vectors, ``[b, width]`` each."""
         if len(lists) != len(self.list_names):
             raise DataError(
                 f"{len(lists)} list columns were given, {len(self.list_names)} are needed",
@@ -152,14 +152,14 @@ class EmbeddingTables(nn.Module):
         return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
-        """Which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``.
+        """Return which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``.
 
         Of tables that are not on the device (see ``Embeddings``), for the batch that was looked up last.
         """
         return {group: self._places(group, rows) for group, rows in self.rows_by_group(x_cat).items()}
 
     def list_ids(self, name: str, lists: ListBatch) -> Tensor:
-        """As ``ids``, for the codes of a list column: int64 ``[m]``."""
+        """Return as ``ids`` the codes of a list column: int64 ``[m]``."""
         s = self._by_name[name]
         return self._places(s.group, lists.values.long() + s.start)
 
@@ -170,10 +170,10 @@ class EmbeddingTables(nn.Module):
         return rows if placed is None else placed.slots_of(rows)
 
     def rows_by_group(self, x_cat: Tensor) -> dict[str, Tensor]:
-        """Which rows of each group of tables a batch looks up: group → int64 ``[b, columns of the group]``."""
+        """Return which rows of each group of tables a batch looks up: group → int64 ``[b, columns of the group]``."""
         ids = x_cat + self._offsets  # int64 from any integer type: by int32 ids CPUs add rows up six times as slowly
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
-        if len(groups) == 1:
+        if len(groups) == 1:  # no copy of the ids
             return dict.fromkeys(groups, ids)
         return {group: self._of_group(ids, group) for group in groups}
 
@@ -182,12 +182,12 @@ class EmbeddingTables(nn.Module):
         return ids[:, slice(*adjacent)] if adjacent else ids.index_select(1, getattr(self, f"_columns_{group}"))
 
     def look_up(self, column: int, ids: Tensor) -> Tensor:
-        """One column's vectors ``[m, width]``, for ids ``[m]`` that have been checked."""
+        """Look up one column's vectors ``[m, width]``, for ids ``[m]`` that have been checked."""
         s = self.slices[column]
         return self.vectors(s.group, ids.long()[:, None] + s.start)
 
     def on_device(self, x_cat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """The parameters of a batch's columns, and the batch with places in them where ids were.
+        """Return the parameters of a batch's columns, and the batch with places in them instead of ids.
 
         Args:
             x_cat: ids ``[b, columns]`` that have been checked.
@@ -207,7 +207,7 @@ class EmbeddingTables(nn.Module):
         return weights, places
 
     def count(self, x_cat: Tensor) -> None:
-        """Count how often rows will be looked up, so that the hottest of ``'cached'`` tables are there from the start.
+        """Count future lookups of rows, so that the hottest of ``'cached'`` tables are on the device from the start.
 
         Args:
             x_cat: ids ``[n, columns]`` of training rows, all or a sample of them.
@@ -218,7 +218,7 @@ class EmbeddingTables(nn.Module):
                 self.placed[group].count(rows)
 
     def fetch_ahead(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> None:
-        """Begin to bring the next batch's rows of tables on the host; ids that are out of range are left alone.
+        """Begin to bring the next batch's rows of tables on the host; ids out of range are ignored.
 
         Args:
             x_cat: ids ``[b, columns]``.
@@ -239,7 +239,7 @@ class EmbeddingTables(nn.Module):
                 self.placed[group].fetch_ahead(rows)
 
     def vectors(self, group: str, rows: Tensor, key: str = "columns") -> Tensor:
-        """``[b, k · width]``: the vectors of rows ``[b, k]`` of a group of tables."""
+        """Return the vectors ``[b, k · width]`` of rows ``[b, k]`` of a group of tables."""
         placed = self.placed.get(group)
         if placed is None:
             return _gather(self.weights[group], rows, rows=group.endswith("_rows"))
@@ -280,7 +280,7 @@ class EmbeddingTables(nn.Module):
         return F.embedding_bag(ids, weight, lists.offsets, mode=self.pool, sparse=sparse, include_last_offset=True)
 
     def table(self, name: str) -> Tensor:
-        """One column's table, as a view that gradients flow through.
+        """Return one column's table, as a view that gradients flow through.
 
         Args:
             name: the column.
@@ -299,7 +299,7 @@ class EmbeddingTables(nn.Module):
 
     @contextmanager
     def writing(self, name: str, *, anew: bool = False) -> Iterator[Tensor]:
-        """One column's table ``[rows, width]`` to be changed in place, wherever its rows are.
+        """Open one column's table ``[rows, width]`` to be changed in place, wherever its rows are.
 
         Args:
             name: the column.
@@ -342,7 +342,7 @@ class EmbeddingTables(nn.Module):
             table.copy_(weights)
 
     def parameter_segments(self) -> dict[str, tuple[int, ...]]:
-        """Row bounds of the tables inside each parameter.
+        """Return the row bounds of the tables inside each parameter.
 
         Returns:
             Parameter name (as in ``named_parameters``) to ``(0, …, rows)``: table ``i`` of that parameter is rows
@@ -357,15 +357,15 @@ class EmbeddingTables(nn.Module):
         return next(iter(self.weights.values())).device
 
     def slices_of(self, group: str) -> list[TableSlice]:
-        """The tables that lie in one group."""
+        """Return the tables of one group."""
         return [s for s in self.slices if s.group == group]
 
     def extra_repr(self) -> str:
-        """Tables as ``name: rows×width``."""
+        """Show tables as ``name: rows×width``."""
         return ", ".join(f"{s.name}: {s.stop - s.start}×{s.width}" for s in self.slices)
 
     def slice_of(self, name: str) -> TableSlice:
-        """Where a column's table lies."""
+        """Return the place of a column's table."""
         if name not in self._by_name:
             raise MissingColumnError(
                 "there is no such embedding table", column=name, remedy=f"Tables: {[*self._by_name]}"
@@ -373,7 +373,7 @@ class EmbeddingTables(nn.Module):
         return self._by_name[name]
 
     def check(self, x_cat: Tensor) -> None:
-        """Refuse ids that are out of range, where they are to be checked (see ``check_ids``)."""
+        """Refuse ids out of range if they are to be checked (see ``check_ids``)."""
         self.check_shape(x_cat)
         if not self._looks(x_cat) or not len(x_cat):
             return
@@ -390,13 +390,12 @@ class EmbeddingTables(nn.Module):
             )
 
     def refuse(self, x_cat: Tensor) -> None:
-        """Raise the error that names the first id out of range, of a batch that has one."""
+        """Raise the error that names the first id out of range in a batch that has one."""
         row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
         s = self.slices[column]
         raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
 
     def _looks(self, ids: Tensor) -> bool:
-        """Whether ids are to be checked now."""
         wanted = self.check_ids == "always" or (self.check_ids == "auto" and ids.device.type == "cpu")
         return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
@@ -408,7 +407,6 @@ class EmbeddingTables(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.setdefault("placed", {})  # saved before there was any
         self._tag()  # copying a parameter drops what was set on it
 
     def _apply(self, fn: Any, recurse: bool = True) -> EmbeddingTables:
@@ -418,17 +416,14 @@ class EmbeddingTables(nn.Module):
 
 
 def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
-    """Pieces ``[b, ·]`` as one tensor; a single one is not copied."""
+    """Concatenate pieces ``[b, ·]``; a single one is not copied."""
     return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
 
 
-def _are_adjacent(columns: Sequence[int]) -> bool:
-    return bool(columns) and list(columns) == list(range(columns[0], columns[-1] + 1))
-
-
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
-    """``[b, k · width]`` rows of ``weight``, for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
-    if ids.device.type == "cpu" and weight.shape[1] <= NARROW and not rows:
+    """Gather rows ``[b, k · width]`` of ``weight`` for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
+    # index_select's backward is faster for narrow rows, but always dense
+    if ids.device.type == "cpu" and weight.shape[1] <= limits.NARROW_TABLE and not rows:
         return weight.index_select(0, ids.flatten()).view(ids.shape[0], ids.shape[1] * weight.shape[1])
     return F.embedding(ids, weight, sparse=rows).flatten(1)
 
@@ -454,7 +449,7 @@ def _check_ties(tie: Mapping[str, str], sizes: Mapping[str, tuple[int, int]], li
 
 
 def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """A state dict holds all rows of a table, wherever they are; of tables that ranks share each rank's own."""
+    """Extend a state dict to all rows of a table; of sharded tables each rank's own."""
     for group, placed in module.placed.items():
         if not placed.sharded:
             state[f"{prefix}weights.{group}"] = placed.whole()
@@ -465,12 +460,11 @@ def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, 
 
 
 def _share_of(module: EmbeddingTables) -> Tensor | None:
-    """Which rank's rows these are, of how many ranks': int64 ``[2]``; None: no table is shared."""
     return next((torch.tensor([p.rank, p.ranks]) for p in module.placed.values() if p.sharded), None)
 
 
 def _take_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Before a state dict is loaded: rows that are not on the device are taken from it here."""
+    """Take rows that are not on the device from a state dict before it is loaded."""
     own_rows = regroup(state, prefix, module.slices, _share_of(module))
     for group, placed in module.placed.items():
         given, weight = state.get(f"{prefix}weights.{group}"), module.weights[group]

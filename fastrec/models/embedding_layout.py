@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
-
-ALIGN = 4  # floats: a row of 4k floats starts on a 16-byte boundary, which wide loads need
-SPARSE_FROM = 20_000  # rows: a smaller table is read and written whole faster than by the rows of a batch
 
 Grads = Literal["dense", "rows"]
 KINDS = ("host", "cached", "sharded")  # of tables whose rows are not all on the device
 
 
 def emb_sz_rule(n: int, *, cap: int = 600) -> int:
-    """The width of an embedding table, by fastai's rule of thumb.
+    """Return the width of an embedding table by fastai's rule of thumb.
 
     Args:
         n: number of rows (categories, the one for missing included).
@@ -35,7 +33,7 @@ def embedding_sizes(
     widths: Mapping[str, int] | None = None,
     cap: int = 600,
 ) -> list[tuple[int, int]]:
-    """Rows and width of every column's table.
+    """Return rows and width of every column's table.
 
     Args:
         classes: column name to its categories (``dls.classes``), the one for missing included.
@@ -85,8 +83,8 @@ def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> Non
 
 
 def padded(width: int) -> int:
-    """A width rounded up to a multiple of 4 floats."""
-    return -(-width // ALIGN) * ALIGN
+    """Round a width up to a multiple of 4 floats."""
+    return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN
 
 
 def lay_out(
@@ -97,11 +95,9 @@ def lay_out(
     grads: Grads = "dense",
     kinds: Mapping[str, str] | None = None,
 ) -> tuple[TableSlice, ...]:
-    """Where each table lies: those of one width, of one kind of gradient and in one place, in one parameter.
+    """Lay tables out: those of one width, one kind of gradient and one place share a parameter.
 
     Args:
-        emb_szs: ``(rows, width)`` of each table.
-        names: of each table.
         pad: round widths up to multiples of 4 floats.
         grads: see ``EmbeddingTables``.
         kinds: table that is not on the device → one of ``KINDS``.
@@ -111,7 +107,7 @@ def lay_out(
     for name, (rows, width) in zip(names, emb_szs, strict=True):
         width = padded(width) if pad else width
         kind = f"_{kinds[name]}" if kinds and name in kinds else ""
-        group = f"w{width}{kind}" + ("_rows" if kind or (grads == "rows" and rows >= SPARSE_FROM) else "")
+        group = f"w{width}{kind}" + ("_rows" if kind or (grads == "rows" and rows >= limits.SPARSE_FROM) else "")
         start = filled.get(group, 0)
         filled[group] = start + rows
         slices.append(TableSlice(name, group, start, start + rows, width))
@@ -119,7 +115,7 @@ def lay_out(
 
 
 def runs_of(slices: Sequence[TableSlice]) -> tuple[tuple[str, int], ...]:
-    """Neighbouring columns of one group, as (group, floats): each run stays one piece of the output."""
+    """Return neighbouring columns of one group as (group, floats): each run is one piece of the output."""
     runs: list[tuple[str, int]] = []
     for s in slices:
         if runs and runs[-1][0] == s.group:

@@ -89,7 +89,7 @@ class EventNet(FieldNet):
         self.layers = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=False, act_cls=act_cls))
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
-        """Outputs for a batch of whole lists.
+        """Compute outputs for a batch of whole lists.
 
         Args:
             x_cat: codes ``[n, categorical columns]``, the item's last.
@@ -120,11 +120,10 @@ class EventNet(FieldNet):
         return self.layers(torch.cat([columns, candidate, read], 1))
 
     def _of(self, items: Tensor) -> Tensor | float:
-        """The items' own vectors."""
         return 0.0 if self.item is None else self.emb_drop(self.item(items))
 
     def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
-        """What candidates make of the events before their lists.
+        """Read the events before each list for its candidates.
 
         Args:
             candidate: ``[n, width]``.

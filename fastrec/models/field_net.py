@@ -33,7 +33,9 @@ class InputOptions(TypedDict, total=False):
 class FieldNet(nn.Module):
     """The inputs of a net: categorical columns and lists as embeddings, numbers and vectors as dense values.
 
-    Subclasses call ``embed`` or ``fields`` and ``dense`` from their ``forward(x_cat, x_cont, *extras)``.
+    Subclasses call ``embed`` or ``fields`` and ``dense`` from their ``forward(x_cat, x_cont, *extras)``. It takes ids
+    ``[b, categorical columns]``, numbers ``[b, n_cont]``, a ``ListBatch`` for each list column and ``[b, d]`` for each
+    vector column; inputs without columns are ignored. An id out of range raises a ``DataError``.
 
     Args:
         emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.
@@ -102,7 +104,7 @@ class FieldNet(nn.Module):
         self.vector_norms = nn.ModuleList([nn.LayerNorm(d) for d in vector_szs])
 
     def embed_pieces(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The embeddings of a batch as pieces ``[b, ·]``, which side by side are what ``embed`` returns."""
+        """Embed a batch as pieces ``[b, ·]``, whose concatenation ``embed`` returns."""
         if self.embeds is None:
             return []
         pieces = self.embeds.pieces(x_cat, extras[: self.n_lists])
@@ -120,7 +122,7 @@ class FieldNet(nn.Module):
             tables.fetch_ahead(x_cat, extras[: len(tables.list_names)])
 
     def count_rows(self, x_cat: Tensor) -> None:
-        """Count how often rows will be looked up: ids ``[n, columns]`` of training rows, see ``EmbeddingTables``."""
+        """Count future lookups of rows: ids ``[n, columns]`` of training rows, see ``EmbeddingTables``."""
         for tables in self._placed_tables():
             if tables.n_columns:
                 tables.count(x_cat)
@@ -129,7 +131,7 @@ class FieldNet(nn.Module):
         return [m for m in self.modules() if isinstance(m, EmbeddingTables) and m.placed]
 
     def embed(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
-        """The embeddings of a batch side by side.
+        """Embed a batch, its columns side by side.
 
         Args:
             x_cat: ids ``[b, categorical columns]``, integers.
@@ -141,18 +143,18 @@ class FieldNet(nn.Module):
         return side_by_side(self.embed_pieces(x_cat, extras))
 
     def fields(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
-        """The embeddings of a batch, one vector for each field: ``[b, n_fields, width]``; for tables of one width."""
+        """Embed a batch as one vector for each field: ``[b, n_fields, width]``; for tables of one width."""
         found = self.embed(x_cat, extras)
         return found.unflatten(1, (self.n_fields, -1))
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The numbers and vectors of a batch as pieces ``[b, ·]``."""
+        """Return the numbers and vectors of a batch as pieces ``[b, ·]``."""
         pieces = [] if not self.n_cont else [x_cont if self.bn_cont is None else self.bn_cont(x_cont)]
         vectors = extras[self.n_lists :]
         return pieces + [norm(v) for norm, v in zip(self.vector_norms, vectors, strict=True)]
 
     def dense(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
-        """The numbers of a batch, then its vectors.
+        """Return the numbers of a batch, then its vectors.
 
         Args:
             x_cont: numbers ``[b, n_cont]``, float; unused where there are none.

@@ -8,30 +8,30 @@ from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
 from fastrec.models.embedding import EmbeddingTables
-from fastrec.models.embedding_layout import ALIGN
+from fastrec.models.embedding_layout import padded
 from fastrec.models.field_net import InputOptions
 from fastrec.models.mlp import Activation, mlp_blocks
 
 
 def table_width(width: int, inputs: InputOptions) -> int:
-    """The width that a table of ``width`` really has: with ``pad`` (the default) rounded up to a multiple of 4."""
-    return -(-width // ALIGN) * ALIGN if inputs.get("pad", True) else width
+    """Return a table's stored width: with ``pad`` (the default) rounded up to a multiple of 4."""
+    return padded(width) if inputs.get("pad", True) else width
 
 
 def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, int]]:
-    """The same numbers of rows, each with that width."""
+    """Return the same numbers of rows, each with that width."""
     return [(rows, width) for rows, _ in sizes]
 
 
 def squash(y_range: tuple[float, float] | None) -> nn.Module:
-    """A sigmoid onto ``y_range``; without one, outputs as they are."""
+    """Squash outputs by a sigmoid onto ``y_range``; without one, return them as they are."""
     return nn.Identity() if y_range is None else SigmoidRange(*y_range)
 
 
 def hidden_layers(
     n_in: int, layers: Sequence[int], *, ps: float | Sequence[float] | None, use_bn: bool, act_cls: Activation
 ) -> tuple[nn.Sequential, int]:
-    """Hidden layers alone, without one for outputs; and the width that they end with."""
+    """Return hidden layers without an output layer, and their last width."""
     sizes = [n_in, *layers]
     blocks = mlp_blocks(sizes, ps=ps, use_bn=use_bn, last_is_output=False, act_cls=act_cls)
     return nn.Sequential(*blocks), sizes[-1]
@@ -42,9 +42,6 @@ class LinearTerms(nn.Module):
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column; the width is not used.
-        n_dense: number of dense values (numbers and the entries of vectors).
-        out_sz: number of outputs.
-        inputs: the model's options of inputs: names, lists, ``pool``, ``tie`` and ``grads`` hold here as well.
     """
 
     def __init__(
@@ -74,11 +71,10 @@ class LinearTerms(nn.Module):
         self.dense = nn.Linear(n_dense, out_sz, bias=False) if n_dense else None
 
     def forward(self, x_cat: Tensor | None, lists: Sequence[Tensor], dense: Tensor | None) -> Tensor:
-        """The sum of the weights of a row's categories, and of its dense values times theirs.
+        """Add up the weights of a row's categories, and of its dense values times theirs.
 
         Args:
             x_cat: ids ``[b, categorical columns]``, in range.
-            lists: a ``ListBatch`` of ids for each list column.
             dense: ``[b, n_dense]``; None where there are none.
 
         Returns:

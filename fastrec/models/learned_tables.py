@@ -18,7 +18,7 @@ __all__ = ["load_tables", "save_tables", "table_frame"]
 
 
 def table_frame(embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str) -> Any:
-    """A column's table as a pandas frame.
+    """Return a column's table as a pandas frame.
 
     Args:
         embeds: the tables.
@@ -127,7 +127,6 @@ def _classes(classes: Mapping[str, Sequence[Any]], name: str) -> Sequence[Any]:
 
 
 def _parts(classes: Sequence[Any]) -> tuple[list[str], pa.Array]:
-    """The names of a column's reserved codes, and its values as Arrow has them."""
     if isinstance(classes, ClassList):
         return list(classes.vocab.reserved), classes.vocab.values
     return [MISSING], pa.array(list(classes)[1:])

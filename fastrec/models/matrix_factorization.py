@@ -70,17 +70,17 @@ class MatrixFactorization(FieldNet):
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``: the mean of numeric targets, if none is given."""
+        """Return the options from the data, for ``rec_learner``: the mean of numeric targets, if none is given."""
         if "mean" in given:
             return {}
         y = training_rows(dls)[2]
-        if y is None or not _holds_numbers(dls):
+        if y is None or getattr(dls, "vocab", None) is not None:  # codes of classes have no mean
             return {}
         mean, y_range = float(y.double().mean()), given.get("y_range")
         return {"mean": mean} if y_range is None or y_range[0] < mean < y_range[1] else {}
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None = None) -> Tensor:
-        """Scores of a batch.
+        """Score a batch.
 
         Args:
             x_cat: ids ``[b, 2]``, integers.
@@ -99,7 +99,7 @@ class MatrixFactorization(FieldNet):
         return self.squeeze(out)
 
     def user_vectors(self) -> Tensor:
-        """Vectors of all codes of the first column, biases included: ``[rows, width + 2]``.
+        """Return vectors of all codes of the first column, biases included: ``[rows, width + 2]``.
 
         Their products with ``item_vectors`` are the scores but for the common bias and any sigmoid, so that they put
         items in the same order.
@@ -108,7 +108,7 @@ class MatrixFactorization(FieldNet):
         return torch.cat([vectors, bias, torch.ones_like(bias)], 1)
 
     def item_vectors(self) -> Tensor:
-        """Vectors of all codes of the second column, as ``user_vectors``."""
+        """Return vectors of all codes of the second column, as ``user_vectors``."""
         vectors, bias = self._side(1)
         return torch.cat([vectors, torch.ones_like(bias), bias], 1)
 
@@ -119,13 +119,7 @@ class MatrixFactorization(FieldNet):
         return vectors, bias
 
 
-def _holds_numbers(dls: Any) -> bool:
-    """Whether the targets are numbers and not codes of classes."""
-    return getattr(dls, "vocab", None) is None
-
-
 def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:
-    """The common bias that gives ``mean``."""
     if mean is None or y_range is None:
         return mean or 0.0
     low, high = y_range

@@ -22,23 +22,15 @@ def mlp_blocks(
     act_cls: Activation = nn.ReLU,
     lin_first: bool = True,
 ) -> list[nn.Module]:
-    """One block for each step from a width to the next.
+    """Make one block for each step from a width to the next.
 
     Args:
-        sizes: widths ``(inputs, hidden, …, outputs)``, two or more.
         ps: dropout after each hidden layer, one for all or one each; none by default.
-        use_bn: batch norm in the hidden layers.
         last_is_output: the last block has no activation, no dropout, and batch norm only with ``bn_final``; False
             makes it a hidden layer as the others.
-        bn_final: batch norm on the outputs as well.
-        act_cls: activation: a module, or a class or function that makes one.
-        lin_first: linear layer first in a block (else batch norm and dropout before it).
 
     Returns:
         ``len(sizes) - 1`` modules, to be put into an ``nn.Sequential``.
-
-    Raises:
-        DataError: ``ps`` is not as long as there are hidden layers.
     """
     steps = len(sizes) - 1
     hidden = steps - int(last_is_output)
@@ -57,11 +49,7 @@ def mlp_blocks(
 
 
 def dropouts(ps: float | Sequence[float] | None, n: int) -> list[float]:
-    """One dropout for each of ``n`` layers.
-
-    Raises:
-        DataError: ``ps`` has another length.
-    """
+    """Return one dropout for each of ``n`` layers."""
     drops = [0.0] * n if ps is None else [float(ps)] * n if isinstance(ps, int | float) else [float(p) for p in ps]
     if len(drops) != n:
         raise DataError(f"{len(drops)} dropouts for {n} layers", remedy="Give one number, or one for each layer")
@@ -69,7 +57,7 @@ def dropouts(ps: float | Sequence[float] | None, n: int) -> list[float]:
 
 
 def activation(act_cls: Activation) -> nn.Module:
-    """The activation that a class, a function or a module stands for."""
+    """Make the activation of a class, a function or a module."""
     if isinstance(act_cls, nn.Module):
         return act_cls
     return nn.ReLU(inplace=True) if act_cls is nn.ReLU else act_cls()

@@ -19,9 +19,6 @@ class OneHotTables(nn.Module):
     (arXiv 2407.04491, section 3); over training rows these depend on the share of each id alone.
 
     Args:
-        rows: ids of each column, the one for missing included.
-        columns: where each column stands in the batch.
-        names: their names, for messages.
         shares: for each column the share of each id ``[rows]``; None: as if equal.
     """
 
@@ -44,14 +41,10 @@ class OneHotTables(nn.Module):
         self.register_buffer("_starts", sizes.cumsum(0) - sizes, persistent=False)
 
     def forward(self, x_cat: Tensor | None, n_columns: int) -> Tensor:
-        """The numbers of a batch ``[b, width]``.
+        """Return the numbers of a batch ``[b, width]``.
 
         Args:
             x_cat: ids ``[b, n_columns]``, integers.
-            n_columns: how many columns of ids a batch has.
-
-        Raises:
-            DataError: an id is out of range (looked for on a CPU), or there is another number of columns.
         """
         if x_cat is None or x_cat.ndim != 2 or x_cat.shape[1] != n_columns:
             given = None if x_cat is None else list(x_cat.shape)
@@ -76,12 +69,12 @@ class OneHotTables(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Columns and width."""
+        """Show columns and width."""
         return f"{len(self.columns)} columns, {self.width} wide"
 
 
 def one_hot_table(rows: int, shares: Tensor | None = None) -> Tensor:
-    """What each id of a column becomes: ``[rows, numbers]``, float32."""
+    """Return the numbers of each id of a column: ``[rows, numbers]``, float32."""
     plain = torch.zeros(rows, rows - 1) if rows != 3 else torch.tensor([[0.0], [-1.0], [1.0]])
     if rows != 3:
         plain[1:] = torch.eye(rows - 1)
@@ -94,7 +87,6 @@ def one_hot_table(rows: int, shares: Tensor | None = None) -> Tensor:
 
 
 def _scaled(values: Tensor, shares: Tensor) -> Tensor:
-    """Values that occur with these shares, robustly scaled and smoothly clipped."""
     order = torch.argsort(values, stable=True)
     ranked, below = values[order], shares[order].cumsum(0)
     first, median, third = (ranked[int((below < q - 1e-9).sum().clamp(max=len(ranked) - 1))] for q in (0.25, 0.5, 0.75))

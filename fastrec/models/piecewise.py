@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models.training_rows import training_rows
 
 By = Literal["quantile", "tree"]
-MAX_ROWS = 1_000_000  # bins of as many rows, drawn at random, hardly differ from bins of all
 
 
 class PiecewiseLinear(nn.Module):
@@ -59,7 +59,7 @@ class PiecewiseLinear(nn.Module):
         return self.n_columns * self.d_embedding
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, uniformly: the straight part's; where there is none each column's layer's."""
+        """Draw the weights uniformly: the straight part's, or without one each column's layer's."""
         with torch.no_grad():
             self.weight.zero_()
             if self.slope is not None:
@@ -72,7 +72,7 @@ class PiecewiseLinear(nn.Module):
                 self.bias[i].uniform_(-(n**-0.5), n**-0.5)
 
     def encode(self, x: Tensor) -> Tensor:
-        """How far each number has come through each bin.
+        """Encode how far each number has come through each bin.
 
         Args:
             x: numbers ``[b, columns]``, float.
@@ -84,7 +84,7 @@ class PiecewiseLinear(nn.Module):
         return torch.clamp((x[..., None] - self.left) * self.scale, self.low, self.high)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The vectors of a batch.
+        """Return the vectors of a batch.
 
         Args:
             x: numbers ``[b, columns]``, float.
@@ -98,7 +98,7 @@ class PiecewiseLinear(nn.Module):
         return (out.relu() if self.activation else out).flatten(1)
 
     def extra_repr(self) -> str:
-        """Columns, bins and width."""
+        """Show columns, bins and width."""
         return f"{self.n_columns} columns, up to {self.left.shape[1]} bins, {self.d_embedding} wide"
 
 
@@ -109,10 +109,10 @@ def bins_of(
     by: By = "quantile",
     y: Tensor | None = None,
     names: Sequence[str] | None = None,
-    max_rows: int | None = MAX_ROWS,
+    max_rows: int | None = limits.BIN_ROWS,
     min_leaf: int = 64,
 ) -> list[Tensor]:
-    """Bin edges of every continuous column, from training rows.
+    """Compute bin edges of every continuous column from training rows.
 
     Args:
         data: dataloaders, whose training rows are taken, or numbers ``[n, columns]``.

@@ -8,13 +8,13 @@ from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
-from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.fields import of_width
+from fastrec.models.fields import of_width, squash
 from fastrec.models.mlp import dropouts
 from fastrec.models.one_hot import OneHotTables
 from fastrec.models.training_rows import training_rows
@@ -23,7 +23,6 @@ Act = Literal["selu", "mish"]
 
 RATES = {"weights": 1.0, "biases": 0.1, "scale": 6.0, "numbers": 0.1, "activations": 0.1}  # times the rate
 UNDECAYED = "biases"
-_SIMPLEX = 5  # rows that a bias is drawn among
 _ACTS = {"selu": F.selu, "mish": F.mish}
 
 
@@ -108,13 +107,13 @@ class RealMLP(FieldNet):
             blocks += [NTKLinear(sizes[i], sizes[i + 1]), ParametricAct(sizes[i + 1], act)]
             blocks += [nn.Dropout(p)] if p else []
         self.layers = nn.Sequential(*blocks, NTKLinear(sizes[-1], out_sz))
-        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+        self.squeeze = squash(y_range)
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
         self._begun = False
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``, but for those that are given: shares of categories."""
+        """Return the options from the data, for ``rec_learner``, except given ones: shares of categories."""
         names = list(dls.cat_names)
         if not names or "shares" in given:
             return {}
@@ -125,27 +124,15 @@ class RealMLP(FieldNet):
 
     @staticmethod
     def rate_groups(net: nn.Module) -> list[list[nn.Parameter]]:
-        """A Learner's ``splitter``: the parameters by the parts of ``RATES``, in its order; a part may be empty."""
+        """Split the parameters by the parts of ``RATES``, as a Learner's ``splitter``; a part may be empty."""
         parts: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
         for name, parameter in net.named_parameters():
             parts[_part_of(name)].append(parameter)
         return list(parts.values())
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
-        pieces = self._one_hot_pieces(x_cat)
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
+        pieces = [] if self.one_hot is None else [self.one_hot(x_cat, self.n_columns)]
         if self.embeds is not None:
             own = x_cat[:, self._embedded] if self.one_hot is not None and self._embedded else x_cat
             pieces += self.embed_pieces(own, extras)
@@ -156,25 +143,20 @@ class RealMLP(FieldNet):
         return self.squeeze(self.layers(x))
 
     def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
-        """As ``FieldNet.fetch_ahead``; one-hot columns have no table."""
+        """Fetch as ``FieldNet.fetch_ahead``; one-hot columns have no table."""
         super().fetch_ahead(None if x_cat is None else x_cat[:, self._embedded], x_cont, *extras)
 
     def count_rows(self, x_cat: Tensor) -> None:
-        """As ``FieldNet.count_rows``, likewise."""
+        """Count as ``FieldNet.count_rows``, likewise."""
         super().count_rows(x_cat[:, self._embedded])
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
+        """Return the embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)
         return pieces if self.numbers is None else [self.numbers(pieces[0]), *pieces[1:]]
 
-    def _one_hot_pieces(self, x_cat: Tensor | None) -> list[Tensor]:
-        if self.one_hot is None:
-            return []
-        return [self.one_hot(x_cat, self.n_columns)]
-
     def _begin(self, x: Tensor) -> None:
-        """Set the weights by the first rows that are trained on, layer by layer; loaded weights stay as they are."""
+        """Initialize the weights by the first training rows, layer by layer; loaded weights stay."""
         self._begun = True
         if bool(self.begun):
             return
@@ -193,10 +175,6 @@ class NTKLinear(nn.Module):
 
     Weights begin as numbers of variance 1, so that a rate means the same for layers of any width
     (arXiv 1806.07572, section 2; arXiv 2407.04491, section 3).
-
-    Args:
-        n_in: width of the inputs.
-        n_out: width of the outputs.
     """
 
     def __init__(self, n_in: int, n_out: int) -> None:
@@ -206,7 +184,7 @@ class NTKLinear(nn.Module):
         self.gain = n_in**-0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n_out]`` of ``[b, n_in]``."""
+        """Map ``[b, n_in]`` to ``[b, n_out]``."""
         return F.linear(x * self.gain, self.weight, self.bias)
 
     def begin(self, x: Tensor) -> None:
@@ -222,22 +200,17 @@ class NTKLinear(nn.Module):
             self.weight.div_(sd[:, None])
             out = out / sd
         n_out = len(self.weight)
-        rows = torch.randint(len(x), (_SIMPLEX, n_out), device=x.device)
-        mix = torch.empty(_SIMPLEX, n_out, device=x.device).exponential_()
+        rows = torch.randint(len(x), (limits.BIAS_ROWS, n_out), device=x.device)
+        mix = torch.empty(limits.BIAS_ROWS, n_out, device=x.device).exponential_()
         self.bias.copy_(-(out.gather(0, rows) * mix / mix.sum(0)).sum(0))
 
     def extra_repr(self) -> str:
-        """Widths."""
+        """Show widths."""
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}"
 
 
 class ParametricAct(nn.Module):
-    """``(1 - α) x + α f(x)`` with an α for each neuron, from 1 (arXiv 2407.04491, section 3).
-
-    Args:
-        n: number of neurons.
-        act: ``f``.
-    """
+    """``(1 - α) x + α f(x)`` with an α for each neuron, from 1 (arXiv 2407.04491, section 3)."""
 
     def __init__(self, n: int, act: Act) -> None:
         super().__init__()
@@ -245,11 +218,11 @@ class ParametricAct(nn.Module):
         self.alpha = nn.Parameter(torch.ones(n))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n]`` of ``[b, n]``."""
+        """Map ``[b, n]`` to ``[b, n]``."""
         return x + self.alpha * (_ACTS[self.act](x) - x)
 
     def extra_repr(self) -> str:
-        """Neurons and function."""
+        """Show neurons and function."""
         return f"{len(self.alpha)}, {self.act}"
 
 
@@ -258,15 +231,6 @@ class PBLD(nn.Module):
 
     ``(x, W₂ cos(2π w₁ x + b₁) + b₂)``, a ``w₁ b₁ W₂ b₂`` for each column; ``w₁`` from a normal of scale ``sigma``,
     ``b₁`` evenly from -π to π, ``W₂`` and ``b₂`` as in ``nn.Linear`` (arXiv 2407.04491, section 3, after 2203.05556).
-
-    Args:
-        n: number of columns.
-        frequencies: cosines of each.
-        d_embedding: width of each column's vector.
-        sigma: scale of the frequencies.
-
-    Raises:
-        DataError: a width below 2, or no frequency.
     """
 
     def __init__(self, n: int, frequencies: int = 16, d_embedding: int = 4, sigma: float = 0.1) -> None:
@@ -283,19 +247,18 @@ class PBLD(nn.Module):
         self.register_buffer("turn", torch.tensor(2 * math.pi), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, columns · d_embedding]`` of numbers ``[b, columns]``: the columns' vectors side by side."""
+        """Embed numbers ``[b, columns]``: ``[b, columns · d_embedding]``, the columns' vectors side by side."""
         waves = torch.cos(self.turn * x[..., None] * self.frequency + self.phase)  # [b, columns, frequencies]
         made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1) + self.shift
         return torch.cat([x[..., None], made.to(x.dtype)], -1).flatten(1)
 
     def extra_repr(self) -> str:
-        """Columns, cosines and width."""
+        """Show columns, cosines and width."""
         n, frequencies, d = self.weight.shape
         return f"{n} columns, {frequencies} cosines, {d + 1} wide"
 
 
 def _part_of(name: str) -> str:
-    """The part of ``RATES`` that a parameter belongs to."""
     if name.startswith("numbers."):
         return "numbers"
     if name == "scale":

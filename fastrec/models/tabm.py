@@ -7,7 +7,6 @@ from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
-from fastai.layers import SigmoidRange
 from fastai.losses import (
     BaseLoss,
     BCEWithLogitsLossFlat,
@@ -17,10 +16,12 @@ from fastai.losses import (
 )
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.losses import BCE
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
+from fastrec.models.fields import squash
 from fastrec.models.mlp import Activation, activation, dropouts
 from fastrec.models.piecewise import PiecewiseLinear, bins_of
 
@@ -28,9 +29,7 @@ Combine = Literal["mean", "sigmoid", "softmax"]
 
 _SOFTMAX = (CrossEntropyLossFlat, LabelSmoothingCrossEntropy, LabelSmoothingCrossEntropyFlat, nn.CrossEntropyLoss)
 _SIGMOID = (BCE, BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
-_NARROW = 20  # numbers: with more of them the first layer would cost a hundred times what TabularNet's does
 _SIZES = ((16, 32, 8), (128, 256, 64), (4, 16, 4))  # members, layers, embedding: least, most, in steps of
-EMB_STD = 0.3  # nothing scales embeddings up (no batch norm): vectors as small as usual would take long to count
 # means over rows: one call for all members at once gives the mean over the members as well
 _BY_ROW = (*_SOFTMAX, *_SIGMOID, BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
@@ -89,7 +88,7 @@ class TabM(FieldNet):
         super().__init__(emb_szs, n_cont, **{"bn_cont": False, **inputs})
         _check(layers, k, variant, combine)
         if self.embeds is not None:
-            self.embeds.reset_parameters(EMB_STD)
+            self.embeds.reset_parameters(limits.TABM_EMB_STD)
         self.k, self.out_sz, self.combine = k, out_sz, combine
         self.numbers = _embedding_of(bins, n_cont, d_embedding)
         n_numbers = self.numbers.embedding_dim if self.numbers is not None else n_cont
@@ -105,17 +104,17 @@ class TabM(FieldNet):
             blocks += [linear, activation(act_cls), *([nn.Dropout(p)] if p else [])]
         self.layers = nn.Sequential(*blocks)
         self.heads = MemberHeads(sizes[-1], out_sz, k)
-        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+        self.squeeze = squash(y_range)
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``, but for those that are given.
+        """Return the options from the data, for ``rec_learner``, except given ones.
 
         Bins come from the training rows. The class's own sizes are the paper's, for tables of up to 20 numbers; they
         shrink as there are more, down to 16 members, layers of 128 and 16 bins in 4 numbers each from some 80 on.
         """
         n = len(dls.cont_names)
-        share = min(1.0, _NARROW / max(n, 1))
+        share = min(1.0, limits.TABM_NARROW / max(n, 1))
         options: dict[str, Any] = {}
         if share < 1:
             k, width, d = (max(low, int(full * share) // step * step) for low, full, step in _SIZES)
@@ -126,7 +125,7 @@ class TabM(FieldNet):
         return options
 
     def wrap_loss(self, loss: Any) -> MeanOverMembers:
-        """The loss to train with: each member's, averaged.
+        """Return the loss to train with: each member's, averaged.
 
         Args:
             loss: a loss of ``[b, out_sz]`` and targets; it also settles ``combine`` where that was left open, by its
@@ -160,12 +159,12 @@ class TabM(FieldNet):
         return out if self.training else self._mean(out)
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
-        """The numbers of a batch, embedded where there are bins, and its vectors, as pieces ``[b, ·]``."""
+        """Return the numbers of a batch, embedded if there are bins, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)
         return pieces if self.numbers is None else [self.numbers(pieces[0]), *pieces[1:]]
 
     def members(self, x: Tensor) -> Tensor:
-        """Every member's outputs ``[b, k, out_sz]``, for inputs ``[b, ·]`` that are embedded already."""
+        """Return every member's outputs ``[b, k, out_sz]``, for embedded inputs ``[b, ·]``."""
         return self.squeeze(self.heads(self.layers(x)))
 
     def _mean(self, out: Tensor) -> Tensor:
@@ -183,11 +182,7 @@ class EnsembleLinear(nn.Module):
     For member i: ``y_i = (x_i ⊙ r_i) W (⊙ s_i) + b_i``; without ``outputs`` there is no ``s`` and one bias for all.
 
     Args:
-        n_in: width of the inputs.
-        n_out: width of the outputs.
-        k: number of members.
         signs: the inputs' scales begin as random signs (else at 1), and one input ``[b, n_in]`` goes to all members.
-        outputs: members scale the outputs (from 1) and have biases of their own.
     """
 
     def __init__(self, n_in: int, n_out: int, k: int, *, signs: bool, outputs: bool) -> None:
@@ -200,7 +195,7 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(bias.expand(k, -1).clone() if outputs else bias.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, k, n_out]`` of ``[b, n_in]``, the same for all members, or of ``[b, k, n_in]``."""
+        """Map ``[b, n_in]``, the same for all members, or ``[b, k, n_in]`` to ``[b, k, n_out]``."""
         # Of many rows it is the matrix that is scaled: [b, k, n_in] is never made. A graph, for batches of any size,
         # has no choice.
         traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -212,18 +207,12 @@ class EnsembleLinear(nn.Module):
         return out + self.bias if self.s is None else torch.addcmul(self.bias, out, self.s)
 
     def extra_repr(self) -> str:
-        """Widths and members."""
+        """Show widths and members."""
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, members={len(self.r)}, outputs={self.s is not None}"
 
 
 class MemberHeads(nn.Module):
-    """A linear layer for each member.
-
-    Args:
-        n_in: width of the inputs.
-        n_out: width of the outputs.
-        k: number of members.
-    """
+    """A linear layer for each member."""
 
     def __init__(self, n_in: int, n_out: int, k: int) -> None:
         super().__init__()
@@ -232,11 +221,11 @@ class MemberHeads(nn.Module):
         self.bias = nn.Parameter(torch.empty(k, n_out).uniform_(-limit, limit))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, k, n_out]`` of ``[b, k, n_in]``."""
+        """Map ``[b, k, n_in]`` to ``[b, k, n_out]``."""
         return torch.bmm(x.transpose(0, 1), self.weight).transpose(0, 1) + self.bias
 
     def extra_repr(self) -> str:
-        """Members and widths."""
+        """Show members and widths."""
         k, n_in, n_out = self.weight.shape
         return f"{n_in}, {n_out}, members={k}"
 
@@ -255,7 +244,7 @@ class MeanOverMembers:
         self.loss = loss
 
     def __call__(self, pred: Tensor, *targets: Tensor, **options: Any) -> Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             pred: ``[b, k, out_sz]`` in training, ``[b, out_sz]`` in evaluation.
@@ -268,6 +257,7 @@ class MeanOverMembers:
         if pred.ndim != 3:
             return self.loss(pred, *targets, **options)
         k = pred.shape[1]
+        # one call for all members costs less than k, but is the mean of means only for means over rows
         if isinstance(self.loss, _BY_ROW) or getattr(self.loss, "by_row", False):
             return self.loss(pred.flatten(0, 1), *(t.repeat_interleave(k, 0) for t in targets), **options)
         return torch.stack([self.loss(pred[:, i], *targets, **options) for i in range(k)]).mean()

@@ -62,19 +62,7 @@ class TabularNet(FieldNet):
         self.layers = nn.Sequential(*blocks)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         first = self._first_linear()
         if first is not None:
             self.embeds.check(x_cat)
@@ -90,7 +78,7 @@ class TabularNet(FieldNet):
         return self.layers(side_by_side(pieces))
 
     def _first_linear(self) -> WideLinear | None:
-        """The first layer by ids, where there are wide tables and nothing stands between them and the layer."""
+        """Compute the first layer by ids if there are wide tables and nothing between them and the layer."""
         if self.embeds is None or not self.embeds.n_columns or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
         if self._drops() or not isinstance(self.layers[0][0], nn.Linear) or self.embeds.weights_device.type != "cpu":
@@ -102,7 +90,6 @@ class TabularNet(FieldNet):
         return self.training and self.emb_drop.p > 0
 
     def _first_dtype(self) -> torch.dtype:
-        """What the first layer would cast its input to: under autocast, where it is a product, 16 bits."""
         weight = next(iter(self.embeds.weights.values()))
         multiplies = isinstance(self.layers[0][0], nn.Linear) and torch.is_autocast_enabled("cpu")
         return torch.get_autocast_dtype("cpu") if multiplies else weight.dtype

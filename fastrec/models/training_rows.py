@@ -12,27 +12,26 @@ from fastrec.errors import DataError
 
 
 def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The rows that a net will train on, as its batches hold them.
+    """Return the rows that a net will train on, as its batches hold them.
 
     Args:
-        dls: tabular dataloaders: of a ``TabularFrame`` or fastai's ``TabularPandas``, whose rows lie in memory, or of a
-            ``ParquetFrame``, whose rows are read from the files.
         limit: take so many rows, drawn at random; None: all.
-        seed: of the draw.
 
     Returns:
         Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None where
         there are none).
-
-    Raises:
-        DataError: there are no training rows, or ``limit`` is below 1.
     """
     if limit is not None and limit < 1:
         raise DataError(f"a sample of {limit} rows", remedy="Give 1 or more, or None for all rows")
     frame = dls.train_ds
     packed = getattr(frame, "packed", None)
     if packed is None:
-        found = _from_pandas(frame)
+        ys = frame.ys.to_numpy() if len(frame.y_names) else None
+        found = (
+            torch.from_numpy(frame.cats.to_numpy().astype(np.int64)),
+            torch.from_numpy(frame.conts.to_numpy().astype(np.float32)),
+            None if ys is None else torch.from_numpy(np.ascontiguousarray(ys[:, 0] if ys.shape[1] == 1 else ys)),
+        )
     elif len(packed):
         found = (frame.x_cat, frame.x_cont, frame.y)
     else:  # a stream's frame holds no rows itself
@@ -44,16 +43,6 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
         return found
     rows = torch.from_numpy(np.sort(np.random.default_rng(seed).choice(n, limit, replace=False)))
     return tuple(None if t is None else t[rows.to(t.device)] for t in found)
-
-
-def _from_pandas(frame: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    ys = frame.ys.to_numpy() if len(frame.y_names) else None
-    y = None if ys is None else torch.from_numpy(np.ascontiguousarray(ys[:, 0] if ys.shape[1] == 1 else ys))
-    return (
-        torch.from_numpy(frame.cats.to_numpy().astype(np.int64)),
-        torch.from_numpy(frame.conts.to_numpy().astype(np.float32)),
-        y,
-    )
 
 
 def _from_batches(dls: Any, limit: int | None, seed: int) -> tuple[Tensor, Tensor, Tensor | None]:

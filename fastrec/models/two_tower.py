@@ -89,13 +89,13 @@ class TwoTower(FieldNet):
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``: names of columns."""
+        """Return the options from the data, for ``rec_learner``: names of columns."""
         vectors = list(getattr(dls.train_ds, "vector_names", ()))
         named = {"cont_names": list(dls.cont_names), "vector_names": vectors}
         return {k: v for k, v in named.items() if k not in given}
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """The query's vector of each row.
+        """Return the query's vector of each row.
 
         Args:
             x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
@@ -108,11 +108,11 @@ class TwoTower(FieldNet):
         return self._query(self._inputs(x_cat, x_cont, extras))
 
     def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """The item's vector of each row, as ``query_vectors``."""
+        """Return the item's vector of each row, as ``query_vectors``."""
         return self._item(self._inputs(x_cat, x_cont, extras))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """The score of each row's query and item.
+        """Score each row's query and item.
 
         Args:
             x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
@@ -148,7 +148,6 @@ class TwoTower(FieldNet):
     def _widths(
         self, cats: Sequence[str], conts: Sequence[str] | None, vectors: Sequence[str] | None, sizes: Sequence[int]
     ) -> dict[str, int]:
-        """Every column's width, in the order of the inputs."""
         conts = [f"cont{i}" for i in range(self.n_cont)] if conts is None else list(conts)
         vectors = [f"vector{i}" for i in range(len(sizes))] if vectors is None else list(vectors)
         fields = [*cats, *(self.embeds.list_names if self.embeds is not None else [])]
@@ -163,7 +162,7 @@ class TwoTower(FieldNet):
 
 
 def item_log_q(dls: Any, column: str) -> Tensor:
-    """How often each item occurs in the training rows, for ``InBatchSoftmax(log_q=…)``.
+    """Return the log share of each item in the training rows, for ``InBatchSoftmax(log_q=…)``.
 
     Args:
         dls: dataloaders of the training rows.
@@ -187,7 +186,7 @@ def item_log_q(dls: Any, column: str) -> Tensor:
 
 
 def _runs(names: Sequence[str], widths: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Where the inputs of some columns lie, in the order of the inputs; neighbours as one piece."""
+    """Return where the inputs of some columns lie, in the order of the inputs; neighbours as one piece."""
     if unknown := [n for n in names if n not in widths]:
         raise MissingColumnError(
             "a tower has a column that the net has not", column=unknown[0], remedy=f"Columns are {list(widths)}"
@@ -208,7 +207,6 @@ def _taken(inputs: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def _item_column(item_id: str | None, item: Sequence[str], cats: Sequence[str]) -> int | None:
-    """Which categorical column tells items apart."""
     if item_id is not None and item_id not in cats:
         raise MissingColumnError(
             "it is not a categorical column", column=item_id, remedy=f"Categorical columns are {list(cats)}"

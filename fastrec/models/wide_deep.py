@@ -66,19 +66,7 @@ class WideAndDeep(FieldNet):
         self.squash = squash(y_range)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, out_sz]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         embedded = self.embed_pieces(x_cat, extras)
         dense = [self.dense(x_cont, extras)] if self.n_dense else []
         wide = self.wide(x_cat, extras[: self.n_lists], dense[0] if dense else None)

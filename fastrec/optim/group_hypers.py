@@ -16,7 +16,6 @@ class GroupHypers(MutableMapping[str, Any]):
 
     Args:
         group: the torch group; ``betas`` and other tuples are taken apart, as ``betas__0``.
-        names: torch's name to fastai's: ``{'weight_decay': 'wd', 'betas__0': 'mom', …}``.
     """
 
     def __init__(self, group: dict[str, Any], names: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.kernels import compiled, shared, steps, view
-from fastrec.optim.row_sparse import Places, Rows, RowState, cache_of
+from fastrec.optim.row_sparse import BatchPlaces, RowState, SparseRows, cache_of
 
 __all__ = ["RowOptimizer", "fused_step"]
 
@@ -25,10 +25,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step over all parameters that have a gradient.
-
-        Args:
-            closure: computes the loss anew, where wanted.
+        """Take one step over all parameters that have a gradient.
 
         Returns:
             The closure's loss, or None.
@@ -37,6 +34,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # torch's own step would refuse sparse gradients
         with _without_sparse(self.param_groups) as sparse:
             self._step_dense()
         for p, grad, group in sparse:
@@ -53,7 +51,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     RowState(state, p).settle(group["betas"])
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's; of tables whose rows are not all on the device, of all rows."""
+        """Return the state as torch does; of tables partly off the device, of all rows."""
         found = super().state_dict()
         for number, p in enumerate(self._parameters()):
             cache = cache_of(p)
@@ -62,7 +60,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what ``state_dict`` gave."""
+        """Load the state of ``state_dict``."""
         state, params = dict(state_dict["state"]), self._parameters()
         whole = {p: state.pop(i) for i, p in enumerate(params) if cache_of(p) is not None and i in state}
         super().load_state_dict({**state_dict, "state": state})
@@ -73,22 +71,19 @@ class RowOptimizer(torch.optim.Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _step_dense(self) -> None:
-        """The step of all parameters that have a gradient, while none is sparse."""
         raise NotImplementedError
 
     def _count_and_rate(self, step: int, group: dict[str, Any]) -> tuple[float, float]:
-        """Which step Adam's correction is told that it is, and the rate."""
         return step, float(group["lr"])
 
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        """The step of one parameter's rows."""
         state, betas = RowState(self.state[p], p), group["betas"]
         count, rate = self._count_and_rate(int(state.state["step"]) + 1, group)
         step = state.begin(rate * group["weight_decay"])
         if compiled(grad._values().numel()) and _is_plain(p, grad):
             self._step_rows_compiled(state, grad, group, step, count, rate)
             return
-        rows = Rows.of(grad, self._places)
+        rows = SparseRows.of(grad, self._places)
         weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
         fused_step([weights], [rows.grads], [mean], [square], count, rate, betas, group["eps"])
         state.put(rows.ids, weights, mean, square, momentum=bool(betas[0]))
@@ -107,15 +102,15 @@ class RowOptimizer(torch.optim.Optimizer):
         torch.autograd.graph.increment_version(p)
 
     @cached_property
-    def _places(self) -> Places:
-        return Places()
+    def _places(self) -> BatchPlaces:
+        return BatchPlaces()
 
     @cached_property
     def _rooms(self) -> dict[torch.dtype, Tensor]:
         return {}
 
     def _room(self, numbers: int, dtype: torch.dtype) -> Tensor:
-        """Memory for a step on a CPU, kept to the next one: fetching it anew takes longer than the step."""
+        # kept from step to step: fetching memory anew takes longer than the step itself
         room = self._rooms.get(dtype)
         if room is None or len(room) < numbers:
             room = self._rooms[dtype] = torch.empty(numbers, dtype=dtype)
@@ -124,7 +119,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
 @contextmanager
 def _without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor, Tensor, dict[str, Any]]]]:
-    """While it lasts, parameters with a sparse gradient have none; gives these, their gradients and groups."""
+    """Remove sparse gradients within the block; yield their parameters, gradients and groups."""
     sparse = [(p, p.grad, g) for g in groups for p in g["params"] if p.grad is not None and p.grad.is_sparse]
     for p, _, _ in sparse:
         p.grad = None
@@ -136,7 +131,6 @@ def _without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor,
 
 
 def _is_plain(p: Tensor, grad: Tensor) -> bool:
-    """Whether the compiled loop takes it: float32 matrices on a CPU."""
     values = grad._values()
     return (
         p.device.type == "cpu"
@@ -152,31 +146,31 @@ def fused_step(
     grads: Sequence[Tensor],
     means: Sequence[Tensor],
     squares: Sequence[Tensor],
-    step: float,
-    lr: float,
+    step: float | Sequence[Tensor],
+    lr: float | Tensor,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float = 0.0,
 ) -> None:
-    """Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
+    """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
 
     Args:
-        weights, grads, means, squares: equally many tensors on one device, those of one place of one shape.
-        step: which step it is, from 1.
         lr, betas, eps: as in ``AdamW``.
     """
-    count = torch.tensor(float(step), device=weights[0].device)
+    if isinstance(step, int | float):
+        step = [torch.tensor(float(step), device=weights[0].device)] * len(weights)
     torch._fused_adamw_(
         list(weights),
         list(grads),
         list(means),
         list(squares),
         [],
-        [count] * len(weights),
+        list(step),
         amsgrad=False,
         lr=lr,
         beta1=betas[0],
         beta2=betas[1],
-        weight_decay=0.0,
+        weight_decay=weight_decay,
         eps=eps,
         maximize=False,
     )

@@ -14,28 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Places", "RowState", "Rows", "cache_of"]
+__all__ = ["BatchPlaces", "RowState", "SparseRows", "cache_of"]
 
 
-class Places:
+class BatchPlaces:
     """Where in a batch each of its ids stands, without sorting: a number for every row of a table, never cleared."""
 
     def __init__(self) -> None:
         self._room: dict[torch.device, Tensor] = {}
 
     def of(self, ids: Tensor, rows: int) -> Tensor:
-        """For every id the place of one and the same of its equals: int64 ``[n]``.
+        """Return for every id the place of one and the same of its equals: int64 ``[n]``.
 
         Args:
             ids: int64 ``[n]``, below ``rows``.
-            rows: of the table.
         """
         room = self.room(ids, rows)
         room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
         return room.index_select(0, ids)
 
     def room(self, ids: Tensor, rows: int) -> Tensor:
-        """The numbers, int64, at least ``rows`` of them; whatever a batch left in them."""
+        """Return the numbers, int64, for at least ``rows`` rows; their values are left over from a batch."""
         room = self._room.get(ids.device)
         if room is None or len(room) < rows:
             room = self._room[ids.device] = torch.zeros(rows, dtype=torch.int64, device=ids.device)
@@ -43,7 +42,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparseRows:
     """The rows of a gradient, each once.
 
     Args:
@@ -55,17 +54,12 @@ class Rows:
     grads: Tensor
 
     @classmethod
-    def of(cls, grad: Tensor, places: Places | None = None) -> Rows:
-        """The rows of a sparse gradient ``[rows, width]``, gradients of equal rows added up.
-
-        Args:
-            grad: coalesced or not.
-            places: kept from step to step where there are many.
-        """
+    def of(cls, grad: Tensor, places: BatchPlaces | None = None) -> SparseRows:
+        """Return the rows of a sparse gradient ``[rows, width]``, adding up gradients of equal rows."""
         ids, values = grad._indices()[0], grad._values()
         if grad.is_coalesced():
             return cls(ids, values)
-        place = (places or Places()).of(ids, grad.shape[0])
+        place = (places or BatchPlaces()).of(ids, grad.shape[0])
         first = (place == torch.arange(len(ids), device=ids.device)).nonzero().squeeze(1)
         if len(first) == len(ids):
             return cls(ids, values)  # in the batch's order: no sum, no copy
@@ -77,7 +71,6 @@ class RowState:
     """The running means of one parameter whose gradients are row-sparse, in an optimizer's state.
 
     Args:
-        state: the parameter's entry in ``optimizer.state``: filled where it is empty.
         weight: the parameter ``[rows, width]``.
     """
 
@@ -93,7 +86,7 @@ class RowState:
         self.state, self.weight = state, weight
 
     def begin(self, rate: float) -> int:
-        """Count one step in which weights decay by the factor ``1 - rate``; the number of steps."""
+        """Count one step in which weights decay by the factor ``1 - rate``; return the number of steps."""
         state = self.state
         state["step"] += 1
         step = int(state["step"])
@@ -105,12 +98,11 @@ class RowState:
         return step
 
     def take(self, ids: Tensor, betas: tuple[float, float], *, decays: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights and running means of some rows as they would stand before this step.
+        """Return weights and running means of some rows as of this step.
 
         Args:
             ids: the rows, int64 ``[u]``, each once.
             betas: what the running means fade by in a step; without momentum (β1 = 0) no mean is kept.
-            decays: weights decay, this step included.
 
         Returns:
             Weights, means and mean squares, ``[u, width]`` each: copies.
@@ -138,7 +130,7 @@ class RowState:
             self.mean().index_copy_(0, ids, mean)
 
     def settle(self, betas: tuple[float, float]) -> None:
-        """Bring all rows up to now: those without a gradient have not decayed, nor have their means faded."""
+        """Decay the weights and means of all rows up to the current step."""
         state, step = self.state, int(self.state["step"])
         if self.cache is not None:  # the rows of the parameter are not all there are
             self.cache.settled(step, betas, state["decays"])
@@ -154,7 +146,7 @@ class RowState:
         state["last"].fill_(step)
 
     def mean(self) -> Tensor:
-        """The running mean of every row; room is taken when momentum is first wanted."""
+        """Return the running mean of every row, allocated when momentum is first used."""
         if "exp_avg" not in self.state:
             self.state["exp_avg"] = self._zeros(self.weight, "exp_avg")
         return self.state["exp_avg"]
@@ -168,11 +160,10 @@ class RowState:
 
 
 def cache_of(weight: Tensor) -> Any:
-    """What brings a parameter's rows to the device (``fastrec.models.placement``); None: all rows are there."""
+    """Return the cache that brings a parameter's rows to the device; None if all rows are there."""
     placed = getattr(weight, "placed", None)
     return None if placed is None or placed.sharded else placed
 
 
 def _faded(beta: float, steps: Tensor) -> Tensor:
-    """What is left of a running mean after so many steps."""
     return torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype)

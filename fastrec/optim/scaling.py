@@ -14,7 +14,7 @@ from fastrec.models import EmbeddingTables
 def scale_lr(
     lr: float, bs: int, base_bs: int, *, rule: Literal["sqrt", "linear", "cowclip"] = "sqrt"
 ) -> float | list[float]:
-    """The learning rate for another batch size.
+    """Scale the learning rate to another batch size.
 
     Args:
         lr: the rate that suits ``base_bs``.
@@ -41,7 +41,7 @@ def scale_lr(
 
 
 def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: float = 0.0) -> Any:
-    """Momentum, or the decay of a running mean of squares, for another batch size.
+    """Scale momentum, or the decay of a running mean of squares, to another batch size.
 
     Running means are to reach back over as many rows as before, not over as many steps: ``1 - m`` goes with the batch
     (arXiv 2205.10287, the square root scaling rule, which scales the rate by the root, as ``scale_lr`` does).
@@ -71,7 +71,7 @@ def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: f
 
 
 def split_embeddings(model: nn.Module) -> list[list[nn.Parameter]]:
-    """A Learner's ``splitter``: the embedding tables, and all else, so that each can have its own rate and decay.
+    """Split parameters into the embedding tables and the others, as a Learner's ``splitter``.
 
     Args:
         model: a model with ``EmbeddingTables``.

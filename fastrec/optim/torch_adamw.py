@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.optim.row_optimizer import RowOptimizer
+from fastrec.optim.row_optimizer import RowOptimizer, fused_step
 
 __all__ = ["AdamW"]
 
@@ -39,7 +39,7 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
             torch.optim.AdamW.step(self)
 
     def _step_on_cpu(self) -> bool:
-        """The step of dense gradients on a CPU, as torch's own in a third of its Python; whether it was made."""
+        """Step dense gradients on a CPU with a third of torch's Python; return whether it was possible."""
         if hasattr(self, "found_inf") or hasattr(self, "grad_scale"):  # a gradient scaler's
             return False
         ready = []
@@ -63,18 +63,7 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
                 state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
         steps = [s["step"] for s in states]
         torch._foreach_add_(steps, 1.0)
-        torch._fused_adamw_(
-            params,
-            [p.grad for p in params],
-            [s["exp_avg"] for s in states],
-            [s["exp_avg_sq"] for s in states],
-            [],
-            steps,
-            amsgrad=False,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
+        grads, means, squares = ([p.grad for p in params], *([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq")))
+        fused_step(
+            params, grads, means, squares, steps, group["lr"], group["betas"], group["eps"], group["weight_decay"]
         )

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, shared, steps
 from fastrec.errors import DataError
 from fastrec.optim.row_optimizer import RowOptimizer, fused_step
-from fastrec.optim.row_sparse import Rows, RowState
+from fastrec.optim.row_sparse import RowState, SparseRows
 
 __all__ = ["Lamb"]
-
-_NEVER_BIASED = 1e9  # a step so late that running means have forgotten their start
 
 
 class Lamb(RowOptimizer):
@@ -83,7 +82,7 @@ class Lamb(RowOptimizer):
                 self._step_by_loops(*given) if loops else self._step_by_calls(*given)
 
     def _held(self, p: Tensor) -> tuple[tuple[Tensor, ...], int]:
-        """A parameter, its gradient, running mean and mean square, laid out alike; which step it is."""
+        """Return a parameter, its gradient, running mean and mean square, in one layout; and the step number."""
         state, grad = self.state[p], p.grad
         if not state:
             state["step"] = 0
@@ -104,7 +103,7 @@ class Lamb(RowOptimizer):
         if not _layers(p, group):
             super()._step_rows(p, grad, group)
             return
-        rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)
+        rows, state = SparseRows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(0.0)
         placed = getattr(p, "placed", None)  # the parameter's rows are some of the tables' only
         numbers = rows.ids if placed is None else placed.rows_of(rows.ids)
@@ -119,13 +118,13 @@ class Lamb(RowOptimizer):
 
     def _count_and_rate(self, step: int, group: dict[str, Any]) -> tuple[float, float]:
         (beta1, beta2), debias, rate = group["betas"], group["debias"], float(group["lr"])
-        count = step if debias == "paper" else _NEVER_BIASED
+        count = step if debias == "paper" else limits.UNBIASED_STEP
         return count, rate * math.sqrt(1 - beta2**step) / (1 - beta1**step) if debias is True else rate
 
     def _step_by_loops(
         self, held: list[list[Tensor]], layers: list[list[int]], step: int, group: dict[str, Any]
     ) -> None:
-        """The step by compiled loops on a CPU: over each layer once for the norms and once to go.
+        """Step by compiled loops on a CPU: over each layer once for the norms and once to update.
 
         Args:
             held: weights, gradients, running means and mean squares, equally many each.
@@ -158,7 +157,7 @@ class Lamb(RowOptimizer):
         group: dict[str, Any],
         total: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """The step by torch's own calls, one for all parameters where there is one; nothing waits for a GPU.
+        """Step by torch's calls for all parameters at once, without waiting for a GPU.
 
         torch's fused AdamW subtracts Adam's step from what it takes for weights. From ``-decay · w`` it makes the step
         that LAMB rescales. ``total`` makes norms over the rows here those over the rows of all ranks.
@@ -185,7 +184,6 @@ class Lamb(RowOptimizer):
             torch._foreach_addcmul_(weights, moves, list(trust.unbind()))
 
     def _shrinkage(self, weights: Sequence[Tensor], like: Sequence[Tensor], decay: float) -> list[Tensor]:
-        """``-decay · w`` of each, laid out as ``like``; on a CPU in memory that is kept from step to step."""
         if weights[0].device.type != "cpu":
             return list(torch._foreach_mul(list(weights), -decay))
         room, at, moves = self._room(sum(p.numel() for p in weights), weights[0].dtype), 0, []
@@ -196,7 +194,6 @@ class Lamb(RowOptimizer):
 
 
 def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:
-    """Rows of each layer of a parameter; none where it takes its step without a trust ratio."""
     bounds = getattr(p, "segments", None)
     if not (group["adapt_tables"] if bounds else group["adapt_1d"] or p.ndim > 1):
         return []
@@ -204,5 +201,4 @@ def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:
 
 
 def _is_plain(t: Tensor) -> bool:
-    """Whether the compiled loop takes it."""
     return t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()

@@ -73,25 +73,24 @@ class TorchOptim(OptimWrapper):
         self._share_hypers()
 
     def _share_hypers(self) -> None:
-        """Give undecayed parameters what the groups they were taken from have by now, but for the decay."""
         for owner, group in zip(self._owner, self.opt.param_groups[self._count :], strict=True):
             own = self.opt.param_groups[owner]
             group.update({name: value for name, value in own.items() if name not in ("params", "weight_decay")})
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """One step of the torch optimizer."""
+        """Take one step of the torch optimizer."""
         self._part_undecayed()
         self._share_hypers()
         return self.opt.step(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The torch optimizer's state."""
+        """Return the torch optimizer's state."""
         self._part_undecayed()
         self._share_hypers()
         return self.opt.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state that ``state_dict`` gave."""
+        """Load a state of ``state_dict``."""
         self._part_undecayed()
         self.opt.load_state_dict(state_dict)
 
@@ -121,7 +120,7 @@ def lamb(
     adapt_1d: bool = False,
     adapt_tables: bool = True,
 ) -> TorchOptim:
-    """LAMB as a Learner's ``opt_func``; settings: ``partial(lamb, clamp=10)``.
+    """Make LAMB, as a Learner's ``opt_func``; settings: ``partial(lamb, clamp=10)``.
 
     Args:
         params: parameters, or lists of them, from the Learner's splitter.
@@ -152,7 +151,7 @@ def adamw(
     eps: float = 1e-5,
     wd: float = 0.01,
 ) -> TorchOptim:
-    """Fused AdamW as a Learner's ``opt_func``, with the defaults and the steps of fastai's ``Adam``.
+    """Make fused AdamW, as a Learner's ``opt_func``, with the defaults and the steps of fastai's ``Adam``.
 
     Args:
         params: parameters, or lists of them, from the Learner's splitter.
@@ -169,7 +168,7 @@ def adamw(
 
 
 def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
-    """What a Learner takes as ``opt_func``, from whatever kind of optimizer is at hand.
+    """Convert any kind of optimizer to a Learner's ``opt_func``.
 
     Args:
         x: a torch optimizer's class, or a partial of one, or one already built; or anything that fastai takes

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.kernels import frames
 from fastrec._core.threads import run_parallel
 from fastrec.table import Column
@@ -19,21 +20,15 @@ from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.training_rows import address_of
 
-_ROWS = 1 << 15  # rows that are prepared at a time
-
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedColumns:
     """Columns on their way into packed rows.
 
     Args:
-        codes: the codes of categorical columns.
-        conts: names of the continuous columns.
         flags: continuous column → place of its ``_na`` column among the codes.
         shift: code of False in a ``_na`` column.
-        procs: what prepares numbers, in its order.
         ys: the targets ``[n]``: in the frame's order where each of its rows counts once, else in that of packed rows.
-        read: continuous columns that were read before.
     """
 
     codes: Sequence[Codes]
@@ -63,19 +58,17 @@ class BlockLoops:
     @classmethod
     def of(
         cls,
-        made: Prepared,
+        made: PreparedColumns,
         held: Mapping[int, Column],
         packed: Packed,
         *,
         places: np.ndarray | None,
         order: torch.Tensor | None,
     ) -> BlockLoops | None:
-        """The loops for columns; None where a proc of them does more than fill and scale.
+        """Return the loops for columns; None if a proc does more than fill and scale.
 
         Args:
-            made: what is written.
             held: place among continuous columns → column, of those that are written.
-            packed: room for the rows.
             places: where each of the frame's rows goes; None: where it stands.
             order: the frame's rows that count, where ``made.ys`` is in their order; None: it is in the frame's.
         """
@@ -106,7 +99,7 @@ class BlockLoops:
             self.kept.append(table[0].numpy())
             self._add(field, i, values.numpy(), table=(self.kept[-1].ctypes.data, *table[1:]))
 
-    def _add_number(self, made: Prepared, i: int, column: Column) -> None:
+    def _add_number(self, made: PreparedColumns, i: int, column: Column) -> None:
         name, fill, mean, sd = made.conts[i], np.nan, 0.0, 1.0
         for proc in made.procs:
             if isinstance(proc, FillMissing):
@@ -131,6 +124,7 @@ class BlockLoops:
         table: tuple[int, int, int] = (0, 0, 0),
         flag: int = -1,
     ) -> None:
+        # The loop reads arrays by their address; what it cannot read is made block by block before it runs.
         found = address_of(source) if isinstance(source, np.ndarray) else None
         if found is None:
             if isinstance(source, np.ndarray):  # an array in strides, say
@@ -143,19 +137,20 @@ class BlockLoops:
         self.scales.append(scale or (np.nan, 0.0, 1.0))
 
     def write(self) -> None:
-        """All rows."""
+        """Write all rows."""
         size = len(self.places) or len(self.packed)
-        run_parallel(self._write_block, range(0, size, _ROWS), rows=size)
+        run_parallel(self._write_block, range(0, size, limits.FRAME_BLOCK), rows=size)
 
     def _write_block(self, start: int) -> None:
         size = len(self.places) or len(self.packed)
-        stop = min(start + _ROWS, size)
+        stop = min(start + limits.FRAME_BLOCK, size)
         columns, made = np.array(self.columns, dtype=np.int64).reshape(-1, frames().FIELDS), []
         for at, source in self.odd:
             rows = slice(start, stop)
             values = source.of(rows).to(torch.int64) if isinstance(source, Codes) else numbers_of(source, rows)
             made.append(values.contiguous().numpy())
             address, kind = address_of(made[-1])
+            # the loop counts from the frame's first row, the block begins at ``start``
             columns[at, :2] = address - start * made[-1].itemsize, kind
         scales, wide = np.array(self.scales).reshape(-1, 3), self.fields["cats"][2].itemsize == 8
         frames().pack(columns, scales, self.shift, wide, self.places, start, stop, self.packed.buffer.numpy())

@@ -8,15 +8,13 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
-from fastrec.tabular.column_parts import Columns, Rows, take_values
+from fastrec.tabular.column_parts import FrameColumns, Rows, take_values
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.training_rows import TrainingRows
-
-_BLOCK = 1 << 15  # rows at a time: they stay in the cache, and torch does not spread them over threads of its own
-_SPAN = 1 << 16  # a range of whole numbers that is counted in a table however few the rows
 
 
 class Codes:
@@ -32,7 +30,7 @@ class Codes:
         self.values, self.lookup, self.missing = values, lookup, missing
 
     def of(self, rows: Rows) -> torch.Tensor:
-        """Codes of some rows."""
+        """Return the codes of some rows."""
         values = take_values(self.values, rows)
         if self.lookup is None:
             return values
@@ -43,31 +41,30 @@ class Codes:
 
 
 def codes_of(
-    columns: Columns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
+    columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
-    """A column's codes.
+    """Encode a column.
 
     Args:
-        columns: where it is.
-        name: the column.
         categorify: knows its classes; None: its values are codes.
         training: its classes are learnt now, from these rows; None: they are known.
 
     Returns:
         The codes; they hold no memory beyond the frame's, or one to four bytes for each row.
-
-    Raises:
-        DataError: values that cannot be coded.
     """
     column = columns.raw(name)
     if categorify is None:
-        return Codes(_plain_codes(column))
+        if column.kind == "category":
+            raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
+        codes = column.integer()
+        return Codes(codes if column.missing is None else torch.where(column.missing, 0, codes))
     if training is not None:
         options = categorify.options_of(name)
         vocab = _fit_whole(column, training, options)
         if vocab is None:
             return _fit_keys(column, training, categorify, options)
         categorify.set_vocab(name, vocab)
+    # Numbers are looked up when rows are written, unless that would hold a copy of the column until then.
     vocab = categorify.vocab_of(name)
     codes = codes_in(vocab, column)
     if codes.lookup is None or columns.shares(name):
@@ -76,7 +73,6 @@ def codes_of(
 
 
 def _fit_keys(column: Column, training: TrainingRows, categorify: Categorify, options: Mapping[str, Any]) -> Codes:
-    """The codes of a column whose classes are learnt from its distinct values."""
     coded = _coded(column)
     counts = training.count_whole(coded.codes, 0, coded.size)
     if counts is None:
@@ -88,13 +84,12 @@ def _fit_keys(column: Column, training: TrainingRows, categorify: Categorify, op
 
 
 def _gathered(coded: Coded, table: torch.Tensor, size: int) -> Codes:
-    """The codes of a coded column, by a table of its distinct values' codes."""
     table = table.to(torch.int32).to(coded.codes.device)
     return _narrow(lambda rows: table.index_select(0, coded.codes[rows]), size, len(coded.codes), coded.codes.device)
 
 
 def classes_of(column: Column, training: TrainingRows) -> pa.Array:
-    """The values of a column's training rows, each once: sorted, or in the order of its categories."""
+    """Return the distinct values of a column's training rows: sorted, or in the order of its categories."""
     vocab = _fit_whole(column, training, {})
     if vocab is not None:
         return vocab.values
@@ -105,7 +100,7 @@ def classes_of(column: Column, training: TrainingRows) -> pa.Array:
 
 
 def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
-    """Codes of all rows by ``vocab``, in as few bytes as hold them."""
+    """Encode all rows by ``vocab``, in the smallest integer type that fits."""
     codes = codes_in(vocab, column)
     if codes.lookup is not None:
         codes = _narrow(codes.of, len(vocab), len(column), column.values.device)
@@ -113,7 +108,7 @@ def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
 
 
 def codes_in(vocab: Vocab, column: Column) -> Codes:
-    """A column's codes by a vocabulary: looked up when they are asked for, where the column holds numbers."""
+    """Encode a column by a vocabulary; a column of numbers is looked up block by block."""
     if vocab.takes(column):
         return Codes(column.values, vocab.lookup, column.missing)
     coded = _coded(column)
@@ -121,7 +116,7 @@ def codes_in(vocab: Vocab, column: Column) -> Codes:
 
 
 def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any]) -> Vocab | None:
-    """The classes of whole numbers in a range narrow enough to be counted in a table; None: of any others."""
+    """Fit the classes of whole numbers in a range narrow enough to count in a table; None for any others."""
     values = column.values
     if column.kind != "number" or values.is_floating_point() or not len(values):
         return None
@@ -131,8 +126,9 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
     if not len(values):
         return None
     low, high = (int(v) for v in torch.aminmax(values))
-    if high - low >= max(_SPAN, len(values)):
+    if high - low >= max(limits.COUNTED_SPAN, len(values)):
         return None
+    # A table of counts needs no hashing and no sorting: the used places are the sorted classes.
     counts = training.count_whole(values, low, high - low + 1) if by_loops else None
     if counts is None:
         missing = None if column.missing is None else take_values(column.missing, training.rows)
@@ -144,9 +140,8 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
 
 
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
-    """How often each whole number from ``low`` to ``high`` is there, int64 ``[high - low + 1]``."""
     counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
-    step = len(values) if values.is_cuda else max(_BLOCK, len(counts))
+    step = len(values) if values.is_cuda else max(limits.FRAME_BLOCK, len(counts))
     for start in range(0, len(values), step):
         place = values[start : start + step].to(torch.int64) - low
         place = place if missing is None else place[~missing[start : start + step]]
@@ -155,25 +150,17 @@ def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high:
 
 
 def _coded(column: Column) -> Coded:
-    """The column as a key; a category's codes stay int32."""
     if column.kind == "category":
         return Coded(column.values, Keys((column.distinct,), (column.name,)))
     return column.coded()
 
 
 def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
-    """Codes below ``size`` of all rows, made block by block, in as few bytes as hold them."""
+    """Encode all rows block by block, in the smallest integer type that holds codes below ``size``."""
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
-    step = _BLOCK if device.type == "cpu" else max(n, 1)
+    step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         kept[rows] = codes(rows)
     return Codes(kept)
-
-
-def _plain_codes(column: Column) -> torch.Tensor:
-    if column.kind == "category":
-        raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
-    codes = column.integer()
-    return codes if column.missing is None else torch.where(column.missing, 0, codes)

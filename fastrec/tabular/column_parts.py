@@ -15,19 +15,14 @@ from fastrec._core.optional import library_of
 from fastrec.table import Coded, Column, Keys, Table, as_column
 
 _PLAIN = frozenset({"int8", "uint8", "int16", "int32", "int64", "float32", "float64"})
-_NARROW = 4096  # rows: below, hashing costs nothing worth saving
 
 Rows = slice | torch.Tensor
 
 
-class Columns:
+class FrameColumns:
     """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
 
     Args:
-        frame: a frame of any supported library.
-        names: its columns.
-        size: how many rows it has.
-        ready: further columns, read before.
         order: the frame's rows that count, int64 ``[m]``; None: all.
         device: where the columns go; None: the GPU where any is there already, else as ``FASTREC_DEVICE`` says.
     """
@@ -50,9 +45,9 @@ class Columns:
         self.device = _device_of(frame, self.names) if device is None else device
 
     @classmethod
-    def of(cls, table: Table | Columns) -> Columns:
-        """A table's columns."""
-        return table if isinstance(table, Columns) else cls(table, table.names, len(table))
+    def of(cls, table: Table | FrameColumns) -> FrameColumns:
+        """Wrap a table's columns."""
+        return table if isinstance(table, FrameColumns) else cls(table, table.names, len(table))
 
     def __len__(self) -> int:
         return self.size if self.order is None else len(self.order)
@@ -68,7 +63,7 @@ class Columns:
         return rows_of(column, self.order) if by_row else column.take(self.order.to(self.device))
 
     def raw(self, name: str) -> Column:
-        """A column with all of the frame's rows, as they stand there."""
+        """Return a column with all of the frame's rows, in the frame's order."""
         if name in self.ready:
             return self.ready[name]
         if isinstance(self.frame, Table):
@@ -80,18 +75,19 @@ class Columns:
         return as_column(self.frame[name], name=name).to(self.device)
 
     def shares(self, name: str) -> bool:
-        """Whether reading a column of numbers makes no copy, so that it may be held at no cost."""
+        """Return whether reading a column of numbers makes no copy, so that holding it is free."""
         if name in self.ready or isinstance(self.frame, Table):
             return True
         return self.device.type == "cpu" and _is_plain(self.frame[name])
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Where rows ``start`` up to ``stop`` stand in the frame."""
+        """Return the places of rows ``start`` up to ``stop`` in the frame."""
         return slice(start, stop) if self.order is None else self.order[start:stop]
 
     @property
     def places(self) -> np.ndarray | None:
-        """Which of the rows that count each of the frame's rows is, int64 ``[size]``, as many as there are: none.
+        """The place of each of the frame's rows among those that count, int64 ``[size]``; their number: it does not
+        count.
 
         None where they are all rows as they stand, or where one counts twice.
         """
@@ -105,7 +101,7 @@ class Columns:
         return self._places if len(self._places) == self.size else None
 
     def ascending(self, stop: int) -> Rows:
-        """Where the first ``stop`` rows stand in the frame, from front to back if no row counts twice.
+        """Return the places of the first ``stop`` rows in the frame, from front to back if no row counts twice.
 
         What the order does not change is read in this one: memory is several times as fast then.
         """
@@ -117,27 +113,26 @@ class Columns:
             self._ascending[stop] = found
         return self._ascending[stop]
 
-    def take(self, rows: torch.Tensor) -> Columns:
-        """The same columns of the rows at ``rows`` (int64 ``[m]``)."""
+    def take(self, rows: torch.Tensor) -> FrameColumns:
+        """Return the same columns of the rows at ``rows`` (int64 ``[m]``)."""
         order = rows if self.order is None else self.order[rows]
-        return Columns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
+        return FrameColumns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
-    def as_they_stand(self) -> Columns:
-        """The same columns in the frame's order where each of its rows counts once, which costs no gather; else these.
+    def as_they_stand(self) -> FrameColumns:
+        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
 
         The rows are others then: only what does not hang on their order may be asked of them.
         """
         if self.device.type != "cpu" or self.places is None or len(self.order) < self.size:
             return self
-        return Columns(self.frame, self.names, self.size, ready=self.ready, device=self.device)
+        return FrameColumns(self.frame, self.names, self.size, ready=self.ready, device=self.device)
 
     def coded(self, names: Sequence[str]) -> Coded:
-        """Several columns together as a key (see ``Table.coded``)."""
+        """Encode several columns together as a key (see ``Table.coded``)."""
         return Table({n: self[n] for n in names}).coded(names)
 
 
 def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
-    """Where a frame's columns are put: on the GPU where any is there already."""
     if isinstance(frame, Table):
         return frame.device
     if library_of(frame) == "cudf":
@@ -148,7 +143,7 @@ def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
 
 
 def _is_plain(values: Any) -> bool:
-    """Whether values are numbers in one piece, none missing, of a type that tensors have."""
+    """Return whether values are numbers in one piece, none missing, of a type that tensors have."""
     if isinstance(values, torch.Tensor | Column):
         return True
     if library_of(values) == "pandas":
@@ -165,27 +160,23 @@ def _is_plain(values: Any) -> bool:
 
 
 def rows_of(column: Column, rows: Rows) -> Column:
-    """Rows of a number, time or category column, sharing memory where they are a slice."""
+    """Return rows of a number, time or category column, sharing memory where they are a slice."""
     missing = None if column.missing is None else take_values(column.missing, rows)
     return replace(column, values=take_values(column.values, rows), missing=missing)
 
 
 def take_values(values: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Rows of a tensor, sharing memory where they are a slice."""
+    """Return rows of a tensor, sharing memory where they are a slice."""
     return values[rows] if isinstance(rows, slice) else values.index_select(0, rows.to(values.device))
 
 
 def plain_numbers(column: Column) -> np.ndarray | None:
-    """A column's numbers where they are an array on the host and none of them is hidden by a mask, else None."""
+    """Return a column's numbers if they are an unmasked array on the host, else None."""
     return column.values.numpy() if column.kind == "number" and column.missing is None else None
 
 
 def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
-    """Rows of a column as float64, NaN where missing.
-
-    Raises:
-        DataError: the column holds no numbers.
-    """
+    """Return rows of a column as float64, NaN where missing."""
     if column.kind == "number" and column.missing is None:
         return take_values(column.values, rows).to(torch.float64)
     if column.kind in ("number", "datetime"):
@@ -194,23 +185,19 @@ def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
 
 
 def as_number(column: Column) -> Column:
-    """A category of decimals as a column of their values; numbers and times as they are.
-
-    Raises:
-        DataError: the column holds no numbers.
-    """
+    """Return a category of decimals as a column of their values; numbers and times as they are."""
     return column if column.kind in ("number", "datetime") else Column("number", column.number(), name=column.name)
 
 
 def coded_of(column: Column) -> Coded:
-    """A column as a key, for looking its values up; its keys may hold values that do not occur.
+    """Encode a column as a key for lookups; its keys may hold values that do not occur.
 
     Whole numbers in a narrow range are their own codes: nothing is hashed. A category's codes stay as they are, int32.
     """
     if column.kind == "category":
         return Coded(column.values, Keys((column.distinct,), (column.name,)))
     whole = column.kind == "number" and not column.values.is_floating_point() and column.values.dtype != torch.bool
-    if not whole or column.missing is not None or len(column) < _NARROW or "coded" in column._cache:
+    if not whole or column.missing is not None or len(column) < 4096 or "coded" in column._cache:
         return column.coded()
     low, high = (int(v) for v in torch.aminmax(column.values))
     if high - low >= len(column) // 4:
@@ -221,7 +208,7 @@ def coded_of(column: Column) -> Coded:
 
 
 def training_part(column: Column, coded: Coded, rows: int) -> Column:
-    """The first ``rows`` rows of a coded column as a category that knows these rows' values only."""
+    """Return the first ``rows`` rows of a coded column as a category with these rows' values only."""
     codes, keys = coded.codes[:rows], coded.keys.columns[0]
     if column.ordered is not None:  # a categorical keeps its categories, as in fastai
         return Column("category", codes, name=column.name, distinct=keys, ordered=column.ordered)

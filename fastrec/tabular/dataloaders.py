@@ -31,7 +31,6 @@ from fastrec.tabular.splits import split_rows
 
 __all__ = ["RecDataLoaders", "cont_cat_split"]
 
-_VALID_SHARE = 0.2  # as fastai's RandomSplitter
 _FRAME_OPTIONS = [n for n, p in inspect.signature(TabularFrame).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
@@ -55,7 +54,7 @@ class RecDataLoaders(TabularDataLoaders):
         seed: int | None = None,
         **kwargs: Any,
     ) -> RecDataLoaders:
-        """Dataloaders of a frame.
+        """Make dataloaders of a frame.
 
         Args:
             df: a frame of any library, a ``Table``, a dict of arrays, or a CSV or Parquet path.
@@ -95,7 +94,8 @@ class RecDataLoaders(TabularDataLoaders):
 
     @classmethod
     def from_csv(cls, csv: Any, skipinitialspace: bool = True, **kwargs: Any) -> RecDataLoaders:
-        """Dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` reads a path faster, by Arrow).
+        """Make dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` reads a path faster, by
+        Arrow).
 
         Args:
             csv: a path, or an open file.
@@ -126,12 +126,10 @@ class RecDataLoaders(TabularDataLoaders):
 def cont_cat_split(
     df: Any, max_card: int = 20, dep_var: Sequence[str] | str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Continuous and categorical columns, told apart as fastai's ``cont_cat_split`` does, in any frame.
+    """Tell continuous from categorical columns as fastai's ``cont_cat_split`` does, in any frame.
 
     Args:
-        df: a frame of any library.
         max_card: whole numbers with at most that many distinct values (a missing one is one of them) are categorical.
-        dep_var: columns to leave out.
 
     Returns:
         ``(cont_names, cat_names)``. Floats are continuous and so are times; text and booleans are categorical; lists,
@@ -180,9 +178,9 @@ def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[
         _, codes = torch.unique(codes, return_inverse=True)
         count = int(codes.max()) + 1 if n else 0
         chosen = torch.zeros(count, dtype=torch.bool)
-        chosen[torch.randperm(count, generator=generator)[: int(count * _VALID_SHARE)]] = True
+        chosen[torch.randperm(count, generator=generator)[: int(count * 0.2)]] = True
         return (~chosen[codes]).nonzero().squeeze(1), chosen[codes].nonzero().squeeze(1)
-    order, cut = torch.randperm(n, generator=generator), int(n * _VALID_SHARE)  # draws what fastai would draw
+    order, cut = torch.randperm(n, generator=generator), int(n * 0.2)  # draws what fastai would draw
     return order[cut:], order[:cut]
 
 

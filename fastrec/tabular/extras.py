@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Coded, Column, ListBatch, Table, Vocab, as_column, column_names
 from fastrec.table.list_columns import of_vectors, packed
@@ -31,8 +32,6 @@ from fastrec.tabular.column_parts import coded_of, training_part
 from fastrec.tabular.procs.categorify import Categorify
 
 __all__ = ["ExtraColumns", "Extras", "ListBatch"]
-
-_SHOWN = 10  # entries of a list or vector that are shown to people
 
 
 class Extras:
@@ -48,7 +47,7 @@ class Extras:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What a batch of these rows holds between ``x_cont`` and ``y``."""
+        """The tensors of a batch of these rows between ``x_cont`` and ``y``."""
         return tuple(self.columns.values())
 
     @property
@@ -58,19 +57,19 @@ class Extras:
         return sum(p.numel() * p.element_size() for p in parts)
 
     def as_lists(self) -> dict[str, list]:
-        """Name → one list of codes, or one numpy vector, for each row."""
+        """Return name → one list of codes, or one numpy vector, for each row."""
         return {n: t.tolist() if isinstance(t, ListBatch) else list(t.cpu().numpy()) for n, t in self.columns.items()}
 
     def rows(self, start: int, stop: int) -> Extras:
-        """Rows ``start`` up to ``stop``, sharing memory."""
+        """Return rows ``start`` up to ``stop``, sharing memory."""
         return self._map(lambda t: t[start:stop])
 
     def take(self, rows: Tensor) -> Extras:
-        """The rows at ``rows`` (int64 ``[m]``), copied."""
+        """Return the rows at ``rows`` (int64 ``[m]``), copied."""
         return self._map(lambda t: t.index_select(0, rows.to(t.device)))
 
     def on(self, device: torch.device) -> Extras:
-        """The rows on another device; the copy is kept for the next call."""
+        """Return the rows on another device; the copy is cached for the next call."""
         if all(t.device == device for t in self.tensors):
             return self
         if device not in self._copies:
@@ -78,7 +77,7 @@ class Extras:
         return self._copies[device]
 
     def clone(self) -> Extras:
-        """A copy with memory of its own."""
+        """Copy the rows."""
         return self._map(Tensor.clone)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Extras:
@@ -91,13 +90,7 @@ class Extras:
 
 @dataclass
 class ExtraColumns:
-    """Which columns hold lists and vectors, and what was learnt of them.
-
-    Args:
-        lists: columns of lists.
-        vectors: columns of vectors.
-        widths: a vector column's length of vectors, learnt from training rows.
-    """
+    """Which columns hold lists and vectors, and what was learnt of them."""
 
     lists: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)
@@ -109,31 +102,21 @@ class ExtraColumns:
         return self.lists + self.vectors
 
     def read(self, frame: Any) -> dict[str, Column]:
-        """The columns of any frame.
-
-        Raises:
-            MissingColumnError: one is not there.
-            DataError: lists hold values of several types, naming the first row with another type than before.
-        """
+        """Read the columns of any frame."""
         check_names(list(column_names(frame)) if self.names else [], self.names)
         return {name: _read(frame, name) for name in self.names}
 
     def make(
         self, table: Table, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None = None
     ) -> Extras | None:
-        """The columns of a table's rows, prepared.
+        """Prepare the columns of a table's rows.
 
         Args:
-            table: the rows.
             categorify: codes the elements of lists; None: they are codes already.
-            dtype: of the codes.
             fit_rows: learn codes and widths from that many first rows; None: they are known.
 
         Returns:
             The prepared columns; None where there are none.
-
-        Raises:
-            DataError: a column that holds no lists, or no vectors of one length, naming it and the first such row.
         """
         made: dict[str, Tensor] = {}
         for name in self.lists:
@@ -147,18 +130,18 @@ class ExtraColumns:
         return Extras(made) if made else None
 
     def empty(self, dtype: torch.dtype) -> Extras | None:
-        """The columns of no rows."""
+        """Return the columns of no rows."""
         made: dict[str, Tensor] = {n: ListBatch.of([], dtype=dtype) for n in self.lists}
         made |= {n: torch.zeros((0, self.widths.get(n, 0))) for n in self.vectors}
         return Extras(made) if made else None
 
     def of_row(self, row: Any, dtype: torch.dtype) -> list[Tensor]:
-        """A batch's tensors of one row that is prepared already (column → codes or numbers)."""
+        """Return a batch's tensors of one prepared row (column → codes or numbers)."""
         lists = [ListBatch.of([None if row[n] is None else list(row[n])], dtype=dtype) for n in self.lists]
         return lists + [torch.as_tensor(np.asarray(row[n], dtype=np.float32))[None] for n in self.vectors]
 
     def decode(self, extras: Extras, categorify: Categorify | None, name_codes: Callable[[Vocab, Tensor], Any]) -> dict:
-        """Name → one list of values, or one vector, for each row."""
+        """Return name → one list of values, or one vector, for each row."""
         made = extras.as_lists()
         for name in self.lists if categorify is not None else []:
             column = extras.columns[name]
@@ -166,7 +149,7 @@ class ExtraColumns:
         return made
 
     def shorten(self, frame: Any) -> Any:
-        """A pandas frame with long lists and vectors as short texts, for people to look at."""
+        """Shorten long lists and vectors of a pandas frame to texts for display."""
         import pandas as pd
 
         for name in (n for n in self.names if n in frame):
@@ -191,7 +174,7 @@ def _read(frame: Any, name: str) -> Column:
 
 
 def _mixed_row(values: Iterable[Any]) -> int | None:
-    """The first row whose list has an element of another type than those before it."""
+    """Return the first row whose list has an element of another type than those before it."""
     first = None
     for row, value in enumerate(values):
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -210,11 +193,8 @@ def _mixed_row(values: Iterable[Any]) -> int | None:
 def _short(value: Any) -> Any:
     if value is None or isinstance(value, str) or not hasattr(value, "__len__"):
         return value
-    words = [f"{v:.4g}" if isinstance(v, float | np.floating) else str(v) for v in value[:_SHOWN]]
-    return f"[{', '.join(words)}{f', … ({len(value)})' if len(value) > _SHOWN else ''}]"
-
-
-# Columns into tensors. -----------------------------------------------------------------------------------------------
+    words = [f"{v:.4g}" if isinstance(v, float | np.floating) else str(v) for v in value[: limits.SHOWN_ENTRIES]]
+    return f"[{', '.join(words)}{f', … ({len(value)})' if len(value) > limits.SHOWN_ENTRIES else ''}]"
 
 
 def _first(rows: Tensor) -> int | None:
@@ -228,7 +208,7 @@ def _held(column: Column) -> str:
 
 
 def _lists_of(column: Column) -> Column:
-    """The column's lists, the first one at element 0; a column without any value holds missing lists."""
+    """Return the column's lists, the first one at element 0; a column without any value holds missing lists."""
     if column.kind in ("list", "vector"):
         return packed(column) if column.kind == "list" else of_vectors(column)
     missing = column.is_missing()
@@ -267,7 +247,6 @@ def _coded_lists(
 
 
 def _whole(elements: Column) -> Tensor:
-    """Codes that stand in the lists already."""
     if elements.kind == "category":
         raise DataError(
             "holds values that are no codes yet",
@@ -282,7 +261,6 @@ def _whole(elements: Column) -> Tensor:
 
 
 def _width_of(column: Column, rows: int) -> int:
-    """The length of the first training row's vector."""
     if column.kind == "vector":
         return column.values.shape[1]
     if column.kind == "list":
@@ -304,7 +282,6 @@ def _no_vectors(column: Column) -> DataError:
 
 
 def _vectors(column: Column, width: int) -> Tensor:
-    """Float32 ``[n, width]``, 0 where missing."""
     missing = column.is_missing()
     if column.kind not in ("list", "vector"):
         if not bool(missing.all()):
@@ -327,20 +304,16 @@ def _vectors(column: Column, width: int) -> Tensor:
         made = column.values.to(torch.float32)
     else:
         made = torch.zeros((len(column), width), device=missing.device)
-        made[~missing] = _flat_numbers(packed(column)).reshape(-1, width)
+        flat = packed(column)
+        try:
+            made[~missing] = flat.elements.number(torch.float32).reshape(-1, width)
+        except DataError as error:
+            raise _of_row(error, flat.values, error.row, "vectors") from error
     made = made.nan_to_num(0.0, torch.inf, -torch.inf)
     return made.masked_fill_(missing[:, None], 0.0)
 
 
-def _flat_numbers(column: Column) -> Tensor:
-    try:
-        return column.elements.number(torch.float32)
-    except DataError as error:
-        raise _of_row(error, column.values, error.row, "vectors") from error
-
-
 def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:
-    """An error that names the row in place of the element."""
     row = None if element is None else int(torch.searchsorted(offsets, element, right=True)) - 1
     problem = error.problem.replace("holds", f"holds {what} of", 1)
     return DataError(problem, column=error.column, row=row, remedy=error.remedy)

@@ -41,7 +41,7 @@ from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import apply_features, fit_features
 from fastrec.tabular.procs.pipeline import ProcPipeline
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import Recipe, check_unique, loaded, read_for, size_of
+from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for, size_of
 from fastrec.tabular.splits import joined_rows, split_rows
 from fastrec.tabular.targets import Labels
 from fastrec.tabular.training_rows import TrainingRows
@@ -108,7 +108,7 @@ class TabularFrame(PandasViews, Tabular):
         extras = ExtraColumns(list(L(list_names)), list(L(vector_names)))
         check_unique([*cats, *conts, *extras.names])
         labels = Labels(ys, y_block, dtype=y_dtype)
-        recipe = Recipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
+        recipe = FrameRecipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
         self._assign(recipe, device=device)
         self._raw = loaded(df)
         if do_setup:
@@ -117,7 +117,7 @@ class TabularFrame(PandasViews, Tabular):
             rows = split_rows(splits, size_of(self._raw))
             self._raw, self._rows, self.split = take_rows(self._raw, torch.cat(rows)), torch.cat(rows), len(rows[0])
 
-    def _assign(self, recipe: Recipe, *, device: DeviceLike) -> None:
+    def _assign(self, recipe: FrameRecipe, *, device: DeviceLike) -> None:
         self._recipe, self.device = recipe, device
         self._raw = self._packed = self._extras = self._rows = self.groups = None
         self._split: int | None = None
@@ -176,7 +176,7 @@ class TabularFrame(PandasViews, Tabular):
             self.groups = _group_ids(table, recipe.group_names)
         self._raw = None
 
-    def _pack(self, recipe: Recipe, table: Table, *, fit_rows: int | None = None) -> None:
+    def _pack(self, recipe: FrameRecipe, table: Table, *, fit_rows: int | None = None) -> None:
         device = resolve_device(self.device) if self.device is not None else None
         what, remedy = f"preparing {len(table):,} rows", "Give fewer rows or columns, or stream them with ParquetFrame"
         with naming_out_of_memory(what, remedy, device=device or table.device):
@@ -194,11 +194,11 @@ class TabularFrame(PandasViews, Tabular):
     # ---- what fastai calls
 
     def new(self, df: Any, inplace: bool = False) -> TabularFrame:
-        """A frame of other rows with what this one learnt, not yet prepared (see ``process``)."""
+        """Make a frame of other rows with the fitted procs, not yet prepared (see ``process``)."""
         return self._like(_raw=loaded(df))
 
     def one_row(self, row: Mapping[str, Any]) -> TabularFrame | None:
-        """One raw row, prepared at once and without its target.
+        """Prepare one raw row, without its target.
 
         Args:
             row: column name → raw value.
@@ -213,19 +213,19 @@ class TabularFrame(PandasViews, Tabular):
         return self._like(_packed=packed)
 
     def new_empty(self) -> TabularFrame:
-        """The frame without its rows."""
+        """Return the frame without its rows."""
         layout = self.packed.layout if self._packed is not None else self._recipe.layout(with_y=bool(self.y_names))
         return self._like(
             _packed=Packed.empty(0, layout), _extras=self._recipe.extras.empty(self._recipe.cat_dtype), _split=0
         )
 
     def setup(self) -> None:
-        """Learn from the rows and prepare them, if they are raw."""
+        """Fit the procs and prepare the rows, if they are raw."""
         if self._raw is not None:
             self._setup([range(self.split), range(self.split, len(self))])
 
     def process(self) -> None:
-        """Prepare raw rows with what was learnt from training rows."""
+        """Prepare raw rows with the fitted procs."""
         if self._raw is None:
             return
         features = self._recipe.features
@@ -234,7 +234,7 @@ class TabularFrame(PandasViews, Tabular):
         self._recipe.warn_of_gaps(self.x_cont, None, "test")
 
     def subset(self, i: int) -> TabularFrame:
-        """Training rows (0) or the others (1)."""
+        """Return the training rows (0) or the others (1)."""
         return self._between(0, self.split) if i == 0 else self._between(self.split, len(self))
 
     def _between(self, start: int, stop: int) -> TabularFrame:
@@ -250,9 +250,9 @@ class TabularFrame(PandasViews, Tabular):
 
     @property
     def packed(self) -> Packed:
-        """The rows as loaders gather them; raw rows are packed as they stand, unprepared."""
+        """The rows as loaders gather them; raw rows are packed unprepared."""
         if self._packed is None:
-            plain = Recipe(
+            plain = FrameRecipe(
                 self._recipe.cat_names, self._recipe.conts, [], Labels(self.y_names), cat_dtype=self._recipe.cat_dtype
             )
             plain.extras = ExtraColumns(list(self.list_names), list(self.vector_names))
@@ -263,7 +263,7 @@ class TabularFrame(PandasViews, Tabular):
         return self._packed
 
     def from_batch(self, b: Sequence[torch.Tensor]) -> TabularFrame:
-        """A frame of a batch's rows.
+        """Make a frame of a batch's rows.
 
         Args:
             b: ``(x_cat, x_cont)``, lists and vectors, and targets or predictions, if any: one tensor or several,
@@ -284,7 +284,7 @@ class TabularFrame(PandasViews, Tabular):
         return self._like(_packed=Packed.of(cats, conts.float(), ys, layout), _extras=extras)
 
     def decode(self) -> TabularFrame:
-        """A raw frame with the values as they were before they were prepared (filled values stay filled)."""
+        """Decode to a raw frame with the values before preparation; filled values stay filled."""
         return self._like(_raw=self._decoded(), _rows=self._rows, _split=self._split)
 
     def _decoded(self) -> Any:
@@ -307,7 +307,7 @@ class TabularFrame(PandasViews, Tabular):
         return pd.DataFrame(columns, index=self._index())
 
     def decode_row(self, row: Any) -> Any:
-        """One row of ``items`` (a pandas Series) decoded."""
+        """Decode one row of ``items`` (a pandas Series)."""
         cats = torch.tensor([[int(row[n]) for n in self.cat_names]])
         conts = torch.tensor([[float(row[n]) for n in self.cont_names]])
         batch = [cats, conts, *self._recipe.extras.of_row(row, self._recipe.cat_dtype)]
@@ -321,13 +321,13 @@ class TabularFrame(PandasViews, Tabular):
         display_df(self._recipe.extras.shorten(rows))
 
     def copy(self) -> TabularFrame:
-        """A frame with its own copy of the rows."""
+        """Copy the frame and its rows."""
         packed = Packed(self.packed.buffer.clone(), self.packed.layout)
         extras = None if self._extras is None else self._extras.clone()
         return self._like(_packed=packed, _extras=extras, _rows=self._rows, _split=self._split, groups=self.groups)
 
     def to_device(self, d: DeviceLike = None) -> TabularFrame:
-        """Move the rows to a device; the frame itself is given back."""
+        """Move the rows to a device and return the frame."""
         self.device = d
         if self._packed is not None and d is not None:
             self._packed = self._packed.on(resolve_device(d))
@@ -335,7 +335,7 @@ class TabularFrame(PandasViews, Tabular):
         return self
 
     def transform(self, cols: Any, f: Any, all_col: bool = True) -> None:
-        """Refuse what procs of pandas columns call."""
+        """Refuse transforms of pandas columns."""
         raise DataError(
             "the columns of a TabularFrame are tensors",
             remedy="Subclass fastrec.tabular.procs.ContProc, or change the frame before",
@@ -419,7 +419,6 @@ def _named(vocab: Vocab, codes: torch.Tensor) -> Any:
 def _show_results(
     x: TabularFrame, y: TabularFrame, samples: Any, outs: Any, ctxs: Any = None, max_n: int = 10, **kwargs: Any
 ) -> None:
-    """Show decoded rows, targets and predictions side by side."""
     shown = x._between(0, min(max_n, len(x))).decode().items
     predicted = y._between(0, min(max_n, len(y))).decode().items
     for name in x.y_names:

@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from fastai.data.core import TfmdDL
-from fastai.tabular.core import ReadTabBatch
+from fastai.tabular.core import ReadTabBatch, TabDataLoader
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
+from fastrec._core import limits
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.tabular.extras import Extras
@@ -35,22 +35,21 @@ from fastrec.tabular.shares import Shared, batch_sizes
 
 Place = Literal["auto", "device", "host"]
 _ON_HOST = "Keep the rows on the host (device='cpu' for the frame, place='host' here), or lower bs="
-_CHUNK_BYTES = 1 << 22  # gathered at once: large enough to spread over threads, small enough for the cache
 
 
 class ReadBatch(ReadTabBatch):
     """Turns a batch back into a ``TabularFrame``; on the way in there is nothing to do."""
 
     def __call__(self, b: Any, split_idx: int | None = None, **kwargs: Any) -> Any:
-        """The batch as it is."""
+        """Return the batch as it is."""
         return b
 
     def decode(self, b: Any, split_idx: int | None = None, **kwargs: Any) -> Any:
-        """A frame of the batch's rows."""
+        """Make a frame of the batch's rows."""
         return self.to.from_batch(b)
 
 
-class TabularLoader(Shared, TfmdDL):
+class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpretation knows that items are encoded
     """Batches ``(x_cat, x_cont, *extras, y)`` of a ``TabularFrame``; extras are its lists and vectors, if any.
 
     Args:
@@ -110,10 +109,12 @@ class TabularLoader(Shared, TfmdDL):
         self._ours = False
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TabularLoader:
-        """A loader with the same settings but for those given (fastai's ``DataLoader.new``)."""
+        """Make a loader with the same settings except those given (fastai's ``DataLoader.new``)."""
         same = dataset is None or dataset is self.dataset
         own = {"seed": self.seed, "place": self.place, "rank": 0, "world_size": 1}
-        if same or _same_memory(dataset, self.dataset):
+        packed = [getattr(d, "_packed", None) for d in (dataset, self.dataset)]
+        pointers = {0 if p is None else p.buffer.untyped_storage().data_ptr() for p in packed}
+        if same or (len(pointers) == 1 and 0 not in pointers):  # a part of the same frame
             own |= {"rank": self.rank, "world_size": self.world_size}
         if same:
             own |= {"wgts": self.wgts, "groups": self._asked_groups}
@@ -152,7 +153,6 @@ class TabularLoader(Shared, TfmdDL):
         return np.cumsum(weights)
 
     def _check_share(self) -> None:
-        """Refuse what leaves a rank without a batch, or with an order of its own."""
         if self.world_size == 1 or not self.n:
             return
         units, what = self.n, "rows"
@@ -169,25 +169,21 @@ class TabularLoader(Shared, TfmdDL):
         return super().__len__() if self.world_size == 1 else len(self._sizes())
 
     def _group_batches(self) -> int:
-        """Batches of whole groups, on every rank."""
         groups = count_groups(self.groups[: self.n])
         return min(-(-self.n // (self.bs * self.world_size)), groups // self.world_size)
 
     def _sizes(self) -> np.ndarray:
-        """Rows of each of this rank's batches."""
         ranks = {"rank": self.rank, "world_size": self.world_size}
         return batch_sizes(self.n, self.bs or self.n or 1, drop_last=self.drop_last, **ranks)
 
     def _places(self) -> tuple[int, int]:
-        """Where this rank's rows begin and end in the order of an epoch."""
         return self.n * self.rank // self.world_size, self.n * (self.rank + 1) // self.world_size
 
     def get_idxs(self) -> np.ndarray:
-        """This epoch's rows, in order: int64 ``[n]`` numpy; of several ranks this one's."""
+        """Draw this epoch's rows, in order: int64 ``[n]`` numpy; with several ranks this one's."""
         return self._share(self._order()).cpu().numpy()
 
     def _order(self) -> torch.Tensor:
-        """All rows of an epoch, the same on every rank."""
         if self.n == 0:
             return torch.empty(0, dtype=torch.int64)
         seed = self.rng.getrandbits(63) if self.shuffle else None
@@ -205,7 +201,6 @@ class TabularLoader(Shared, TfmdDL):
         return torch.from_numpy(drawn.clip(max=self.n - 1))
 
     def _share(self, order: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of an epoch."""
         if self.world_size == 1:
             return order
         low, high = self._places()
@@ -219,7 +214,7 @@ class TabularLoader(Shared, TfmdDL):
         yield from self.batches_from(0)
 
     def batches_from(self, first: int) -> Iterator[Any]:
-        """An epoch without its first batches, which are not gathered; its order is drawn now, before any is asked for.
+        """Begin an epoch at a later batch; the order is drawn at once, skipped batches are not gathered.
 
         Args:
             first: number of the batch to begin with, from 0.
@@ -240,7 +235,7 @@ class TabularLoader(Shared, TfmdDL):
         self.after_iter()
 
     def create_batches(self, samps: Iterable[int], *, first: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Batches of the rows in ``samps``, on the loader's device, ``after_batch`` not applied.
+        """Yield batches of the rows in ``samps`` on the loader's device, without ``after_batch``.
 
         Args:
             samps: row numbers.
@@ -261,7 +256,8 @@ class TabularLoader(Shared, TfmdDL):
     def _packed_batches(self, samps: Iterable[int], skipped: int) -> Iterator[tuple[torch.Tensor, ...]]:
         rows, packed = self._as_rows(samps), self._packed()
         bounds = self._bounds(rows)
-        chunk = max(1, _CHUNK_BYTES // max(1, 4 * packed.layout.words))
+        # Small batches are gathered together, then split: a gather costs the same Python for any number of rows.
+        chunk = max(1, limits.GATHER_BYTES // max(1, 4 * packed.layout.words))
         ends = [min(skipped, len(bounds) - 1)]  # of the batches gathered together: several small ones, or one
         while ends[-1] < len(bounds) - 1:
             last = int(np.searchsorted(bounds, bounds[ends[-1]] + chunk, side="right")) - 1
@@ -275,7 +271,7 @@ class TabularLoader(Shared, TfmdDL):
                 yield batch
 
     def _bounds(self, rows: torch.Tensor) -> np.ndarray:
-        """Where the batches of some rows begin and end, int64 ``[batches + 1]``."""
+        """Return the bounds of batches of some rows, int64 ``[batches + 1]``."""
         n, bs = len(rows), self.bs or max(len(rows), 1)
         if self.groups is not None and self.bs is not None:
             batches = -(-n // bs) if self.world_size == 1 else self._group_batches()
@@ -287,7 +283,7 @@ class TabularLoader(Shared, TfmdDL):
         return np.append(np.arange(0, stop, bs), stop)
 
     def create_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
-        """One batch of the rows in ``b``."""
+        """Gather one batch of the rows in ``b``."""
         packed, extras = self._packed(), self._extras()
         rows = self._as_rows(b)
         self._last = rows = rows if self.n else rows[:0]
@@ -295,32 +291,30 @@ class TabularLoader(Shared, TfmdDL):
         return batch if extras is None else self._with_extras(batch, extras)
 
     def _extras(self) -> Extras | None:
-        """The lists and vectors, where the packed rows are gathered."""
         extras = self.dataset.extras
         return None if extras is None else extras.on(self._packed().device)
 
     def _with_extras(self, batch: tuple[torch.Tensor, ...], extras: Extras) -> tuple[torch.Tensor, ...]:
-        """The batch that came last with the lists and vectors of its rows."""
         found = extras.take(self._last)
         found = found if self.device is None else found.on(self.device)
         return (*batch[:2], *found.tensors, *batch[2:])
 
     def do_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
-        """One batch of the rows in ``b`` (an empty frame gives an empty batch)."""
+        """Gather one batch of the rows in ``b`` (an empty frame gives an empty batch)."""
         return self.create_batch(self.before_batch(b))
 
     def do_item(self, s: int | None) -> int:
-        """A row's number stands for the row."""
+        """Return the row's number."""
         return 0 if s is None else s
 
     @property
     def batch_rows(self) -> np.ndarray | None:
-        """The rows of the batch that came last, int64 ``[b]``; None before the first."""
+        """The rows of the last batch, int64 ``[b]``; None before the first."""
         return None if self._last is None else self._last.cpu().numpy()
 
     @property
     def batch_groups(self) -> torch.Tensor | None:
-        """Group ids int64 ``[b]`` of the batch that came last; None without groups."""
+        """The group ids of the last batch, int64 ``[b]``; None without groups."""
         if self.groups is None or self._last is None:
             return None
         return torch.from_numpy(self.groups[self.batch_rows].astype(np.int64))
@@ -333,29 +327,18 @@ class TabularLoader(Shared, TfmdDL):
         return torch.from_numpy(np.ascontiguousarray(samps, dtype=np.int64))
 
     def _packed(self) -> Packed:
-        """The rows where they are gathered."""
         packed, device = self.dataset.packed, self.device
         if device is None or device == packed.device or self.place == "host":
             return packed
         return packed.on(device) if self.place == "device" or packed.fits(device) else packed
 
     def _gathered(self, packed: Packed, pieces: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """The rows at each piece of an index, on the loader's device."""
         if self.device is None or self.device == packed.device:
             return (packed.buffer.index_select(0, index) for index in pieces)
         if self.device.type == "cuda":
             host = HostGather(packed, self.device, max(map(len, pieces), default=0))
             return one_ahead(host.begin, host.end, pieces)
         return (packed.buffer.index_select(0, index).to(self.device) for index in pieces)
-
-
-def _same_memory(one: Any, other: Any) -> bool:
-    """Whether two datasets are parts of one frame."""
-    parts = [getattr(d, "_packed", None) for d in (one, other)]
-    if any(p is None for p in parts):
-        return False
-    first, second = (p.buffer.untyped_storage().data_ptr() for p in parts)
-    return first == second != 0
 
 
 def _with_reader(after_batch: Any, dataset: Any) -> Any:

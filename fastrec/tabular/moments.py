@@ -13,7 +13,7 @@ class Moments:
         self.low, self.high = np.inf, -np.inf
 
     def add(self, values: np.ndarray, *, extremes: bool = True) -> None:
-        """Take in float64 ``[m]``, none missing; the smallest and largest only where ``extremes`` are wanted."""
+        """Add float64 ``[m]``, none missing; ``extremes``: the smallest and largest too."""
         if not len(values):
             return
         mean = values.mean()
@@ -25,7 +25,7 @@ class Moments:
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
     def merge(self, count: int, mean: float, squares: float) -> None:
-        """Take in ``count`` numbers of this mean and sum of squares about it."""
+        """Add ``count`` numbers of this mean and sum of squares about it."""
         if not count:
             return
         total, gap = self.count + count, mean - self.mean
@@ -34,7 +34,7 @@ class Moments:
         self.count = total
 
     def add_equal(self, value: float, times: int) -> None:
-        """Take in one number several times."""
+        """Add one number several times."""
         if times:
             self.merge(times, value, 0.0)
             self.low, self.high = min(self.low, value), max(self.high, value)

@@ -11,24 +11,18 @@ import torch
 from fastrec.table import as_column
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.recipe import Recipe
-
-_EXACT = 1 << 53  # whole numbers up to here are floats without loss
+from fastrec.tabular.recipe import FrameRecipe
 
 
-def pack_row(recipe: Recipe, row: Mapping[str, Any]) -> Packed | None:
-    """A raw row as ``Recipe.pack`` packs a frame of it, without its target.
+def pack_row(recipe: FrameRecipe, row: Mapping[str, Any]) -> Packed | None:
+    """Pack a raw row as ``FrameRecipe.pack`` packs a frame of it, without its target.
 
     Args:
-        recipe: what the training rows' frame learnt.
         row: column name → raw value.
 
     Returns:
         One packed row on the CPU; None where only a frame will do: features are computed from it, a column is absent,
         or nothing codes the categorical columns.
-
-    Raises:
-        DataError: a value that its column cannot hold.
     """
     categorify = recipe.proc(Categorify)
     wanted = [*recipe.cats, *recipe.conts]
@@ -48,7 +42,7 @@ def _number(name: str, value: Any) -> float:
     value = value.item() if isinstance(value, np.generic) else value
     if value is None:
         return float("nan")
-    if type(value) in (float, bool) or (type(value) is int and -_EXACT <= value <= _EXACT):
+    if type(value) in (float, bool) or (type(value) is int and -(1 << 53) <= value <= (1 << 53)):
         return float(value)
     return float(_column(name, value).number())
 

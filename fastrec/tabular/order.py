@@ -9,15 +9,10 @@ from fastrec.errors import DataError
 
 
 def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
-    """A uniform permutation, int64 ``[n]``, drawn where it is used.
+    """Draw a uniform permutation, int64 ``[n]``, on the device where it is used.
 
     On a CPU random words with the rows' numbers in their lowest bits are sorted: numpy does that in half the time that
     exchanging rows takes. Rows that draw the same word (one pair in 2^40, of ten million rows) keep their order.
-
-    Args:
-        n: how many rows.
-        seed: same seed, same order on the same kind of device.
-        device: a CPU or CUDA device.
     """
     if device.type == "cuda":
         generator = torch.Generator(device).manual_seed(seed)
@@ -32,7 +27,7 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
 
 
 def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-    """Rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
+    """Order rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
     ascending = _ascend(ids)
     if ascending and generator is None:
         return np.arange(len(ids))
@@ -49,22 +44,20 @@ def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.
 
 
 def _ascend(ids: np.ndarray) -> bool:
-    """Whether groups lie together already, in the order of their ids: then nothing is to be sorted."""
     return bool((ids[1:] >= ids[:-1]).all())
 
 
 def count_groups(ids: np.ndarray) -> int:
-    """How many groups there are."""
+    """Count the groups."""
     if not _ascend(ids):
         return len(np.unique(ids))
     return int(np.count_nonzero(ids[1:] != ids[:-1])) + bool(len(ids))
 
 
 def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
-    """Where batches begin and end, int64 ``[batches + 1]``, for rows whose groups lie together.
+    """Return the bounds of batches, int64 ``[batches + 1]``, for rows whose groups lie together.
 
     Args:
-        ids: groups of the rows.
         batches: how many, at most one for each group; less for fewer groups.
     """
     n = len(ids)
@@ -80,11 +73,7 @@ def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
 
 
 def check_joined(world_size: int) -> None:
-    """Refuse ranks that cannot agree on an order.
-
-    Raises:
-        DataError: torch's process group does not join so many.
-    """
+    """Refuse ranks that cannot agree on an order."""
     import torch.distributed as group
 
     if not (group.is_available() and group.is_initialized() and group.get_world_size() == world_size):
@@ -95,11 +84,7 @@ def check_joined(world_size: int) -> None:
 
 
 def shared_seed(seed: int, world_size: int) -> int:
-    """The seed of rank 0, on every rank; all of them must ask.
-
-    Raises:
-        DataError: torch's process group does not join so many.
-    """
+    """Send rank 0's seed to every rank; all of them must call."""
     import torch.distributed as group
 
     check_joined(world_size)

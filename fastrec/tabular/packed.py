@@ -25,7 +25,6 @@ class Layout:
     Fields of 8 bytes come first and the row is padded to whole 8 bytes where there are any, so that all are aligned.
 
     Args:
-        n_cat: number of categorical codes.
         n_cont: number of continuous values, float32.
         n_y: number of targets; None = the rows have no targets.
         cat_dtype: int32 or int64.
@@ -70,7 +69,7 @@ class Layout:
         return total + total % 2 if any(dtype.itemsize == 8 and words for _, words, dtype in fields) else total
 
     def views(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """A batch's tensors as views.
+        """Split a batch's buffer into tensors that share its memory.
 
         Args:
             buffer: int32 ``[b, words]``.
@@ -85,6 +84,7 @@ class Layout:
 def _view(buffer: torch.Tensor, start: int, words: int, dtype: torch.dtype) -> torch.Tensor:
     if words == 0 or len(buffer) == 0:
         return buffer.new_empty((len(buffer), words * 4 // dtype.itemsize), dtype=dtype)
+    # a view with another dtype costs no copy
     part = buffer[:, start : start + words]
     return part if dtype == torch.int32 else part.view(dtype)
 
@@ -94,7 +94,6 @@ class Packed:
 
     Args:
         buffer: int32 ``[n, layout.words]``, rows contiguous.
-        layout: where the fields lie.
     """
 
     def __init__(self, buffer: torch.Tensor, layout: Layout) -> None:
@@ -104,7 +103,7 @@ class Packed:
 
     @classmethod
     def empty(cls, n: int, layout: Layout, *, device: torch.device | str | None = None) -> Packed:
-        """Room for ``n`` rows, their values undefined (see ``clear_pad``)."""
+        """Allocate ``n`` rows, their values undefined (see ``clear_pad``)."""
         shape, where = (n, layout.words), torch.device(device or "cpu")
         with naming_out_of_memory(f"making room for {n:,} packed rows", _FEWER, device=where, need=4 * n * shape[1]):
             if where.type == "cpu":
@@ -113,7 +112,7 @@ class Packed:
             return cls(torch.empty(shape, dtype=torch.int32, device=where), layout)
 
     def clear_pad(self, start: int, stop: int) -> None:
-        """Set what pads rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
+        """Set the padding of rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
         if sum(words for _, words, _ in self.layout.fields.values()) < self.layout.words:
             self.buffer[start:stop, -1] = 0
 
@@ -147,15 +146,15 @@ class Packed:
         return self.buffer.numel() * 4
 
     def rows(self, start: int, stop: int) -> Packed:
-        """Rows ``start`` up to ``stop``, sharing memory."""
+        """Return rows ``start`` up to ``stop``, sharing memory."""
         return Packed(self.buffer[start:stop], self.layout)
 
     def take(self, rows: torch.Tensor) -> Packed:
-        """The rows at ``rows`` (int32 or int64 ``[m]`` on the buffer's device), copied."""
+        """Return the rows at ``rows`` (int32 or int64 ``[m]`` on the buffer's device), copied."""
         return Packed(self.buffer.index_select(0, rows), self.layout)
 
     def on(self, device: torch.device) -> Packed:
-        """The rows on another device; the copy is kept for the next call."""
+        """Return the rows on another device; the copy is cached for the next call."""
         if device == self.device:
             return self
         if device not in self._copies:
@@ -163,17 +162,13 @@ class Packed:
         return self._copies[device]
 
     def copy_to(self, device: torch.device) -> Packed:
-        """The rows on another device, of which nothing is kept here.
-
-        Raises:
-            DeviceMemoryError: they do not fit there.
-        """
+        """Copy the rows to another device without caching the copy."""
         what = f"copying {len(self):,} packed rows to {device}"
         with naming_out_of_memory(what, _FEWER, device=device, need=self.nbytes):
             return Packed(self.buffer.to(device), self.layout)
 
     def fits(self, device: torch.device) -> bool:
-        """Whether a CUDA device holds a copy already, or has twice as much memory free as it takes."""
+        """Return whether a CUDA device holds a copy already, or has twice its memory free."""
         if device in self._copies:
             return True
         return device.type == "cuda" and self.nbytes < torch.cuda.mem_get_info(device)[0] / 2
@@ -184,12 +179,10 @@ class Packed:
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """``end(begin(i % 2, item))`` of every item, each begun before the one before it is handed out.
+    """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
 
     Args:
-        begin: starts some work in one of two places, 0 or 1.
         end: waits for it, and gives its result; only then is the place used again.
-        items: what to do.
     """
     waiting: list[Any] = []
     for i, item in enumerate(items):
@@ -204,8 +197,6 @@ class HostGather:
     """Gathers rows on the host into one of two pinned buffers, and copies them to a GPU while the other one is filled.
 
     Args:
-        packed: rows on the host.
-        device: a CUDA device.
         rows: that are gathered at a time, at most.
     """
 
@@ -230,7 +221,7 @@ class HostGather:
         return block, done
 
     def end(self, work: tuple[torch.Tensor, torch.cuda.Event]) -> torch.Tensor:
-        """The rows on the GPU, once what runs there now has waited for them."""
+        """Return the rows on the GPU once its current work has waited for them."""
         block, done = work
         current = torch.cuda.current_stream(self.device)
         current.wait_event(done)

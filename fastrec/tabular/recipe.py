@@ -13,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec._core.malloc import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.column_parts import Columns, numbers_of, plain_numbers
+from fastrec.tabular.column_parts import FrameColumns, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ContProc, FrameProc
@@ -32,22 +33,13 @@ from fastrec.tabular.procs.rank_gauss import RankGauss
 from fastrec.tabular.procs.robust_scale import RobustScale
 from fastrec.tabular.targets import Labels, known
 from fastrec.tabular.training_rows import TrainingRows
-from fastrec.tabular.writer import Prepared, Writer
-
-_BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
-
-
-_DEVICE_BLOCK = 1 << 24  # the same on a GPU, where each step has a cost of its own, however few the rows
-
-
-_FEW = 1 << 18  # rows: copies of so few are held together
-
+from fastrec.tabular.writer import PreparedColumns, Writer
 
 _FLAGS = Vocab(pa.array([False, True]))
 
 
 @dataclass
-class Recipe:
+class FrameRecipe:
     """What a frame learnt and what its subsets and test frames share."""
 
     cats: list[str]
@@ -58,15 +50,13 @@ class Recipe:
     group_names: list[str] = field(default_factory=list)
     cat_dtype: torch.dtype = torch.int32
     extras: ExtraColumns = field(default_factory=ExtraColumns)
-    gaps: list[str] | None = (
-        None  # numbers that were missing in training rows, where nothing fills them; None: not known
-    )
+    gaps: list[str] | None = None  # numbers missing in training rows that no proc fills; None: not known
 
     def __post_init__(self) -> None:
         self.features = features_of(self.procs, self.features)
 
     def proc(self, kind: type) -> Any:
-        """The proc of a kind, or None."""
+        """Return the proc of a kind, or None."""
         return next((p for p in self.procs if isinstance(p, kind)), None)
 
     @property
@@ -82,7 +72,7 @@ class Recipe:
 
     @property
     def fills_all(self) -> bool:
-        """Whether no number can be missing any more when the procs are done."""
+        """Whether the procs leave no number missing."""
         logs = self.proc(LogTransform)
         return (
             not self.conts
@@ -91,12 +81,11 @@ class Recipe:
         )
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Tell of columns that lack a number here and did not in training: what is predicted of such rows is NaN.
+        """Warn of columns that lack a number here and lacked none in training: their predictions are NaN.
 
         Args:
             numbers: prepared, float ``[n, n_cont]``.
             rows: their positions in the frame that was given; None: as they come.
-            what: what the rows are: ``'test'``.
         """
         if self.gaps is None:  # a stream's: nobody has looked at all of its training rows
             return
@@ -115,22 +104,17 @@ class Recipe:
         )
 
     def _lacking(self, numbers: torch.Tensor) -> list[int]:
-        """The columns in which a number is missing; nothing is looked at where procs fill them all."""
         if self.fills_all or not len(numbers):
             return []
         sums = numbers.sum(0).isnan().tolist()  # a tenth of the cost of looking at each; infinities may make NaN too
         return [i for i, odd in enumerate(sums) if odd and bool(numbers[:, i].isnan().any())]
 
     def learn_gaps(self, numbers: torch.Tensor) -> None:
-        """Keep in mind which columns lack a number in training rows, float ``[n, n_cont]``."""
+        """Remember which columns lack a number in training rows, float ``[n, n_cont]``."""
         self.gaps = [self.conts[i] for i in self._lacking(numbers)]
 
     def check_flags(self) -> None:
-        """Refuse a column that has the name of another one's ``_na`` column, which would take its place.
-
-        Raises:
-            DataError: naming it.
-        """
+        """Refuse a column that has the name of another one's ``_na`` column."""
         taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
         again = next((n for n in self.flagged if f"{n}_na" in taken), None)
         if again is not None:
@@ -146,13 +130,13 @@ class Recipe:
         return self.cats + [f"{n}_na" for n in self.flagged]
 
     def layout(self, *, with_y: bool) -> Layout:
-        """How rows are packed."""
+        """Return the layout of packed rows."""
         n_y = len(self.labels.names) if with_y else None
         return Layout(len(self.cat_names), len(self.conts), n_y, self.cat_dtype, self.labels.dtype)
 
-    def fit(self, table: Table | Columns, rows: int) -> None:
-        """Learn the targets from the first ``rows`` rows of a table; all else is learnt by ``pack``, on the way."""
-        columns = Columns.of(table)
+    def fit(self, table: Table | FrameColumns, rows: int) -> None:
+        """Fit the targets on the first ``rows`` rows of a table; ``pack`` fits the procs."""
+        columns = FrameColumns.of(table)
         with on_one_thread():
             self.labels.fit({n: columns.raw(n) for n in self.labels.names}, TrainingRows(rows, columns))
         for proc in self.cont_procs:
@@ -163,13 +147,13 @@ class Recipe:
 
     def pack(
         self,
-        table: Table | Columns,
+        table: Table | FrameColumns,
         *,
         device: torch.device | None,
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """A table's rows prepared and packed.
+        """Prepare and pack a table's rows.
 
         Args:
             table: the columns, named as in training.
@@ -181,10 +165,10 @@ class Recipe:
             keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already
             on_one_thread() if few_rows(len(table)) else nullcontext(),
         ):
-            packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
+            packed = self._pack(FrameColumns.of(table), fit_rows=fit_rows, into=into)
         return packed if device is None or device == packed.device else packed.copy_to(device)
 
-    def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
+    def _pack(self, columns: FrameColumns, *, fit_rows: int | None, into: Packed | None) -> Packed:
         n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()
         targets = [columns.as_they_stand()[name] for name in names] if all(name in columns for name in names) else []
         with_y = into.layout.n_y is not None if into is not None else known(targets)
@@ -213,7 +197,7 @@ class Recipe:
 
     def _write(
         self,
-        columns: Columns,
+        columns: FrameColumns,
         codes: list[Codes],
         ys: list[torch.Tensor],
         read: Mapping[str, Column],
@@ -221,72 +205,68 @@ class Recipe:
     ) -> None:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
-        prepared = Prepared(codes, self.conts, flags, shift, self.cont_procs, ys, read)
-        step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
-        Writer(prepared, columns, packed, step=step, few=_FEW).write()
+        prepared = PreparedColumns(codes, self.conts, flags, shift, self.cont_procs, ys, read)
+        step = limits.FRAME_BLOCK if packed.device.type == "cpu" else limits.DEVICE_BLOCK
+        Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
-    def _encode(self, columns: Columns, column: Column) -> torch.Tensor:
-        """A target's codes or numbers, in the frame's order where each of its rows counts once, else in the rows'."""
+    def _encode(self, columns: FrameColumns, column: Column) -> torch.Tensor:
+        """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
         try:
             return self.labels.encode(column)
         except DataError:  # which row is the first at fault hangs on their order
             return self.labels.encode(columns[column.name])
 
-    def _fit_cont(self, columns: Columns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
-        """Learn from a column; it is given back where there are few rows, so that it is read once."""
+    def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
+        """Fit a column; return it if there are few rows, so that it is read once."""
         column, procs = columns.raw(name), self.cont_procs
         if not (training.by_loops and _learn(procs, column, training)):
             values = numbers_of(column, columns.rows(0, training.count))  # a mode hangs on their order
             for i, proc in enumerate(procs):
                 proc.fit(name, values)
                 values = proc.apply(name, values) if i < len(procs) - 1 else values
-        return (name, column) if len(columns) <= _FEW else None
+        return (name, column) if len(columns) <= limits.HELD_ROWS else None
 
 
 def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) -> bool:
-    """Learn from a column by one loop over it; False: its values themselves are wanted."""
+    """Fit a column by one loop over it; return False if the procs need its values."""
     values, fill = plain_numbers(column), next((p for p in procs if type(p) is FillMissing), None)
     if values is None or not all(type(p) in (FillMissing, Normalize) for p in procs):
         return False
     median = fill is not None and fill.fill_strategy == "median"
     summary = training.summary(values, median=median) if fill is None or median else None
     for proc in procs if summary is not None else ():
-        summary = proc.learn(column.name, summary)
+        proc.learn(column.name, summary)
     return summary is not None
 
 
 def loaded(df: Any) -> Any:
-    """A frame; of a path what the file holds."""
+    """Return a frame; of a path read the file."""
     return read_file(df) if isinstance(df, str | Path) else df
 
 
 def size_of(df: Any) -> int:
-    """Number of rows of a frame of any supported library."""
-    return (
-        len(next(iter(df.values()), ()))
-        if isinstance(df, Mapping)
-        else df.num_rows
-        if isinstance(df, pa.Table | pa.RecordBatch)
-        else len(df)
-    )
+    """Count the rows of a frame of any supported library."""
+    if isinstance(df, Mapping):
+        return len(next(iter(df.values()), ()))
+    return df.num_rows if isinstance(df, pa.Table | pa.RecordBatch) else len(df)
 
 
-def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Columns:
-    """The columns of ``made`` that a recipe needs; targets and groups may be absent where ``y_needed`` is not set."""
+def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameColumns:
+    """Read the columns that a recipe needs; targets and groups may be absent unless ``y_needed``."""
     there = set(column_names(made))
     wanted = [*recipe.cats, *recipe.conts, *(n for n in recipe.labels.names if y_needed or n in there)]
     wanted += [n for n in recipe.group_names if y_needed or n in there]
     names = list(dict.fromkeys(wanted))
     check_names(list(column_names(made)), names)
-    return Columns(made, names, size_of(made), ready=recipe.extras.read(made))
+    return FrameColumns(made, names, size_of(made), ready=recipe.extras.read(made))
 
 
 def check_unique(names: Sequence[str]) -> None:
-    """Refuse a name that stands there twice."""
+    """Refuse a repeated name."""
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError(
-            "the column is named twice among cat_names, cont_names, list_names and vector_names",
+            "the column is named twice",
             column=str(again),
             remedy="Name it once",
         )

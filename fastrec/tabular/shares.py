@@ -18,13 +18,10 @@ class Shared:
     world_size: int
 
     def set_rank(self, rank: int | None = None, world_size: int | None = None) -> None:
-        """Yield another rank's share from the next epoch on; the order of rows goes on where it stands.
+        """Yield another rank's share from the next epoch on; the order of rows is not reset.
 
         Args:
             rank, world_size: which of how many; None: as torch's process group says, else the only one.
-
-        Raises:
-            DataError: there are fewer rows (or groups) than ranks, or no order that all ranks would draw.
         """
         self.rank, self.world_size = check_rank(rank, world_size)
         self._check_share()
@@ -33,7 +30,7 @@ class Shared:
         """Refuse what leaves a rank without a batch, or with an order of its own."""
 
     def to_detach(self, b: Any, cpu: bool = True, gather: bool = True) -> Any:
-        """Tensors of this rank without their history; never gathered, as ranks may have batches of unequal sizes.
+        """Detach tensors of this rank without gathering, as ranks may have batches of unequal sizes.
 
         (fastai gathers at every batch, for its metrics; ``fastrec.scale.distributed`` does so once an epoch.)
         """
@@ -41,19 +38,10 @@ class Shared:
 
 
 def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, world_size: int = 1) -> np.ndarray:
-    """Rows of each of a rank's batches, int64 ``[batches]``: as many batches on every rank.
+    """Return the sizes of a rank's batches, int64 ``[batches]``: as many batches on every rank.
 
     Alone, all batches but the last have ``bs`` rows. Of several ranks, the one with a row more may need a batch that
     another has no rows for: then batches are as even as they can be, and none is empty.
-
-    Args:
-        rows: of all ranks together.
-        bs: rows asked for.
-        drop_last: leave out rows that do not fill a batch on every rank.
-        rank, world_size: which of how many.
-
-    Raises:
-        DataError: there are fewer rows than ranks.
     """
     if world_size > 1 and 0 < rows < world_size:
         raise DataError(f"{rows} rows for {world_size} ranks", remedy="Train on fewer ranks, or on more rows")
@@ -71,11 +59,7 @@ def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, w
 
 
 def check_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Which rank of how many: as given, else as torch's process group says, else the only one.
-
-    Raises:
-        DataError: only one of them was given, or there is no such rank.
-    """
+    """Return rank and world size: as given, else of torch's process group, else 0 of 1."""
     if rank is None and world_size is None:
         return ranks.rank(), ranks.world_size()
     if rank is None or world_size is None or not 0 <= rank < world_size:

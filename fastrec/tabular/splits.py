@@ -10,16 +10,12 @@ import numpy as np
 import torch
 from fastcore.foundation import L
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DataWarning
-from fastrec.tabular.recipe import _BLOCK
 
 
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
-    """Row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken.
-
-    Raises:
-        DataError: a row that is not there, or one list of row numbers in place of two.
-    """
+    """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken."""
     splits = list(splits)
     if any(not isinstance(s, slice | Iterable) or getattr(s, "ndim", 1) == 0 for s in splits):
         raise DataError(
@@ -38,22 +34,18 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
 
 
 def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
-    """The rows of several splits one after the other, int64 ``[m]``; None: these are all ``n`` rows as they stand."""
+    """Concatenate the rows of several splits, int64 ``[m]``; None if they are all ``n`` rows in order."""
     places = np.cumsum([0, *map(len, rows)]).tolist()
-    runs = (_is_run(part, start) for part, start in zip(rows, places, strict=False))
-    return None if places[-1] == n and all(runs) else torch.cat(list(rows))
-
-
-def _is_run(rows: torch.Tensor, first: int) -> bool:
-    """Whether row numbers count up by one from ``first``."""
-    return all(
-        torch.equal(part, torch.arange(first + i * _BLOCK, first + i * _BLOCK + len(part)))
-        for i, part in enumerate(rows.split(_BLOCK))
-    )
+    if places[-1] == n and all(
+        torch.equal(part, torch.arange(start + i, start + i + len(part)))
+        for split, start in zip(rows, places, strict=False)
+        for i, part in zip(range(0, len(split), limits.FRAME_BLOCK), split.split(limits.FRAME_BLOCK), strict=False)
+    ):
+        return None
+    return torch.cat(list(rows))
 
 
 def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
-    """A validation row that was trained on makes the score look better than it is."""
     if len(rows) < 2:
         return
     trained = np.zeros(n, dtype=np.bool_)
@@ -70,18 +62,16 @@ def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
         )
 
 
-def _of_list(split: Iterable[Any]) -> np.ndarray:
-    """Row numbers or a mask; numpy looks through a list once less where the type is known."""
-    rows = split.items if isinstance(split, L) and isinstance(split.items, list) else list(split)
-    return np.array(rows, dtype=np.int64 if rows and isinstance(rows[0], np.int64) else None)
-
-
 def _row_numbers(split: Any, n: int) -> torch.Tensor:
     if isinstance(split, range | slice):
         start, stop, step = (split.start, split.stop, split.step) if isinstance(split, range) else split.indices(n)
         return torch.from_numpy(np.arange(start, stop, step, dtype=np.int64))
     if isinstance(split, torch.Tensor):
         split = split.cpu().numpy()
-    rows = split if isinstance(split, np.ndarray) else _of_list(split)
+    if not isinstance(split, np.ndarray):
+        split = split.items if isinstance(split, L) and isinstance(split.items, list) else list(split)
+        # with a known type numpy passes through the list once less
+        split = np.array(split, dtype=np.int64 if split and isinstance(split[0], np.int64) else None)
+    rows = split
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64, copy=not rows.flags.writeable)
     return torch.from_numpy(np.ascontiguousarray(rows))

@@ -23,7 +23,6 @@ class Labels:
     """The targets of a ``TabularFrame``.
 
     Args:
-        names: the target columns.
         block: a fastai block (``CategoryBlock``, ``RegressionBlock``, ``MultiCategoryBlock(encoded=True)``) or a
             function that makes one; None: ``RegressionBlock`` if all are numbers, else ``CategoryBlock``.
         dtype: dtype of numeric targets; None: float64 if a column is float64, float32 if there are floats, else int64.
@@ -45,7 +44,7 @@ class Labels:
         self.kind = _kind_of(self.tfms)
 
     def fit(self, columns: Mapping[str, Column], training: TrainingRows) -> None:
-        """Learn classes, or the dtype of numbers, from training rows."""
+        """Fit classes, or the dtype of numbers, on training rows."""
         if self.block is None and self.names:
             numeric = all(c.kind == "number" and c.values.dtype != torch.bool for c in columns.values())
             self._set_block(RegressionBlock() if numeric else CategoryBlock())
@@ -77,11 +76,7 @@ class Labels:
         return next((t.vocab for t in self.tfms if isinstance(t, Categorize)), None)
 
     def encode(self, column: Column) -> torch.Tensor:
-        """One target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``.
-
-        Raises:
-            DataError: a class is missing or was not in training.
-        """
+        """Encode one target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``."""
         if self.kind == "category":
             return self._codes(column)
         return _integers(column) if self.dtype == torch.int64 else column.number(self.dtype)
@@ -106,7 +101,7 @@ class Labels:
         return codes if na else codes.sub_(1)
 
     def decode(self, ys: torch.Tensor) -> dict[str, Any]:
-        """Name → values ``[n]`` of targets ``[n, len(names)]``."""
+        """Return name → values ``[n]`` of targets ``[n, len(names)]``."""
         columns = {n: ys[:, i].cpu().numpy() for i, n in enumerate(self.names)}
         if self.kind == "category":
             items = np.empty(len(self.vocab), dtype=object)
@@ -116,7 +111,7 @@ class Labels:
 
 
 def known(targets: Sequence[Column]) -> bool:
-    """Whether there are targets and none is missing in every row (a test set often has the column, empty)."""
+    """Return whether there are targets and none is missing in every row (a test set often has the column, empty)."""
     return bool(targets) and not any(len(c) > 0 and bool(c.is_missing().all()) for c in targets)
 
 

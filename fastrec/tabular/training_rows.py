@@ -8,24 +8,19 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, frames
-from fastrec.tabular.column_parts import Columns
+from fastrec.tabular.column_parts import FrameColumns
 from fastrec.tabular.moments import Moments
-
-_WORTH = 1 << 21  # numbers of a frame: fewer take torch some hundredths of a second, and the compiler seconds, once
-_SAMPLE = 1 << 11  # numbers, at least, of which the middle ones tell where the median is
-_SAMPLED = 64  # of so many numbers one is in the sample
-_FAR = 100.0  # variances between the mean and the number that squares are taken about: two digits are lost
-_FLAT = 1e-9  # a deviation below this share of the mean is looked at closely
 
 
 def worth(numbers: int) -> bool:
-    """Whether compiled loops are to be used for a frame of so many numbers and codes."""
-    return numbers >= _WORTH and compiled(numbers)
+    """Return whether to use compiled loops for a frame of so many numbers and codes."""
+    return numbers >= limits.LOOPS_FROM and compiled(numbers)
 
 
 def address_of(values: np.ndarray) -> tuple[int, int] | None:
-    """Where an array is and its type's number, for the loops; None where they do not take it."""
+    """Return an array's address and its type's number for the loops; None if they do not take it."""
     if values.dtype not in frames().TYPES or not values.flags.c_contiguous:
         return None
     return values.ctypes.data, frames().TYPES.index(values.dtype)
@@ -33,28 +28,25 @@ def address_of(values: np.ndarray) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a column's training rows.
+    """Statistics of a column's training rows, of which procs learn: from tensors, compiled loops and streams alike.
 
     Args:
-        moments: of the numbers that are there.
-        gaps: how many are missing.
-        median: of those that are there.
+        fill: median or mode of the numbers; None if none was computed.
     """
 
     moments: Moments
     gaps: int
-    median: float
+    fill: float | None = None
 
 
 class TrainingRows:
     """The training rows of a frame's columns.
 
     Args:
-        count: how many of the rows that count, the first ones.
         columns: the frame's; None: the rows count as they stand, and no loops are used.
     """
 
-    def __init__(self, count: int, columns: Columns | None = None) -> None:
+    def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)
         self.count, self.by_loops = count, False
         if columns is None or columns.device.type != "cpu" or not worth(columns.size * len(columns.names)):
@@ -66,20 +58,18 @@ class TrainingRows:
 
     @cached_property
     def _sample(self) -> slice | np.ndarray:
-        step = max(min(self.count // _SAMPLE, _SAMPLED), 1)
+        step = max(min(self.count // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED), 1)
         return slice(0, self.count, step) if isinstance(self.rows, slice) else self.rows.numpy()[::step]
 
     def numbers(self, values: torch.Tensor) -> torch.Tensor:
-        """Those that a loop over ``values`` goes over: all of the frame's, or the first ones."""
+        """Return the values that a loop covers: all of the frame's, or the first ones."""
         return values[: self.size]
 
     def count_whole(self, values: torch.Tensor, low: int, size: int) -> torch.Tensor | None:
-        """How often ``low`` and each of the ``size - 1`` numbers after it is there, int64 ``[size]``.
+        """Count ``low`` and each of the ``size - 1`` numbers after it, int64 ``[size]``.
 
         Args:
             values: whole numbers ``[n]``, in the frame's order.
-            low: the smallest.
-            size: the range of them.
 
         Returns:
             The counts; None where no loop takes them.
@@ -92,22 +82,21 @@ class TrainingRows:
         return torch.from_numpy(counts)
 
     def summary(self, values: np.ndarray, *, median: bool) -> Summary | None:
-        """What is known of numbers.
+        """Summarize numbers in one compiled loop.
 
         Args:
             values: ``[n]``, in the frame's order, NaN = missing.
-            median: it is wanted; else it is 0.
 
         Returns:
             The summary; None where it takes another look: no loop takes them, none is there or one has no end, they
             are all but equal, or the sample does not come near the median.
         """
-        found = address_of(values) if self.by_loops and self.count >= 4 * _SAMPLE else None
+        found = address_of(values) if self.by_loops and self.count >= 4 * limits.MEDIAN_SAMPLE else None
         if found is None:
             return None
         sample = values[self._sample].astype(np.float64)
         sample = np.sort(sample[~np.isnan(sample)])
-        if len(sample) < _SAMPLE // 2 or not np.isfinite(sample[[0, -1]]).all():
+        if len(sample) < limits.MEDIAN_SAMPLE // 2 or not np.isfinite(sample[[0, -1]]).all():
             return None
         middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
         near = max(middle - off, 0), min(middle + off, len(sample) - 1)
@@ -116,24 +105,23 @@ class TrainingRows:
         between, shift = np.empty(room), float(sample.mean())
         count, gaps, total, squares, *ranks = frames().look(*found, self.chosen, self.size, shift, first, last, between)
         mean, squares = total / count, squares - total * (total / count)
-        if not np.isfinite(squares) or mean * mean * count > _FAR * squares:
+        if not np.isfinite(squares) or mean * mean * count > limits.MEAN_FAR * squares:
             return None
         moments = Moments()
         moments.merge(count, shift + mean, squares)
-        if moments.std <= _FLAT * abs(moments.mean):
+        moments.low, moments.high = -np.inf, np.inf  # not computed: constant columns do not come here
+        if moments.std <= limits.NEARLY_CONSTANT * abs(moments.mean):
             return None
-        middle_one = _median(count, first, last, ranks, between) if median else 0.0
-        return None if middle_one is None else Summary(moments, gaps, middle_one)
+        middle_one = _median(count, first, last, ranks, between) if median else None
+        return None if median and middle_one is None else Summary(moments, gaps, middle_one)
 
 
 def _median(count: int, first: float, last: float, ranks: list[int], between: np.ndarray) -> float | None:
-    """The median of ``count`` numbers by what the loop found; None: it is not there.
+    """Return the median of ``count`` numbers from the loop's counts; None if it is not among them.
 
     Args:
-        count: how many there are.
         first, last: numbers below and above it, if the sample was good.
         ranks: how many are below ``first``, at most ``first``, below ``last``, at most ``last``, and in ``between``.
-        between: numbers between the two.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

@@ -24,10 +24,9 @@ class PandasViews:
 
     @property
     def items(self) -> Any:
-        """The named columns as a pandas frame, made now."""
+        """The named columns as a pandas frame."""
         if self._raw is not None:
-            frame = self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
-            return frame
+            return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
         import pandas as pd
 
         parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
@@ -60,11 +59,7 @@ class PandasViews:
 
     @property
     def ys(self) -> Any:
-        """Targets as a pandas frame.
-
-        Raises:
-            MissingColumnError: these rows have none.
-        """
+        """Targets as a pandas frame."""
         if self.y is None:
             raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
         return self._frame_of(self.y, self.y_names)
@@ -100,10 +95,10 @@ class PandasViews:
     @property
     def iloc(self) -> Any:
         """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
-        return _Rows(self)
+        return _RowView(self)
 
 
-class _Rows:
+class _RowView:
     def __init__(self, frame: Any) -> None:
         self.frame = frame
 
@@ -119,7 +114,7 @@ class _Rows:
 
 
 def _places(index: Any, n: int) -> np.ndarray:
-    """Row numbers of what pandas' ``iloc`` takes: int64 ``[m]``, all of them below ``n``."""
+    """Return the row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``."""
     given = np.asarray(index) if not isinstance(index, slice) else None
     if given is None or given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() >= n)):
         return np.atleast_1d(np.arange(n)[index])  # slices, masks, places from the end, and IndexError

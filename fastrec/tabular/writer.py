@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.threads import run_parallel
-from fastrec.tabular.block_loops import BlockLoops, Prepared
-from fastrec.tabular.column_parts import Columns, Rows, as_number, numbers_of, plain_numbers
+from fastrec.tabular.block_loops import BlockLoops, PreparedColumns
+from fastrec.tabular.column_parts import FrameColumns, Rows, as_number, numbers_of, plain_numbers
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.training_rows import worth
-
-_SMALL = 1 << 12  # rows that a block has at least: every column costs some calls for each block
-_WORDS = 1 << 18  # 4-byte words of a block: half of what a cache holds
-_NUMBERS = 1 << 17  # float64 numbers that are prepared together
 
 
 class Writer:
@@ -25,19 +22,16 @@ class Writer:
     one access to memory for each row, where reading in that order takes one for each number of it.
 
     Args:
-        made: what is written.
-        columns: where the numbers are.
-        packed: room for the rows.
         step: rows at a time, at most.
-        few: copies of the columns of so few rows are held together.
     """
 
-    def __init__(self, made: Prepared, columns: Columns, packed: Packed, *, step: int, few: int) -> None:
+    def __init__(self, made: PreparedColumns, columns: FrameColumns, packed: Packed, *, step: int, few: int) -> None:
         self.made, self.columns, self.packed = made, columns, packed
         self.fields = packed.layout.fields
         n, words = len(columns), max(packed.layout.words, 1)
         on_host = packed.device.type == "cpu"
-        self.step = min(step, max(_SMALL, 1 << (_WORDS // words).bit_length())) if on_host else step
+        block = max(limits.LEAST_BLOCK, 1 << (limits.BLOCK_WORDS // words).bit_length())
+        self.step = min(step, block) if on_host else step
         self.places = columns.places if on_host else None
         self.front = None if self.places is None or n == columns.size else columns.ascending(n)
         places = {name: i for i, name in enumerate(made.conts)}
@@ -48,20 +42,19 @@ class Writer:
         self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
 
     def write(self) -> None:
-        """All rows."""
+        """Write all rows."""
         n = len(self.columns) if self.packed.layout.words else 0
         if self.by_loops is not None:
             self.by_loops.write()
         else:
             run_parallel(self._write_block, range(0, n, self.step), rows=n)
-        run_parallel(self._write_column, self.apart, rows=n)
+        run_parallel(self._write_column, self.apart, rows=n)  # after the rows: it overwrites their places
         if self.places is not None and self.by_loops is None:
             order = slice(None) if self.front is not None else self.columns.order
             for i, y in enumerate(self.made.ys):
                 self.packed.views[2][:, i] = y[order]
 
     def _loops(self, numbers: int) -> BlockLoops | None:
-        """Compiled loops for these rows, where there are any."""
         few = 4 * len(self.columns) < self.columns.size  # of the frame's rows, each of which the loops go over
         if not worth(numbers) or few or (self.columns.order is not None and self.places is None):
             return None
@@ -99,7 +92,7 @@ class Writer:
     def _put_numbers(self, block: torch.Tensor, rows: Rows) -> None:
         at, count, dtype = self.fields["conts"]
         m, out = block.shape[1], block[at : at + count].view(dtype)
-        held, size = list(self.held), max(_NUMBERS // max(block.shape[1], 1), 1)
+        held, size = list(self.held), max(limits.BLOCK_NUMBERS // max(block.shape[1], 1), 1)
         for first in range(0, len(held), size):
             group = held[first : first + size]
             names = [self.made.conts[i] for i in group]

@@ -12,12 +12,12 @@ from fastai.callback.core import Callback
 from fastai.callback.fp16 import AMPMode, MixedPrecision
 from fastai.torch_core import to_float
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DeviceError
 
 __all__ = ["BF16Autocast", "Precision", "mixed_precision"]
 
 Precision = Literal["bf16", "fp16"]
-_TOO_SLOW = 2.0  # times float32: CPUs without instructions for bfloat16 take 4 to 14, those with AVX-512 0.7 to 1.2
 
 
 class BF16Autocast(Callback):
@@ -38,28 +38,28 @@ class BF16Autocast(Callback):
         self.force, self._context = force, None
 
     def before_fit(self) -> None:
-        """Look whether the device is up to it."""
+        """Check that the device is fast enough."""
         self.leave()  # an interrupted training may have left it on
         self._device = next(self.learn.model.parameters()).device.type
         self._used = self.force or self._device != "cpu" or _cpu_is_fast()
 
     def before_batch(self) -> None:
-        """Begin."""
+        """Begin autocast."""
         self.leave()
         self._context = self.context()
         self._context.__enter__()
 
     def after_pred(self) -> None:
-        """End; outputs are float32."""
+        """End autocast and cast outputs to float32."""
         self.leave()
         self.learn.pred = to_float(self.learn.pred)
 
     def after_cancel_batch(self) -> None:
-        """End."""
+        """End autocast."""
         self.leave()
 
     def context(self, *, cached: bool = True) -> torch.autocast:
-        """Autocast as a context of its own; on a device that is not up to it, one without effect.
+        """Return autocast as a context; one without effect on a slow device.
 
         Args:
             cached: whether weights are cast once within the context; a CUDA graph must not see earlier casts.
@@ -74,18 +74,13 @@ class BF16Autocast(Callback):
 
 
 def mixed_precision(kind: Precision | None, device: torch.device | str) -> Callback | None:
-    """The callback that trains in mixed precision.
+    """Make the callback that trains in mixed precision.
 
     Args:
         kind: ``'bf16'``; ``'fp16'`` (CUDA only, with a scaled loss); None for float32 throughout.
-        device: where the model trains.
 
     Returns:
         A callback; None for float32.
-
-    Raises:
-        DataError: another kind.
-        DeviceError: fp16 on another device than CUDA.
     """
     if kind is None:
         return None
@@ -100,22 +95,21 @@ def mixed_precision(kind: Precision | None, device: torch.device | str) -> Callb
 
 @cache
 def _cpu_is_fast() -> bool:
-    """Whether this CPU takes bfloat16 without becoming slow; warns, once, where it does not."""
+    """Return whether bfloat16 is fast on this CPU; warn once if not."""
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # at worst as fast as float32, without a trial
         return True
     slower = _slowdown()
-    if slower > _TOO_SLOW:
+    if slower > limits.BF16_SLOWDOWN:
         warnings.warn(
             f"bfloat16 takes this CPU {slower:.0f} times as long as float32: training goes on in float32 "
             "(BF16Autocast(force=True) uses it all the same)",
             UserWarning,
             stacklevel=2,
         )
-    return slower <= _TOO_SLOW
+    return slower <= limits.BF16_SLOWDOWN
 
 
 def _slowdown() -> float:
-    """How many times float32's time a product of bfloat16 matrices takes."""
     best = {}
     for dtype in (torch.float32, torch.bfloat16) * 4:
         a, b = torch.ones(512, 128, dtype=dtype), torch.ones(128, 128, dtype=dtype)

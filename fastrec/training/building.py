@@ -20,23 +20,15 @@ __all__ = ["build_model", "check_options", "check_takes_extras", "refuse_options
 
 
 def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Module, known: Iterable[str]) -> None:
-    """Refuse options that a model does not take.
-
-    Args:
-        given: names of options that are to go to the model.
-        model: a model, its class, or a function that makes one.
-        known: names of all other options there are.
-
-    Raises:
-        DataError: naming them, what is meant perhaps, and all that there are.
-    """
+    """Refuse options that a model does not take."""
     built, known = isinstance(model, nn.Module), set(known)
     own = _options_of(type(model) if built else model)
     # what a model that is there already would take, or others do, is another mistake
     unknown = [] if own is None else [n for n in given if n not in own and not (built and n in known)]
     if not unknown:
         return
-    name = _name_of(type(model) if built else model)
+    made = type(model) if built else _made_by(model)
+    name = getattr(made, "__name__", type(made).__name__)
     near = [] if unknown[0] in known else get_close_matches(unknown[0], sorted(own | known), 1)
     raise DataError(
         f"{name} takes no {', '.join(map(repr, unknown))}"
@@ -47,7 +39,7 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
 
 
 def refuse_options(options: Iterable[str]) -> None:
-    """Refuse options of a model that is there already."""
+    """Refuse options for a model that is already built."""
     if given := sorted(options):
         raise DataError(f"{given} cannot change a model that is already built", remedy="Pass the model's class instead")
 
@@ -55,18 +47,7 @@ def refuse_options(options: Iterable[str]) -> None:
 def build_model(
     dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, options: Mapping[str, Any]
 ) -> nn.Module:
-    """A model for the columns of dataloaders.
-
-    Args:
-        dls: tabular dataloaders.
-        model: what makes it, called as ``model(emb_szs, n_cont, n_out, …)``.
-        emb_szs: as for ``rec_learner``.
-        n_out: number of outputs.
-        options: the model's.
-
-    Raises:
-        DataError: no number of outputs, or embedding sizes for another number of columns.
-    """
+    """Build a model for the columns of dataloaders."""
     if not isinstance(n_out, Integral) or n_out < 1:  # fastai's dls.c may be a column of that name
         raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
     names, frame = list(dls.cat_names), dls.train_ds
@@ -101,7 +82,6 @@ def check_takes_extras(net: nn.Module, dls: Any) -> None:
 
 
 def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[list[Any], list[Any]]:
-    """``(rows, width)`` of every categorical column, and of every list column."""
     every = [*names, *lists]
     if given is None or isinstance(given, Mapping):
         given = embedding_sizes(frame.classes if every else {}, every, widths=given)
@@ -114,24 +94,18 @@ def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[
 
 
 def _made_by(model: Callable[..., nn.Module]) -> Any:
-    """The class or function itself, of a partial too."""
     return getattr(model, "func", model)
 
 
-def _name_of(model: Callable[..., nn.Module]) -> str:
-    made = _made_by(model)
-    return getattr(made, "__name__", type(made).__name__)
-
-
 def _takes_inputs(model: Callable[..., nn.Module]) -> bool:
-    """Whether a model passes options on to ``FieldNet``: by its class, or by the type of its keywords."""
+    """Return whether a model passes options on to ``FieldNet``, by its class or its keywords' type."""
     made, rest = _made_by(model), _rest(inspect.signature(model).parameters.values())
     is_field_net = isinstance(made, type) and issubclass(made, FieldNet)
     return rest is not None and (is_field_net or _is_typed(rest))
 
 
 def _options_of(model: Callable[..., nn.Module]) -> set[str] | None:
-    """Names of the options that a model takes, its sizes left out; None: it takes whatever there is."""
+    """Return a model's options, except its sizes; None if it takes any."""
     parameters = list(inspect.signature(model).parameters.values())
     rest = _rest(parameters)
     if rest is not None and not _is_typed(rest):
@@ -141,7 +115,6 @@ def _options_of(model: Callable[..., nn.Module]) -> set[str] | None:
 
 
 def _rest(parameters: Iterable[inspect.Parameter]) -> inspect.Parameter | None:
-    """The ``**`` parameter, if there is one."""
     return next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
 
 

@@ -39,7 +39,6 @@ from fastrec.training.stop_on_nan import StopOnNaN
 __all__ = ["Checkpoint", "load_checkpoint"]
 
 _LOWER_IS_BETTER = ("loss", "error", "mse", "mae")
-_FORM = 1  # of what is saved; another number is another form
 
 
 class Checkpoint(Callback):
@@ -84,7 +83,6 @@ class Checkpoint(Callback):
         self._on = False
 
     def _trains(self) -> bool:
-        """Whether events come from a training, and not from validate, get_preds or lr_find."""
         return not self.learn.lock.locked() and not hasattr(self.learn, "lr_finder")
 
     @property
@@ -94,7 +92,7 @@ class Checkpoint(Callback):
     # ---- the training's course
 
     def before_fit(self) -> None:
-        """Take up the last state, or save the first."""
+        """Load the last state, or save the first."""
         learn = self.learn
         if not self._trains():
             return
@@ -108,7 +106,7 @@ class Checkpoint(Callback):
         self._resumed: dict[str, Any] | None = None
         self._begin: dict[str, Any] | None = None
         self._offset, self._best, self._other_ranks = 0, None, False
-        self._print = {"form": _FORM, **fingerprint(learn)}
+        self._print = fingerprint(learn)
         self._column = self._column_of_best()
         found = ranks.on_first_rank(lambda: _newest(self.folder, "last"), "looking for a checkpoint")
         if found is None:
@@ -116,6 +114,7 @@ class Checkpoint(Callback):
             return
         with _named_where_absent(found):
             state = load_state(found)
+        # Without this rank 0 might remove the state before another rank has read it.
         ranks.agree(True, "checkpoint")  # all have read it: rank 0 may replace it
         self._resume(state, found)
 
@@ -128,7 +127,7 @@ class Checkpoint(Callback):
             raise CancelEpochException
 
     def before_train(self) -> None:
-        """Let the epoch begin where it was left."""
+        """Resume the epoch at its last saved batch."""
         if not self._live:
             return
         learn, resumed, self._offset = self.learn, self._resumed, 0
@@ -179,7 +178,7 @@ class Checkpoint(Callback):
             self._save(learn.epoch + 1, 0)
 
     def after_fit(self) -> None:
-        """Save the end."""
+        """Save the final state."""
         if not self._live:
             return
         if not (self._resumed and self._resumed["done"]):
@@ -272,7 +271,7 @@ class Checkpoint(Callback):
 
 
 class _Batches:
-    """A loader's batches, from one on; what runs between two of them is over when the next is asked for."""
+    """A loader's batches from a given one on; work after a batch is complete when the next is requested."""
 
     def __init__(self, loader: Any, checkpoint: Checkpoint, resumed: dict[str, Any] | None = None) -> None:
         self.loader, self.checkpoint, self.resumed = loader, checkpoint, resumed
@@ -295,7 +294,7 @@ class _Batches:
             self.checkpoint.batch_done(done)
 
     def _skipped(self) -> Iterator[Any]:
-        """The batches from the resumed one on: the epoch's order is drawn as it was, and then all else goes on."""
+        """Return the batches from the resumed one on, after drawing the epoch's order as before."""
         begin, first = self.resumed["begin"], self.resumed["batch"]
         set_random_state(begin["random"])
         set_loader_state(self.loader, begin["loader"])
@@ -310,7 +309,7 @@ class _Batches:
 
 
 def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) -> dict[str, Any]:
-    """Give a model the weights that a ``Checkpoint`` saved.
+    """Load the weights that a ``Checkpoint`` saved into a model.
 
     Args:
         folder: the checkpoint's.
@@ -341,7 +340,6 @@ def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) 
 
 
 def _numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
-    """Saved states by number, which is in their names."""
     found = [(p.name.removeprefix(f"{kind}-"), p) for p in folder.glob(f"{kind}-*")]
     return sorted((int(number), p) for number, p in found if number.isdigit())
 
@@ -352,7 +350,7 @@ def _newest(folder: Path, kind: str) -> Path | None:
 
 
 def _replace(folder: Path, kind: str, state: dict[str, Any]) -> None:
-    """Save a state under the next number, then remove the earlier ones and what a killed process left half written."""
+    """Save a state under the next number, then remove earlier and incomplete ones."""
     before = _numbered(folder, kind)
     save_state(folder / f"{kind}-{before[-1][0] + 1 if before else 1:06d}", state)
     for _, old in before:
@@ -362,7 +360,7 @@ def _replace(folder: Path, kind: str, state: dict[str, Any]) -> None:
 
 @contextmanager
 def _named_where_absent(file: Path) -> Iterator[None]:
-    """Another machine may not see what rank 0 sees."""
+    """Name the rank whose machine does not see the checkpoint."""
     try:
         yield
     except MissingFileError as error:
@@ -379,7 +377,7 @@ _OF_RANKS = ("ranks", "batches", "batch size")  # what may be another on another
 
 
 def _check_same(was: dict[str, Any], now: dict[str, Any], file: Path) -> bool:
-    """Refuse another training; whether it is the same on another number of processes."""
+    """Refuse another training; return whether the number of processes differs."""
     before, after = (p.get("ranks", 1) for p in (was, now))
     passed = _OF_RANKS if before != after else ("ranks",)
     other = [k for k in dict.fromkeys([*was, *now]) if k not in passed and was.get(k) != now.get(k)]

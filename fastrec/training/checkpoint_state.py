@@ -16,25 +16,17 @@ from fastai.optimizer import OptimWrapper
 from fastcore.foundation import L
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec._core.ranks import is_first, rank, world_size
 from fastrec.errors import DataError
 from fastrec.optim.row_sparse import cache_of
 
 # attributes of fastai's callbacks that change as a training goes on; other callbacks name theirs as ``checkpointed``
 _CHANGING = {ParamScheduler: ("hps",), TrackerCallback: ("best", "wait", "new_best"), GradientAccumulation: ("count",)}
-_SAMPLED = 1024  # rows that tell one data set from another
 
 
 def plain(value: Any, path: str = "state") -> Any:
-    """A value as nested dicts with text for keys, lists, tensors and JSON values.
-
-    Args:
-        value: dicts, fastai's ``L``, lists, tuples, tensors, numpy's and Python's values.
-        path: what the value is called in messages.
-
-    Raises:
-        DataError: a value is of none of these kinds.
-    """
+    """Convert a value to nested dicts with text for keys, lists, tensors and JSON values."""
     if isinstance(value, Mapping):
         return {str(k): plain(v, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple | L):
@@ -56,19 +48,18 @@ def plain(value: Any, path: str = "state") -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    """Where torch's (and CUDA's), numpy's and Python's own random generators stand."""
+    """Return the states of torch's (and CUDA's), numpy's and Python's random generators."""
     name, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - fastai draws from it
-    found = {
+    return {
         "torch": torch.get_rng_state(),
         "python": _python_state(random.getstate()),
         "numpy": {"name": name, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": [place, has_gauss, gauss]},
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else [],
     }
-    return found
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put the generators where ``random_state`` found them."""
+    """Restore the generators from ``random_state``."""
     torch.set_rng_state(state["torch"])
     random.setstate(_of_python_state(state["python"]))
     numbers = state["numpy"]
@@ -78,20 +69,20 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def set_random_of_rank(state: dict[str, Any]) -> None:
-    """As ``set_random_state``, on rank 0, whose state it is; other ranks draw numbers of their own, from there on."""
+    """Restore the generators on rank 0; the other ranks draw different numbers from there on."""
     set_random_state(state)
     if not is_first():
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank())
 
 
 def loader_state(loader: Any) -> dict[str, Any] | None:
-    """Where the random generator of a loader stands; None where it has none of its own."""
+    """Return the state of a loader's random generator; None if it has none."""
     rng = getattr(loader, "rng", None)
     return _python_state(rng.getstate()) if isinstance(rng, random.Random) else None
 
 
 def set_loader_state(loader: Any, state: dict[str, Any] | None) -> None:
-    """Put the random generator of a loader where ``loader_state`` found it."""
+    """Restore a loader's random generator from ``loader_state``."""
     if state is not None:
         loader.rng.setstate(_of_python_state(state))
 
@@ -109,12 +100,12 @@ def _of_python_state(state: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def optimizer_state(opt: Any) -> dict[str, Any]:
-    """An optimizer's state: fastai's own, or one of torch's in fastai's wrapper."""
+    """Return the state of fastai's optimizer, or of a torch optimizer in fastai's wrapper."""
     return plain(opt.state_dict(), "the optimizer")
 
 
 def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
-    """Give an optimizer the state that ``optimizer_state`` found, on its parameters' devices."""
+    """Restore an optimizer from ``optimizer_state``, on its parameters' devices."""
     if not isinstance(opt, OptimWrapper):
         params = [p for group in opt.param_lists for p in group]
         kept = [_moved(s, p.device) for s, p in zip(state["state"], params, strict=True)]
@@ -125,7 +116,10 @@ def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
         return
     opt.state_dict()  # undecayed parameters part from the others now, as they had when the state was saved
     inner = opt.opt
-    groups = [_with_tuples(g, own) for g, own in zip(state["param_groups"], inner.param_groups, strict=True)]
+    groups = [  # JSON made lists of tuples
+        {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in g.items()}
+        for g, own in zip(state["param_groups"], inner.param_groups, strict=True)
+    ]
     kept = {int(number): dict(own) for number, own in state["state"].items()}
     opt.load_state_dict({"state": kept, "param_groups": groups})
     params = [p for group in inner.param_groups for p in group["params"]]
@@ -134,10 +128,6 @@ def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
         for name, value in own.items():
             if isinstance(value, Tensor) and found[name].dtype != value.dtype:
                 found[name] = value.to(found[name].device)
-
-
-def _with_tuples(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in group.items()}
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -149,7 +139,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def gradients(model: nn.Module) -> dict[str, Any]:
-    """Gradients by parameter: of batches that have been added up without a step; 0 where they are wholly so."""
+    """Return accumulated gradients by parameter; 0 for a gradient of zeros."""
     found: dict[str, Any] = {}
     for name, p in model.named_parameters():
         if p.grad is None:
@@ -165,7 +155,7 @@ def gradients(model: nn.Module) -> dict[str, Any]:
 
 
 def set_gradients(model: nn.Module, state: dict[str, Any]) -> None:
-    """Give the parameters the gradients that ``gradients`` found."""
+    """Restore gradients from ``gradients``."""
     for name, p in model.named_parameters():
         grad = state.get(name)
         if isinstance(grad, dict):
@@ -183,7 +173,7 @@ def set_gradients(model: nn.Module, state: dict[str, Any]) -> None:
 
 
 def records(learn: Any) -> dict[str, Any]:
-    """What the Recorder has written down so far, and its running means."""
+    """Return the Recorder's values and running means."""
     recorder = learn.recorder
     losses = [torch.as_tensor(loss).cpu() for loss in recorder.losses]
     metrics = learn.metrics if recorder.train_metrics else []
@@ -198,7 +188,7 @@ def records(learn: Any) -> dict[str, Any]:
 
 
 def set_records(learn: Any, state: dict[str, Any]) -> None:
-    """Write into the Recorder what ``records`` found, but for the metrics of training batches."""
+    """Restore the Recorder from ``records``, except the metrics of training batches."""
     recorder, smooth = learn.recorder, state["smooth"]
     recorder.lrs, recorder.iters = list(state["lrs"]), list(state["iters"])
     recorder.values = [L(row) for row in state["values"]]
@@ -209,7 +199,7 @@ def set_records(learn: Any, state: dict[str, Any]) -> None:
 
 
 def set_metrics(learn: Any, state: dict[str, Any]) -> None:
-    """Let the metrics of training batches go on, once the Recorder has reset them for the epoch."""
+    """Restore the metrics of training batches, once the Recorder has reset them for the epoch."""
     for metric, kept in zip(learn.metrics if state["metrics"] else [], state["metrics"], strict=True):
         vars(metric).update(kept)
 
@@ -225,7 +215,7 @@ def _plain_attributes(metric: Any) -> dict[str, Any]:
 
 
 def callback_states(learn: Any) -> list[dict[str, Any]]:
-    """What changes in callbacks as a training goes on, and the scale of losses in float16."""
+    """Return the changing attributes of callbacks, and the loss scale of float16."""
     found = []
     for cb, names in _changing(learn):
         kept = {n: plain(getattr(cb, n), f"{type(cb).__name__}.{n}") for n in names}
@@ -235,11 +225,7 @@ def callback_states(learn: Any) -> list[dict[str, Any]]:
 
 
 def set_callback_states(learn: Any, states: list[dict[str, Any]]) -> None:
-    """Give the callbacks what ``callback_states`` found.
-
-    Raises:
-        DataError: the Learner's callbacks are others.
-    """
+    """Restore the callbacks from ``callback_states``."""
     *states, scaler = states
     own = _changing(learn)
     was, now = [s["callback"] for s in states], [type(cb).__name__ for cb, _ in own]
@@ -269,7 +255,7 @@ def _changing(learn: Any) -> list[tuple[Any, list[str]]]:
 
 
 def fingerprint(learn: Any) -> dict[str, Any]:
-    """What must be the same for a training to go on: parameters, optimizer, data and schedule."""
+    """Describe what a resumed training must share: parameters, optimizer, data and schedule."""
     dl, opt, data, loss = learn.dls.train, learn.opt, learn.dls.train_ds, learn.loss_func
     inner = opt.opt if isinstance(opt, OptimWrapper) else opt
     described = getattr(dl, "stream_fingerprint", None)  # of rows that are not in memory
@@ -305,10 +291,10 @@ def _schedule(learn: Any) -> dict[str, Any]:
 
 
 def _checksum(data: Any) -> int | None:
-    """Of some packed rows, the first and the last among them; None where there are none in memory."""
+    """Hash some packed rows, the first and the last among them; None if there are none in memory."""
     buffer = getattr(getattr(data, "packed", None), "buffer", None)
     if not isinstance(buffer, Tensor) or not len(buffer):
         return None
-    n = len(buffer)
-    rows = torch.arange(min(n, _SAMPLED), device=buffer.device) * max(n - 1, 1) // max(min(n, _SAMPLED) - 1, 1)
+    n, taken = len(buffer), min(len(buffer), limits.FINGERPRINT_ROWS)
+    rows = torch.arange(taken, device=buffer.device) * max(n - 1, 1) // max(taken - 1, 1)
     return zlib.crc32(buffer.index_select(0, rows.clamp_(max=n - 1)).cpu().numpy().tobytes())

@@ -52,13 +52,13 @@ class CowClip(Callback):
         self._ids = [[] for _ in self.tables]
 
     def after_backward(self) -> None:
-        """Keep which ids the batch looked up: several batches may be added up before a step."""
+        """Remember which ids the batch looked up: several batches may be accumulated before a step."""
         x_cat, lists = self.learn.xb[0], [x for x in self.learn.xb[1:] if isinstance(x, ListBatch)]
         for tables, seen in zip(self.tables, self._ids, strict=True):
             seen.append(_ids(tables, x_cat, lists))
 
     def before_step(self) -> None:
-        """Clip."""
+        """Clip the gradients."""
         for tables, seen in zip(self.tables, self._ids, strict=True):
             for group, weight in tables.weights.items():
                 ids = [found[group] for found in seen if group in found]
@@ -69,18 +69,17 @@ class CowClip(Callback):
 
 
 def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float) -> Tensor:
-    """A table's gradient, clipped id by id.
+    """Clip a table's gradient id by id.
 
     Args:
         grad: ``[rows, width]``, dense (changed in place) or row-sparse.
         weight: ``[rows, width]``.
         ids: the rows that the batch looked up, int64 ``[m]``, each as often as it stands there.
-        r: share of the vector's norm that one row may have.
-        zeta: the smallest norm that is clipped to.
 
     Returns:
         As ``grad``; a row-sparse one has every row once.
     """
+    # only rows of the batch have gradients: the whole table is never read
     rows, counts = torch.unique(ids, return_counts=True)
     if grad.is_sparse:
         grad = grad.coalesce()
@@ -100,7 +99,6 @@ def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float)
 
 
 def _ids(tables: EmbeddingTables, x_cat: Tensor, lists: list[ListBatch]) -> dict[str, Tensor]:
-    """The rows of each parameter that a batch looked up."""
     found = {g: [ids.flatten()] for g, ids in tables.ids(x_cat).items()} if tables.n_columns else {}
     for name, batch in zip(tables.list_names, lists, strict=False):
         s = tables.slice_of(name)

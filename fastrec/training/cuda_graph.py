@@ -13,6 +13,7 @@ from fastai.optimizer import OptimWrapper
 from fastai.torch_core import to_float
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec._core.device import pool_is_shared
 from fastrec.table import ListBatch
 from fastrec.training.amp import BF16Autocast
@@ -22,7 +23,6 @@ __all__ = ["CudaGraph"]
 
 Record = Callable[[Callable[[], Any], torch.device, int], Callable[[], Any]]
 
-_WARM_UP = 3  # batches trained as ever, then as many runs on a stream of their own, before a graph is recorded
 _WITHIN = ("after_pred", "after_loss", "before_backward")  # events between what one graph holds
 
 
@@ -58,7 +58,7 @@ class CudaGraph(Callback):
         self._warm, self._loss_func, self._hypers = 0, None, None
 
     def before_fit(self) -> None:
-        """See whether a graph can be."""
+        """Check whether a graph can be used."""
         if self.learn.lock.locked():  # validate or get_preds
             return
         self._forget()
@@ -85,13 +85,13 @@ class CudaGraph(Callback):
         raise CancelBatchException
 
     def after_backward(self) -> None:
-        """Look at the gradients of the first batches."""
+        """Check the gradients of the first batches."""
         learn = self.learn
         if learn.graph_reason is None and self._pass is None and any(_is_sparse(p) for p in learn.model.parameters()):
             self._give_up("the gradients of some tables are row-sparse")
 
     def after_fit(self) -> None:
-        """Give the graphs' memory back."""
+        """Free the graphs' memory."""
         if not self.learn.lock.locked():
             self._forget()
 
@@ -111,13 +111,12 @@ class CudaGraph(Callback):
         return None
 
     def _ready(self) -> bool:
-        """Whether enough batches were trained as ever, so that all state has been made."""
         learn = self.learn
         if any(isinstance(x, ListBatch) or not isinstance(x, Tensor) for x in (*learn.xb, *learn.yb)):
             self._give_up("lists have another length in every batch")
             return False
         self._warm += 1
-        return self._warm > _WARM_UP and len(learn.yb[0]) == learn.dl.bs
+        return self._warm > limits.GRAPH_WARM_UP and len(learn.yb[0]) == learn.dl.bs
 
     def _record_step(self) -> bool:
         learn = self.learn
@@ -180,7 +179,7 @@ class CudaGraph(Callback):
 
 
 class _Pass:
-    """Forward, loss and backward pass on inputs that stay where they are."""
+    """Forward, loss and backward pass on inputs at fixed addresses."""
 
     def __init__(self, learn: Any, amp: BF16Autocast | None, record: Record) -> None:
         self.inputs = [x.detach().clone(memory_format=torch.contiguous_format) for x in (*learn.xb, *learn.yb)]
@@ -199,13 +198,12 @@ class _Pass:
 
         try:
             with undone(model):
-                self.replay = record(run, next(model.parameters()).device, _WARM_UP)
+                self.replay = record(run, next(model.parameters()).device, limits.GRAPH_WARM_UP)
         finally:
             for p in params:
                 p.grad = None
 
     def takes(self, xb: Any, yb: Any) -> bool:
-        """Whether a batch has the inputs' form."""
         given = [*xb, *yb]
         return len(given) == len(self.inputs) and all(
             a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, self.inputs, strict=True)
@@ -244,7 +242,7 @@ class _OptStep:
 
 
 def _captured(run: Callable[[], Any], device: torch.device, warm_up: int) -> Callable[[], Any]:
-    """A CUDA graph of what ``run`` does; its replay gives the same tensors every time, written anew."""
+    """Record ``run`` as a CUDA graph; its replay returns the same tensors, overwritten."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):  # libraries make their workspaces, which recording does not allow
@@ -264,7 +262,7 @@ def _captured(run: Callable[[], Any], device: torch.device, warm_up: int) -> Cal
 
 @contextmanager
 def undone(model: nn.Module) -> Iterator[None]:
-    """Whatever runs inside, the model's buffers and the random numbers are as before."""
+    """Restore the model's buffers and the random numbers at the end of the block."""
     device = next(model.parameters()).device
     buffers = [(b, b.clone()) for b in model.buffers()]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -281,7 +279,7 @@ def _is_sparse(p: Tensor) -> bool:
 
 
 def _constants(opt: Any) -> list[dict[str, Any]] | None:
-    """What a recorded step of a fused optimizer holds for good, by group; None for other optimizers."""
+    """Return what a recorded step of a fused optimizer holds fixed, by group; None for other optimizers."""
     inner = opt.opt if isinstance(opt, OptimWrapper) else None
     if not isinstance(inner, torch.optim.Adam | torch.optim.AdamW):
         return None

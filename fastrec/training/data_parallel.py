@@ -49,7 +49,7 @@ class DataParallel(Callback):
     # ---- a training's beginning and end
 
     def before_fit(self) -> None:
-        """Share the rows out, and begin with rank 0's weights."""
+        """Share the rows out, and send rank 0's weights."""
         learn = self.learn
         if learn.lock.locked():  # validate or get_preds, which every rank does by itself
             return
@@ -77,7 +77,8 @@ class DataParallel(Callback):
         state = [*parameters.values(), *(b for n, b in learn.model.named_buffers() if n in kept)]
         broadcast(state, "sending rank 0's weights")
         self._accumulates = [cb for cb in learn.cbs if isinstance(cb, GradientAccumulation)]
-        self._grads = JoinedGrads([*learn.model.parameters(), *_parameters_of(learn.loss_func)])
+        own = learn.loss_func.parameters() if isinstance(learn.loss_func, nn.Module) else []  # a loss may train too
+        self._grads = JoinedGrads([*learn.model.parameters(), *own])
         if self.sync_bn:
             self._norms = synced_norms(learn.model)
             self._norms.__enter__()
@@ -86,12 +87,12 @@ class DataParallel(Callback):
             torch.manual_seed(int(torch.randint(1 << 62, ())) + rank())  # dropout of its own
 
     def after_fit(self) -> None:
-        """Every loader as it was."""
+        """Restore every loader."""
         if not self.learn.lock.locked():
             self.leave()
 
     def leave(self) -> None:
-        """Put back what was changed for the training, whether or not it came to its end."""
+        """Restore what was changed for the training, even if it was interrupted."""
         for dl, own, ranks in self._loaders:
             dl.set_rank(own, ranks)
         self._loaders = []
@@ -101,13 +102,12 @@ class DataParallel(Callback):
 
     @property
     def _shared(self) -> bool:
-        """Whether the batches of the moment are this rank's share of those of all."""
         return bool(self._loaders) and getattr(self.learn.dl, "world_size", 1) > 1
 
     # ---- batches
 
     def after_loss(self) -> None:
-        """Make the loss that of all ranks' batches together, and this rank's part of it what gradients are taken of."""
+        """Set the loss of all ranks' batches together, and this rank's part of it for the gradients."""
         if not self.training or not self._shared:
             return
         learn = self.learn
@@ -115,6 +115,7 @@ class DataParallel(Callback):
         loss = part.detach()
         for cb in self._accumulates:  # what it has scaled down by now
             loss = loss * (cb.n_acc / rows)
+        # Shares differ in rows: the mean over ranks weighs each loss by what it is a mean over.
         own = _denominator(learn.loss_func, learn.yb).double().to(loss.device)
         sums = torch.stack([loss.double() * own, own, torch.full_like(own, rows)])
         summed([sums], "adding up the loss")
@@ -128,19 +129,19 @@ class DataParallel(Callback):
                 cb.count += -(-int(sums[2]) // world_size()) - rows  # whole numbers: every rank must count alike
 
     def before_step(self) -> None:
-        """Add the gradients up."""
+        """Add the gradients up over the ranks."""
         if self._shared:
             self._grads.join()
 
     # ---- an epoch's end
 
     def after_train(self) -> None:
-        """Put metrics of training batches together."""
+        """Combine metrics of training batches."""
         if self._shared and self.learn.recorder.train_metrics:
             self._join(self.learn.recorder._train_mets[1:])
 
     def after_validate(self) -> None:
-        """Put the validation loss and the metrics of all ranks together, before they are noted."""
+        """Combine the validation loss and the metrics of all ranks before they are recorded."""
         if self._shared:
             self._join(self.learn.recorder._valid_mets)
 
@@ -167,12 +168,8 @@ class DataParallel(Callback):
 
 
 def _denominator(loss_func: Any, yb: Any) -> Tensor:
-    """What the mean of a batch's loss is taken over: as the loss says, else its rows."""
+    """Return the denominator of a batch's mean loss: the loss's own, else the rows."""
     inner = loss_func if hasattr(loss_func, "denominator") else getattr(loss_func, "loss", None)
     if hasattr(inner, "denominator"):
         return inner.denominator(*(y.as_subclass(Tensor) for y in yb)).detach()
     return torch.tensor(float(find_bs(yb)))
-
-
-def _parameters_of(loss_func: Any) -> list[nn.Parameter]:
-    return list(loss_func.parameters()) if isinstance(loss_func, nn.Module) else []

@@ -23,7 +23,7 @@ __all__ = ["pretrain_denoising"]
 def pretrain_denoising(
     dls: Any, net: TabularNet, epochs: int = 10, *, share: float = 0.15, lr: float = 2e-3, wd: float = 0.01
 ) -> list[float]:
-    """Train all of a net but its last layer to tell the rows that swap noise was put on.
+    """Train all layers but the last to reconstruct rows from swap noise.
 
     A linear layer on the last hidden one, which is thrown away afterwards, tells every category (cross-entropy over
     the logarithm of the column's codes, so that columns count alike) and every number (squared error over its variance
@@ -80,7 +80,7 @@ class _OwnRowsAsTargets(Callback):
 
 
 class _Denoiser(nn.Module):
-    """A net without its last layer, and a linear one in its place."""
+    """A net with a linear layer in place of its last."""
 
     def __init__(self, net: TabularNet, sizes: Sequence[int]) -> None:
         super().__init__()

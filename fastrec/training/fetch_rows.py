@@ -7,14 +7,13 @@ from typing import Any
 
 from fastai.callback.core import Callback
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models import FieldNet
 from fastrec.models.training_rows import training_rows
 from fastrec.optim.row_optimizer import RowOptimizer
 
 __all__ = ["FetchRows"]
-
-_COUNTED = 4_000_000  # rows: enough to tell what is looked up often
 
 
 class FetchRows(Callback):
@@ -27,11 +26,7 @@ class FetchRows(Callback):
     order = 90  # before Checkpoint wraps the loader once more
 
     def before_fit(self) -> None:
-        """Find the nets that have such tables, and count the ids of rows that lie in memory.
-
-        Raises:
-            DataError: the optimizer is none of ``fastrec.optim``'s.
-        """
+        """Find the nets that have such tables, and count the ids of rows that lie in memory."""
         self._nets = [m for m in self.learn.model.modules() if isinstance(m, FieldNet)]
         if self.learn.opt is None:  # predictions of a learner that does not train
             return
@@ -43,7 +38,7 @@ class FetchRows(Callback):
             )
         dls = self.learn.dls
         if len(getattr(dls.train_ds, "packed", ())) and len(dls.cat_names):
-            cats, _, _ = training_rows(dls, _COUNTED)
+            cats, _, _ = training_rows(dls, limits.COUNTED_ROWS)
             for net in self._nets:
                 net.count_rows(cats)
 
@@ -52,7 +47,7 @@ class FetchRows(Callback):
         self.learn.dl = self._batches = _OneAhead(self.learn.dl)
 
     def after_pred(self) -> None:
-        """Begin with the next batch."""
+        """Begin to bring the next batch's rows."""
         if not self.learn.training or self._batches.coming is None:
             return
         inputs = self._batches.coming[: len(self.learn.xb)]
@@ -61,7 +56,7 @@ class FetchRows(Callback):
 
 
 class _OneAhead:
-    """A loader's batches, each asked for while the one before it is in use."""
+    """A loader's batches, each requested while its predecessor is in use."""
 
     def __init__(self, loader: Any) -> None:
         self.loader, self.coming = loader, None
@@ -79,7 +74,6 @@ class _OneAhead:
         yield from self._ahead(iter(self.loader))
 
     def batches_from(self, first: int) -> Iterator[Any]:
-        """As the loader's own: an epoch without its first batches."""
         if hasattr(type(self.loader), "batches_from"):
             return self._ahead(self.loader.batches_from(first))
         batches = iter(self.loader)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fastrec._core.ranks import all_rows, summed, world_size
 from fastrec.errors import RankError
-from fastrec.optim.row_sparse import Places, Rows
+from fastrec.optim.row_sparse import BatchPlaces, SparseRows
 
 __all__ = ["JoinedGrads", "is_sharded"]
 
@@ -17,7 +17,7 @@ _NONE, _ROWS, _DENSE = 0, 1, 2
 
 
 def is_sharded(parameter: nn.Parameter) -> bool:
-    """Whether each rank holds other rows of it (``Embeddings("row-sharded")``), and has their gradients by itself."""
+    """Return whether each rank holds other rows (``Embeddings("row-sharded")``) with their gradients."""
     return bool(getattr(getattr(parameter, "placed", None), "sharded", False))
 
 
@@ -26,9 +26,6 @@ class JoinedGrads:
 
     A dense gradient is sent whole, many in one message. Of a row-sparse one the rows that the batch has touched are
     sent, each once, with their numbers: bytes go with the batch, not with the table.
-
-    Args:
-        parameters: the model's, in the same order on every rank.
 
     Attributes:
         sent: bytes that this rank has handed to collectives so far, row-sparse and dense.
@@ -40,15 +37,11 @@ class JoinedGrads:
         self.sharded = [p for p in trained if is_sharded(p)]
         self.sent = {"rows": 0, "dense": 0}
         self._kinds: list[int] | None = None
-        self._places = Places()
+        self._places = BatchPlaces()
 
     @torch.no_grad()
     def join(self) -> None:
-        """Replace every gradient by its sum over the ranks.
-
-        Raises:
-            RankError: another rank has ended, or its gradients are of other kinds.
-        """
+        """Replace every gradient by its sum over the ranks."""
         if self._kinds is None:
             self._kinds = self._agree_on_kinds()
         dense = [p for p, kind in zip(self.parameters, self._kinds, strict=True) if kind == _DENSE]
@@ -60,7 +53,6 @@ class JoinedGrads:
                 p.grad = p.grad * world_size()
 
     def _agree_on_kinds(self) -> list[int]:
-        """Which parameters have a gradient on any rank, and of which kind."""
         kinds = [_NONE if p.grad is None else _ROWS if p.grad.is_sparse else _DENSE for p in self.parameters]
         return all_rows([torch.tensor([kinds])], "comparing gradients")[0].max(0).values.tolist()
 
@@ -85,7 +77,7 @@ class JoinedGrads:
                     "a table's gradient was row-sparse before and is dense now",
                     remedy="Use grads='dense' for this model",
                 )
-            own = Rows.of(p.grad, self._places)
+            own = SparseRows.of(p.grad, self._places)
             parts += [own.ids, own.grads]
         self.sent["rows"] += sum(t.numel() * t.element_size() for t in parts)
         found = all_rows(parts, "adding up the gradients of embedding rows")

@@ -51,12 +51,12 @@ class RecLearner(LeanLearner, TabularLearner):
     compile_reason: str | None = "no compiled model was asked for"
 
     def to_bf16(self) -> RecLearner:
-        """bfloat16 autocast: on CUDA fastai's, else ``BF16Autocast``."""
+        """Add bfloat16 autocast: on CUDA fastai's, else ``BF16Autocast``."""
         on_cuda = torch.device(getattr(self.dls, "device", None) or "cpu").type == "cuda"
         return super().to_bf16() if on_cuda else self.add_cb(BF16Autocast())
 
     def to_fp32(self) -> RecLearner:
-        """float32 throughout."""
+        """Train in float32 throughout."""
         super().to_fp32()
         return self.remove_cb(BF16Autocast)
 
@@ -69,7 +69,7 @@ class RecLearner(LeanLearner, TabularLearner):
         reset_opt: bool = False,
         start_epoch: int = 0,
     ) -> None:
-        """As fastai's ``fit``; where memory does not suffice, the error says for what.
+        """Train as fastai's ``fit``; an error about memory names its cause.
 
         On a CPU freed memory is kept for the next batch meanwhile: those of large batches are fetched anew otherwise.
 
@@ -86,7 +86,7 @@ class RecLearner(LeanLearner, TabularLearner):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
     def distrib_ctx(self, sync_bn: bool = True, **kwargs: Any) -> AbstractContextManager[Any]:
-        """Train on all processes that ``torchrun`` has started, as fastai's: see ``fastrec.scale.distributed``.
+        """Train on all processes that ``torchrun`` has started, see ``fastrec.scale.distributed``.
 
         Args:
             sync_bn: batch norms take their statistics over the batches of all processes.
@@ -95,17 +95,17 @@ class RecLearner(LeanLearner, TabularLearner):
         return distributed(self, sync_bn=sync_bn, **kwargs)
 
     def get_preds(self, ds_idx: int = 1, dl: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As fastai's; of a loader that shares its rows out to several processes, all rows, on each of them."""
+        """Predict as fastai does; of a shared loader all rows, on every process."""
         if dl is None and _is_share(self.dls[ds_idx]):
             dl = self.dls[ds_idx].new(shuffle=False, drop_last=False, rank=0, world_size=1)
         return super().get_preds(ds_idx, _whole(dl), *args, **kwargs)
 
     def validate(self, ds_idx: int = 1, dl: Any = None, cbs: Any = None) -> Any:
-        """As fastai's; of a loader that shares its rows out to several processes, over all rows, on each of them."""
+        """Validate as fastai does; of a shared loader over all rows, on every process."""
         return super().validate(ds_idx, _whole(self.dls[ds_idx] if dl is None else dl), cbs)
 
     def one_batch(self, i: int, b: Any) -> None:
-        """Train or validate on one batch; autocast is off afterwards, whatever happened."""
+        """Train or validate on one batch and always leave autocast afterwards."""
 
         def doing() -> str:
             return f"{'training on' if self.training else 'predicting'} a batch of {find_bs(b):,} rows"
@@ -139,7 +139,7 @@ class RecLearner(LeanLearner, TabularLearner):
         return decoded, decided[0], outputs[0]
 
     def table(self, name: str) -> pd.DataFrame:
-        """What the net has learnt of a column's categories: one row per category, its index, and its vector's numbers.
+        """Return the embedding table of a column: one row per category, with its index and vector.
 
         Args:
             name: a categorical or list column.
@@ -185,7 +185,6 @@ def _is_share(dl: Any) -> bool:
 
 
 def _whole(dl: Any) -> Any:
-    """A loader of all rows."""
     return dl.new(rank=0, world_size=1) if _is_share(dl) else dl
 
 
@@ -203,7 +202,7 @@ def rec_learner(
     config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> RecLearner:
-    """A Learner with its model, made for the columns of ``dls``.
+    """Make a Learner with a model for the columns of ``dls``.
 
     Args:
         dls: tabular dataloaders: of fastai's ``TabularPandas``, or anything with its ``cat_names``, ``cont_names``
@@ -230,7 +229,12 @@ def rec_learner(
             already built; or the model takes no lists and vectors, and the frame has some.
         MissingColumnError: ``emb_szs`` names a column that is not categorical.
     """
-    _check_has_batches(dls)
+    if not len(dls.train):
+        raise DataError(
+            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
+            f"drop_last={dls.train.drop_last}",
+            remedy="Use a batch size of at most the number of rows, or drop_last=False",
+        )
     config = {**(config or {}), **{k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}}
     own = {k: options.pop(k) for k in list(options) if k in LEARNER_OPTIONS}
     training = {k: options.pop(k) for k in list(options) if k in TRAINING_OPTIONS}
@@ -256,17 +260,8 @@ NAMED_OPTIONS = frozenset(
 )
 
 
-def _check_has_batches(dls: Any) -> None:
-    if not len(dls.train):
-        raise DataError(
-            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
-            f"drop_last={dls.train.drop_last}",
-            remedy="Use a batch size of at most the number of rows, or drop_last=False",
-        )
-
-
 def _callbacks(dls: Any, net: nn.Module, cbs: Any, training: dict[str, Any]) -> list[Any]:
-    """The callbacks that were given, those that the net needs, and those that options stand for."""
+    """Return the given callbacks, those that the net needs, and those of options."""
     given = [*L(cbs)]
     tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
     if any(name.endswith("_rows") for m in tables for name in m.weights):
@@ -298,7 +293,7 @@ def _as_mapping(row: Any) -> Mapping[str, Any]:
 
 
 def _frame_of(row: Mapping[str, Any], known: Any) -> pd.DataFrame:
-    """A frame of one row without its target, which may well be wrong or of no known class."""
+    """Make a frame of one row without its target, which may be wrong or of no known class."""
     inputs = {*known.cat_names, *known.cont_names}
     # a missing number must not turn its column into one of objects
     numbers = {k: float("nan") for k, v in row.items() if v is None and k in known.cont_names}

@@ -23,10 +23,9 @@ def training_callbacks(
     graph: bool = False,
     compile: bool = False,
 ) -> list[Callback]:
-    """The callbacks that some options of ``rec_learner`` stand for.
+    """Make the callbacks of ``rec_learner``'s training options.
 
     Args:
-        device: where batches go.
         amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.amp``.
         stop_on_nan: whether a loss that is no finite number ends the training with an error, see ``StopOnNaN``.
         graph: whether steps are replayed from a CUDA graph, see ``CudaGraph``.
@@ -34,9 +33,6 @@ def training_callbacks(
 
     Returns:
         Callbacks, in no order.
-
-    Raises:
-        DataError, DeviceError: another precision, or one that the device cannot do.
     """
     found: list[Any] = [mixed_precision(amp, device)]
     found += [made() for made, on in ((StopOnNaN, stop_on_nan), (CudaGraph, graph), (CompiledModel, compile)) if on]

@@ -20,11 +20,9 @@ from fastrec.training.data_parallel import DataParallel
 
 __all__ = ["distributed", "join_ranks"]
 
-TIMEOUT = 60.0
-
 
 @contextmanager
-def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOUT) -> Iterator[Learner]:
+def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) -> Iterator[Learner]:
     """Train on the processes that ``torchrun`` has started.
 
     ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)`` in a script that ``torchrun --nproc-per-node 2 train.py``
@@ -54,7 +52,12 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOU
     if join_ranks(place, timeout=timeout) == 1 or any(isinstance(cb, DataParallel) for cb in learn.cbs):
         yield learn
         return
-    _check_own_gpu(torch.device(place))
+    place = torch.device(place)
+    if place.type == "cuda" and place.index not in (None, torch.cuda.current_device()):
+        raise DeviceError(
+            f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}",
+            remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
+        )
     cb, logger = DataParallel(sync_bn=sync_bn), learn.logger
     hidden = [] if is_first() else [c for c in learn.cbs if isinstance(c, ProgressCallback)]
     learn.remove_cbs(hidden)
@@ -68,15 +71,7 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOU
         learn.logger = logger
 
 
-def _check_own_gpu(place: torch.device) -> None:
-    if place.type == "cuda" and place.index not in (None, torch.cuda.current_device()):
-        raise DeviceError(
-            f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}",
-            remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
-        )
-
-
-def join_ranks(place: DeviceLike = "auto", *, timeout: float = TIMEOUT) -> int:
+def join_ranks(place: DeviceLike = "auto", *, timeout: float = 60.0) -> int:
     """Join the processes that ``torchrun`` has started, once; they stay joined to their end.
 
     ``distributed`` does so where it has not been done. On GPUs a script calls it first: each process then has its own
@@ -111,10 +106,5 @@ def join_ranks(place: DeviceLike = "auto", *, timeout: float = TIMEOUT) -> int:
         torch.cuda.set_device(own)
     with naming_lost_ranks("joining the others"):
         group.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout))
-    atexit.register(_leave)
+    atexit.register(lambda: group.is_initialized() and group.destroy_process_group())
     return world_size()
-
-
-def _leave() -> None:
-    if group.is_initialized():
-        group.destroy_process_group()

@@ -36,7 +36,7 @@ class SwapNoise(Callback):
         self.share = share
 
     def before_batch(self) -> None:
-        """Swap."""
+        """Swap cells."""
         learn: Any = self.learn
         cats, conts, *rest = learn.xb
         learn.xb = (swapped(cats, self.share), swapped(conts, self.share), *rest)
@@ -95,7 +95,7 @@ class RowMixUp(Callback):
 
 
 def swapped(values: Tensor, share: float) -> Tensor:
-    """Rows ``[b, columns]`` in which a share of the cells has the values of other rows, drawn for each cell."""
+    """Swap a share of the cells of rows ``[b, columns]`` with those of other rows, drawn for each cell."""
     if not values.numel():
         return values
     other = torch.randint(len(values), values.shape, device=values.device)

@@ -17,11 +17,11 @@ class SettleRows(Callback):
     """
 
     def before_validate(self) -> None:
-        """Before the validation of an epoch."""
+        """Settle rows before the validation of an epoch."""
         self._settle()
 
     def after_fit(self) -> None:
-        """At the end of training."""
+        """Settle rows at the end of training."""
         self._settle()
 
     def _settle(self) -> None:

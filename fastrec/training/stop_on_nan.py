@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
-from torch import Tensor, nn
+from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import TrainingError
 from fastrec.table import ListBatch
 
 __all__ = ["StopOnNaN"]
 
-_EVERY_ON_DEVICES = 50  # batches: looking at a loss waits for the device
-_PATIENCE = 10  # losses in a row: with a scaled loss (fp16) single overflows are met by skipping a step
-
 
 class _Seen(NamedTuple):
-    """What is known of a batch without waiting for the device."""
+    """A batch's facts that are known without waiting for the device."""
 
     epoch: int
     batch: int
@@ -55,7 +53,7 @@ class StopOnNaN(Callback):
         self._on, self._seen, self._losses, self._sound = False, [], None, None
 
     def before_fit(self) -> None:
-        """Look at the targets."""
+        """Check the targets."""
         learn = self.learn
         if learn.lock.locked():  # validate or get_preds, perhaps within a training
             return
@@ -63,7 +61,7 @@ class StopOnNaN(Callback):
         if not self._on:  # a search of rates goes on until the loss explodes
             return
         device = next(learn.model.parameters()).device
-        self._period = self.every or (1 if device.type == "cpu" else _EVERY_ON_DEVICES)
+        self._period = self.every or (1 if device.type == "cpu" else limits.NAN_EVERY)
         self._losses = torch.zeros(self._period, device=device)
         self._sound = torch.ones(self._period, 2, dtype=torch.bool, device=device)  # inputs, targets
         y = getattr(learn.dls.train_ds, "y", None)
@@ -73,7 +71,7 @@ class StopOnNaN(Callback):
             raise _target_error(y[at].item(), _name(names, at), row, "")
 
     def after_loss(self) -> None:
-        """Look at the loss, or keep it for a later look."""
+        """Check the loss, or store it for a later check."""
         learn = self.learn
         if not self._on or not len(learn.yb):
             return
@@ -92,17 +90,17 @@ class StopOnNaN(Callback):
             self.check()
 
     def after_train(self) -> None:
-        """Look at the losses that are left."""
+        """Check the remaining losses."""
         if self._on:
             self.check()
 
     def after_fit(self) -> None:
-        """Let go of what was kept."""
+        """Free the stored losses."""
         if not self.learn.lock.locked():
             self._on, self._seen, self._losses, self._sound = False, [], None, None
 
     def check(self) -> None:
-        """Look at the losses since the last look; on a device this waits for it.
+        """Check the losses since the last check; on a device this waits for it.
 
         Raises:
             TrainingError: one of them is no finite number.
@@ -113,7 +111,8 @@ class StopOnNaN(Callback):
         losses, sound = self._losses[: len(seen)].cpu(), self._sound[: len(seen)].cpu().clone()
         self._sound.fill_(True)
         bad = ~losses.isfinite()
-        if _is_scaled(self.learn) and not bad[-_PATIENCE:].all():
+        scaler = getattr(self.learn, "scaler", None)
+        if scaler is not None and scaler.is_enabled() and not bad[-limits.NAN_PATIENCE :].all():
             bad[:] = False
         if self.targets:
             bad |= ~sound[:, 1]
@@ -131,7 +130,8 @@ class StopOnNaN(Callback):
             return _target_error(found.value, found.column, *self._row(found.row, where))
         if (found := _locate(learn.xb[1:], [names[1], *([n] for n in names[2])])) is not None:
             return _input_error(found.value, found.column, *self._row(found.row, where))
-        if (name := _bad_weight(learn.model)) is not None:
+        weights = (*learn.model.named_parameters(), *learn.model.named_buffers())
+        if (name := next((n for n, x in weights if _first(x.detach()) is not None), None)) is not None:
             return TrainingError(
                 f"the weights {name} hold NaN or infinity in {where}; inputs and targets are finite",
                 remedy="Load sound weights, or train again with a lower learning rate",
@@ -152,7 +152,7 @@ class StopOnNaN(Callback):
         return _own_error(where, "its inputs and targets are finite")
 
     def _row(self, row: int, where: str) -> tuple[int | None, str]:
-        """The row's number in the frame that was given, where that is known, and what to say of the place."""
+        """Return the row's number in the given frame, if known, and a description of the place."""
         where = f"row {row} of {where}"
         rows, data = getattr(self.learn.dl, "batch_rows", None), self.learn.dls.train_ds
         given = getattr(data, "rows", None)
@@ -161,57 +161,39 @@ class StopOnNaN(Callback):
         return int(given[int(rows[row])]), where
 
 
-class _Found(NamedTuple):
+class _BadEntry(NamedTuple):
     value: float
     column: str | None
     row: int
 
 
-def _floats(tensors: Sequence[Any]) -> Iterator[Tensor]:
-    for x in tensors:
-        if isinstance(x, Tensor) and not isinstance(x, ListBatch) and x.is_floating_point():
-            yield x
-
-
 def _all_finite(tensors: Sequence[Any]) -> Tensor | bool:
     found: Tensor | bool = True
-    for x in _floats(tensors):
-        found = x.isfinite().all() & found
+    for x in tensors:
+        if isinstance(x, Tensor) and not isinstance(x, ListBatch) and x.is_floating_point():
+            found = x.isfinite().all() & found
     return found
 
 
 def _first(x: Tensor) -> tuple[int, ...] | None:
-    """Where the first entry is that is no finite number."""
     if not x.is_floating_point() or bool(x.isfinite().all()):
         return None
     return tuple((~x.isfinite()).nonzero()[0].tolist())
 
 
-def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _Found | None:
-    """The first entry of some tensors that is no finite number; ``names`` are those of their columns."""
+def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _BadEntry | None:
+    """Return the first entry of some tensors that is not finite; ``names`` are those of their columns."""
     dense = [x for x in tensors if isinstance(x, Tensor) and not isinstance(x, ListBatch)]
     for i, x in enumerate(dense):
         if (at := _first(x)) is not None:
             own = names[i] if i < len(names) else []
-            return _Found(x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0])
+            return _BadEntry(x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0])
     return None
 
 
 def _name(names: Sequence[str], at: tuple[int, ...]) -> str | None:
     column = at[1] if len(at) > 1 else 0
     return names[column] if column < len(names) else None
-
-
-def _bad_weight(model: nn.Module) -> str | None:
-    for name, x in (*model.named_parameters(), *model.named_buffers()):
-        if _first(x.detach()) is not None:
-            return name
-    return None
-
-
-def _is_scaled(learn: Any) -> bool:
-    scaler = getattr(learn, "scaler", None)
-    return scaler is not None and scaler.is_enabled()
 
 
 def _target_error(value: float, column: str | None, row: int | None, where: str) -> TrainingError:

@@ -18,12 +18,9 @@ __all__ = ["synced_norms"]
 
 @contextmanager
 def synced_norms(model: nn.Module) -> Iterator[None]:
-    """While it lasts, batch norms of a model take mean and variance over all ranks' batches in training.
+    """Take mean and variance of batch norms over all ranks' batches within the block.
 
     Modules stay the objects that they are. (torch's ``SyncBatchNorm`` is another class, for GPUs alone.)
-
-    Args:
-        model: any.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     for norm in norms:
@@ -45,6 +42,7 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
     sums = _Sum.apply(torch.cat([x.sum(over), rows]))
     count = sums[-1].detach()
     mean = sums[:-1] / count
+    # a second sum, of squares about the common mean, cancels less than E[x²] - E[x]²
     apart = x - mean.view(shape)
     var = _Sum.apply(apart.square().sum(over)) / count
     _note(norm, mean.detach(), var.detach(), count)
@@ -56,7 +54,6 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _note(norm: _BatchNorm, mean: Tensor, var: Tensor, count: Tensor) -> None:
-    """Running statistics, as torch keeps them: of the variance the unbiased one."""
     if not norm.track_running_stats or norm.running_mean is None:
         return
     norm.num_batches_tracked += 1

@@ -31,7 +31,7 @@ class CompiledModel(Callback):
         self._model: nn.Module | None = None  # which was tried
 
     def before_batch(self) -> None:
-        """Compile."""
+        """Compile the model."""
         learn = self.learn
         if not learn.training or not len(learn.yb) or self._model is learn.model:
             return

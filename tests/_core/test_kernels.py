@@ -16,7 +16,7 @@ from torch import nn
 from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.errors import DataError
-from fastrec.models import EmbeddingTables, embedding_layout
+from fastrec.models import EmbeddingTables
 from fastrec.models._lookup.compiled import can_compile
 from fastrec.models._lookup.joined import join
 from fastrec.models.embedding import side_by_side
@@ -72,7 +72,7 @@ def grads_of(out, pull, params):
 )
 def test_joined_lookups_are_those_of_the_pieces(widths, others, rows, dtype, id_type, grads, count, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding_layout, "SPARSE_FROM", 6)
+        patch.setattr(limits, "SPARSE_FROM", 6)
         patch.setattr(kernels, "threads_for", lambda numbers: count)
         sizes = [(3 + i, w) for i, w in enumerate(widths)]
         tables, x_cat = tables_and_batch(sizes, rows, id_type, seed, grads=grads)

@@ -25,7 +25,7 @@ def test_lists_are_pooled_as_a_loop_does(lists, pool, dtype, tied, grads):
     tie = {"seen": "item"} if tied else None
     sizes = {"emb_szs": [(5, 4), (9, 8)], "names": ["city", "item"], "list_szs": [(9, 8)], "list_names": ["seen"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.models.embedding_layout.SPARSE_FROM", 6)
+        patch.setattr("fastrec._core.limits.SPARSE_FROM", 6)
         net = EmbeddingTables(**sizes, pool=pool, tie=tie, std=1.0, grads=grads)
     ids = torch.stack([torch.randint(0, n, (len(lists),)) for n in (5, 9)], 1)
     out = net(ids, ListBatch.of(lists, dtype=dtype))

@@ -88,7 +88,6 @@ def test_lists_vectors_and_one_kind_of_column():
 
 
 def test_parameter_counts():
-    """The cross layers' are the paper's: d² + d a layer, 2 d r + d of rank r."""
     d, tables = 16 + 3, sum(n * w for n, w in SIZES) + 2 * 3
     deep = d * 12 + 2 * 12 + 12 * 6 + 2 * 6
     net = DCNv2(SIZES, 3, 2, layers=[12, 6], cross_layers=4)

@@ -89,7 +89,6 @@ def test_scores_are_those_worked_event_by_event(kind):
 
 
 def test_attention_of_one_head_by_hand():
-    """A query of 1 and keys of 0, ln 2 and 0 (the candidate's own): shares 1/4, 1/2, 1/4."""
     made = net(BST, width=1, heads=1)
     same = torch.zeros(1, 2, 1)
     for layer, weight in ((made.query, 0.0), (made.key, math.log(2)), (made.value, 1.0), (made.out, 1.0)):

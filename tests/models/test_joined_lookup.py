@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.models import EmbeddingTables, embedding_layout
+from fastrec.models import EmbeddingTables
 from fastrec.models._lookup.joined import can_join, join
 from fastrec.models.embedding import side_by_side
 
@@ -74,7 +75,7 @@ def test_it_is_for_narrow_tables():
 
 
 def test_tables_with_row_sparse_gradients_are_joined_too(monkeypatch):
-    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 10)
+    monkeypatch.setattr(limits, "SPARSE_FROM", 10)
     sizes = [(20, 4), (3, 4), (30, 2), (40, 4), (5, 2)]
     tables = EmbeddingTables(sizes, pad=False, grads="rows", std=1.0)
     x_cat = torch.stack([torch.randint(0, n, (9,)) for n, _ in sizes], 1)

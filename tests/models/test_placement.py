@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DeviceMemoryError, MissingColumnError, MissingFileError, TrainingError
 from fastrec.models import (
     DLRM,
@@ -21,7 +22,6 @@ from fastrec.models import (
     RealMLP,
     TabularNet,
     WideAndDeep,
-    embedding_layout,
 )
 from fastrec.models.placement.settings import bytes_per_row
 from fastrec.optim import AdamW, Lamb
@@ -40,7 +40,7 @@ PLACEMENTS = {
 
 @pytest.fixture(autouse=True)
 def small_tables_count_as_large(monkeypatch):
-    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+    monkeypatch.setattr(limits, "SPARSE_FROM", 50)
 
 
 @pytest.fixture(params=PLACEMENTS)

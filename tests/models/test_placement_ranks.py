@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.models import Embeddings, EmbeddingTables, TabularNet, embedding_layout
+from fastrec.models import Embeddings, EmbeddingTables, TabularNet
 from fastrec.models.placement.sharded_rows import ShardedRows
 from fastrec.optim import AdamW, Lamb
 from fastrec.table import ListBatch
@@ -20,7 +21,7 @@ KINDS = {"AdamW": AdamW, "Lamb": Lamb}
 
 
 def make(placement=None):
-    embedding_layout.SPARSE_FROM = 50
+    limits.SPARSE_FROM = 50
     torch.manual_seed(0)
     lists = {"list_szs": [(600, 8)], "list_names": ["likes"], "tie": {"likes": "a"}}
     options = {"use_bn": False, "bn_cont": False, **lists}
@@ -97,7 +98,7 @@ def ranks(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_tables_count_as_large(monkeypatch):
-    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+    monkeypatch.setattr(limits, "SPARSE_FROM", 50)
 
 
 @pytest.mark.parametrize("kind", KINDS)

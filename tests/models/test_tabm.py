@@ -297,7 +297,6 @@ def test_bad_options_are_refused():
 
 
 def test_members_cost_few_weights():
-    """Each further member of the mini form costs a scale for each input and an output layer (section 3.3)."""
     one, many = (TabM(SIZES, 3, 1, [512, 512, 512], k=k) for k in (1, 32))
     count = [sum(p.numel() for p in net.parameters()) for net in (one, many)]
     assert count[1] - count[0] == 31 * (15 + 513)
@@ -308,7 +307,6 @@ def test_members_cost_few_weights():
     [(3, 32, 256, 16, 48), (20, 32, 256, 16, 48), (25, 24, 192, 12, 38), (93, 16, 128, 4, 16), (400, 16, 128, 4, 16)],
 )
 def test_sizes_go_by_the_count_of_numbers(numbers, k, width, d, bins):
-    """Full sizes up to 20 numbers; the share 20 / n of them beyond, in steps, down to the least."""
     df = pd.DataFrame(np.random.default_rng(0).normal(size=(120, numbers)), columns=[f"x{i}" for i in range(numbers)])
     df["y"] = df.x0 > 0
     dls = TabularFrame(df, [], [], list(df.columns[:-1]), "y").dataloaders(bs=32, device="cpu")
@@ -324,7 +322,6 @@ def test_sizes_go_by_the_count_of_numbers(numbers, k, width, d, bins):
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 9])
 def test_few_rows_and_many_go_other_ways_to_the_same_numbers(rows):
-    """With fewer rows than outputs the inputs are scaled, else the matrix; a loop over members says what comes out."""
     torch.manual_seed(0)
     layer, x = EnsembleLinear(5, 4, 3, signs=True, outputs=True), torch.randn(rows, 5, requires_grad=True)
     torch.nn.init.normal_(layer.s)

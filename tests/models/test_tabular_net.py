@@ -143,7 +143,6 @@ def test_bad_configurations_and_ids_are_refused():
 @pytest.mark.parametrize("p", [0.3, 1.0])
 @pytest.mark.parametrize("lists", [False, True])
 def test_dropout_on_embeddings_keeps_the_one_step_lookup(p, lists, monkeypatch):
-    """With the same seed the numbers are those of the pieces, dropped and put side by side."""
     from fastrec.models import tabular_net
 
     joined = []

@@ -200,7 +200,6 @@ def test_in_batch_softmax_finds_each_users_items(clicks, tmp_path):
 
 
 def test_the_correction_holds_popular_items_where_they_belong(clicks, tmp_path):
-    """Item 0, in a tenth of all rows, scores higher where the loss knows how often it is drawn."""
     above = []
     for corrected in (False, True):
         set_seed(0)

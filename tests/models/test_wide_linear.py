@@ -40,7 +40,7 @@ def test_equals_the_layer_on_gathered_embeddings(sizes, rows, others, bias, seed
 @pytest.mark.parametrize("grads", ["dense", "rows"])
 def test_a_net_with_wide_tables_is_the_same_net(grads, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr("fastrec.models.embedding_layout.SPARSE_FROM", 30)
+    monkeypatch.setattr("fastrec._core.limits.SPARSE_FROM", 30)
     net = TabularNet([(50, 72), (9, 4), (40, 64)], 2, 1, [16], grads=grads)
     assert net._first_linear() is not None
     ids = torch.stack([torch.randint(0, n, (64,)) for n in (50, 9, 40)], 1)

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrec.models import EmbeddingTables, embedding_layout
+from fastrec._core import limits
+from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb
-from fastrec.optim.row_sparse import Places, Rows
+from fastrec.optim.row_sparse import BatchPlaces, SparseRows
 
 WIDTH = 3
 
@@ -106,13 +107,13 @@ def test_lamb_of_rows_takes_its_norms_over_the_rows_of_the_batch():
     assert torch.equal(table[untouched], before[untouched])
 
 
-PLACES = Places()  # one for all examples, so that numbers of earlier batches and other tables stand in it
+PLACES = BatchPlaces()  # one for all examples, so that numbers of earlier batches and other tables stand in it
 
 
 @given(ids=st.lists(st.integers(0, 6), max_size=12), size=st.integers(7, 20), places=st.sampled_from([None, PLACES]))
 def test_rows_of_a_gradient_each_once(ids, size, places):
     values = torch.arange(2.0 * len(ids)).view(-1, 2)
-    rows = Rows.of(sparse(ids, values, torch.empty(size, 2)), places)
+    rows = SparseRows.of(sparse(ids, values, torch.empty(size, 2)), places)
     dense = torch.zeros(size, 2)
     for i, v in zip(ids, values, strict=True):
         dense[i] += v
@@ -123,7 +124,7 @@ def test_rows_of_a_gradient_each_once(ids, size, places):
 @pytest.fixture
 def nets(monkeypatch):
     """Twins, one with row-sparse gradients of its largest tables."""
-    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+    monkeypatch.setattr(limits, "SPARSE_FROM", 50)
     sizes = [(60, 8), (5, 8), (80, 16), (70, 8)]
     made = {g: EmbeddingTables(sizes, names=list("abcd"), grads=g) for g in ("dense", "rows")}
     for name in "abcd":

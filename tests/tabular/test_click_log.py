@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.tabular import ClickLogFrame, LogPart
-from fastrec.tabular.click_log import codes, packing, parse, tally, text
+from fastrec.tabular.click_log import codes, parse, tally, text
 
 CONTS, CATS = ["I1", "I2"], ["C1", "C2", "C3"]
 FORM = parse.LogForm(CONTS, CATS)
@@ -140,7 +140,7 @@ def test_a_line_of_another_form_is_named(tmp_path, way, bad):
 
 
 def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "_TEXT", 1 << 16)
+    monkeypatch.setattr(limits, "LOG_TEXT_BYTES", 1 << 16)
     empty, zipped, endless = tmp_path / "empty.tsv", tmp_path / "a.tsv.gz", tmp_path / "b.tsv"
     empty.touch()
     zipped.touch()

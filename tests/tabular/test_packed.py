@@ -62,7 +62,6 @@ def test_parallel_runs_keep_order_and_pass_errors_on(rows, set_threads):
 
 @given(st.lists(st.integers(), max_size=9))
 def test_one_is_begun_ahead_and_all_come_in_order(items):
-    """Two places, as the two buffers of a copy: a place is taken again only when its work has been handed out."""
     places: list[int | None] = [None, None]
     begun: list[int] = []
 

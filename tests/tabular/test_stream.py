@@ -63,7 +63,7 @@ def stream_of(folder, **options) -> ParquetFrame:
 # ---- every row once
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     n=st.integers(0, 90),
     files=st.integers(1, 4),
@@ -82,8 +82,8 @@ def test_every_row_comes_exactly_once(
     folder = tmp_path_factory.mktemp("stream")
     write(folder / "pq", numbered(n), files, group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.stream.rows._BLOCK", block)  # row groups are larger than a block, or smaller
-        patch.setattr("fastrec.tabular.stream.rows._PACKED", 5)
+        patch.setattr("fastrec._core.limits.DECODED_ROWS", block)  # row groups are larger than a block, or smaller
+        patch.setattr("fastrec._core.limits.PACKED_ROWS", 5)
         frame = stream_of(folder / "pq", cache=folder / "cache" if cached else None)
 
         def loader(rank: int) -> StreamLoader:
@@ -588,7 +588,6 @@ def test_the_cache_is_written_once_and_another_when_files_or_settings_change(tmp
 
 
 def test_a_second_configuration_leaves_a_loaders_rows_alone(tmp_path):
-    """Two notebooks on one folder of caches: each goes on with its own rows."""
     df = numbered(100).assign(z=-1.0, w=-2.0)
     folder, cache = write(tmp_path / "pq", df, 2, 10), tmp_path / "cache"
     valid = write(tmp_path / "valid", df, 1, 10)
@@ -660,8 +659,8 @@ def test_rows_of_other_settings_are_never_taken_for_these(options, tmp_path):
 def test_a_flipped_bit_in_the_cache_is_an_error(n, chunk, block, buffer, place, bit, again, tmp_path_factory):
     folder = tmp_path_factory.mktemp("flip")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.stream.cache._CACHED", chunk)  # checksums and blocks differ
-        patch.setattr("fastrec.tabular.stream.rows._SCANNED", block)
+        patch.setattr("fastrec._core.limits.CACHED_ROWS", chunk)  # checksums and blocks differ
+        patch.setattr("fastrec._core.limits.SCANNED_ROWS", block)
         write(folder / "pq", numbered(n), 1, max(1, block // 2))
         stream_of(folder / "pq", cache=folder / "cache")
         loader = stream_of(folder / "pq", cache=folder / "cache").dataloaders(7, buffer_rows=buffer, seed=0).train
@@ -703,7 +702,6 @@ def test_a_cache_of_no_columns_is_refused(tmp_path):
 
 
 def test_hidden_folders_hold_no_rows(tmp_path):
-    """What is being written, here or in another process, is not read as if it were whole."""
     write(tmp_path / "pq", numbered(10))
     for name in (".2026.0123.part", "_temporary"):
         write(tmp_path / "pq" / name / "deep", numbered(10))

@@ -202,7 +202,6 @@ def stock(tmp_path, **options):
 
 
 def test_a_stock_learner_with_its_own_loader(tmp_path):
-    """Its loader knows no batches_from, and draws from numpy's numbers of the whole process."""
     wgts = np.linspace(0.1, 1, TRAIN)
     check_resumes(partial(stock, tmp_path, wgts=wgts), tmp_path / "ck", [Kill(3), Kill(10)])
 

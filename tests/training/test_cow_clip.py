@@ -76,7 +76,7 @@ class Look(Callback):
 
 @pytest.mark.parametrize("grads", ["dense", "rows"])
 def test_as_a_callback_it_clips_before_the_step(small_dls, grads, monkeypatch):
-    monkeypatch.setattr("fastrec.models.embedding_layout.SPARSE_FROM", 1)
+    monkeypatch.setattr("fastrec._core.limits.SPARSE_FROM", 1)
     clip, before, after = CowClip(r=0.01, zeta=1e-4), Look(CowClip.order - 1), Look(CowClip.order + 1)
     learn = rec_learner(
         small_dls,

@@ -88,7 +88,6 @@ BATCHES = 3 * (TRAIN // BS) - 3  # of full size in three epochs, less those befo
 
 @pytest.mark.parametrize("opt_func", [adamw, lamb, Adam, partial(adamw, wd=0.1)])
 def test_steps_on_kept_inputs_train_as_steps_on_batches(tmp_path, opt_func):
-    """All but the recording: kept inputs, gradients, the smaller last batch, batch norm, dropout and the schedule."""
     plain, replays = fit(make(tmp_path, opt_func=opt_func)), Replays()
     ours = fit(make(tmp_path, opt_func=opt_func, cbs=[CudaGraph(record=replays)]))
     assert ours.graph_reason is None

@@ -14,9 +14,10 @@ from fastai.learner import load_learner
 from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
 
+from fastrec._core import limits
 from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE
-from fastrec.models import DeepFM, Embeddings, TabularNet, embedding_layout
+from fastrec.models import DeepFM, Embeddings, TabularNet
 from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CowClip, load_checkpoint, rec_learner
@@ -28,7 +29,7 @@ CACHED = Embeddings("cached", device_bytes=20_000)  # room for some 190 of 1,200
 
 @pytest.fixture(autouse=True)
 def small_tables_count_as_large(monkeypatch):
-    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+    monkeypatch.setattr(limits, "SPARSE_FROM", 50)
 
 
 def frame(bad_row=None):

@@ -13,6 +13,7 @@ import torch
 from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle and lr_find)
 from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.data.transforms import Normalize
+from fastai.interpret import Interpretation
 from fastai.learner import load_learner
 from fastai.metrics import accuracy
 from fastai.optimizer import OptimWrapper, ranger
@@ -160,7 +161,6 @@ def test_optimizers_of_all_kinds_train_under_one_cycle(dataloaders, opt_func):
 
 @pytest.mark.parametrize("settings", [{}, {"clamp_value": 0.5, "debias": True}])
 def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
-    """Where every table is a parameter of its own it trains as ours with the same settings."""
     others, ends = pytest.importorskip("torch_optimizer"), []
     clamp, debias = settings.get("clamp_value", 10), settings.get("debias", False)
     ours = partial(lamb, clamp=clamp, debias=debias, adapt_1d=True)
@@ -176,7 +176,6 @@ def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
 
 
 def test_it_trains_as_fastais_learner_does(dataloaders):
-    """Same widths, weights, batches and schedule: fused AdamW and fused tables end where fastai's own end."""
     dls, sizes = dataloaders(shuffle=False), [(7, 4), (41, 8), (3, 4)]
     theirs = tabular_learner(dls, layers=[16, 8], emb_szs={"city": 4, "item": 8, "x_na": 4})
     ours = rec_learner(dls, layers=[16, 8], emb_szs=sizes)
@@ -531,3 +530,31 @@ def test_an_export_is_the_weights_and_little_more(loaders, frame, tmp_path, opti
     gc.collect()
     assert reference() is None
     assert len(test.dataset) == 50000
+
+
+@pytest.mark.parametrize("target", ["answer", "rating"])
+def test_fastai_interprets_a_learner_of_a_frame(frame, target, monkeypatch):
+    to = TabularFrame(
+        frame,
+        [Categorify, FillMissing, Normalize],
+        ["city", "item"],
+        ["x", "z"],
+        target,
+        splits=(range(TRAIN), range(TRAIN, N)),
+    )
+    interp = Interpretation.from_learner(quiet_fit(rec_learner(to.dataloaders(bs=128), layers=[8]), 1))
+    shown = []
+    monkeypatch.setattr("fastrec.tabular.frame.display_df", shown.append)
+    with interp.learn.no_bar():
+        losses, places = interp.top_losses(3)
+        interp.plot_top_losses(3)
+        interp.show_results(places)
+        torch.testing.assert_close(interp[places][4], losses)
+    rows = frame.iloc[TRAIN + places.numpy()]
+    assert shown[0].city.tolist() == rows.city.tolist()
+    np.testing.assert_allclose(shown[0].z, rows.z, rtol=1e-5)
+    if target == "answer":
+        assert shown[0].answer.tolist() == rows.answer.tolist()
+        assert set(shown[0].answer_pred) <= {"yes", "no"}
+    else:
+        np.testing.assert_allclose(shown[0].rating, rows.rating, rtol=1e-6)

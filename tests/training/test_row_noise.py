@@ -104,7 +104,6 @@ def test_mixed_rows_lie_between_two_and_so_does_the_loss():
 
 
 def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
-    """Ctrl-C goes past all callbacks: what is validated or trained next has the loss that the Learner had."""
     learn, _ = trained(RowMixUp(1.0))
     own, forward = learn.loss_func, learn.model.forward
     with learn.no_bar(), learn.no_logging():

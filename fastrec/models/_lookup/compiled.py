@@ -18,11 +18,9 @@ __all__ = ["can_compile", "compiled_join"]
 
 
 class _Group(NamedTuple):
-    """A parameter that holds tables: its name, and which columns' they are.
+    """A parameter that holds tables: its name, and its columns.
 
     Args:
-        name: in ``EmbeddingTables.weights``.
-        by_row: gradients are row-sparse.
         columns: int64 ``[k]``.
         starts: the first row of each one's table, int64 ``[k]``.
     """
@@ -33,11 +31,10 @@ class _Group(NamedTuple):
     starts: Tensor
 
 
-class _Plan(NamedTuple):
-    """How columns are looked up (see ``fastrec._core.kernels.net_loops``): all but the addresses, which may change.
+class _CompiledPlan(NamedTuple):
+    """The layout of a lookup.
 
     Args:
-        groups: the parameters that hold their tables.
         group_of: which of these each column's is, int64 ``[columns]``.
         columns: int64 ``[columns, 9]``.
         width: floats of all vectors.
@@ -49,14 +46,14 @@ class _Plan(NamedTuple):
     width: int
 
     def at(self, addresses: Sequence[int]) -> np.ndarray:
-        """The plan for parameters, or gradients, at these addresses."""
+        """Return the plan for parameters, or gradients, at these addresses."""
         plan = self.columns.copy()
         plan[:, net().ADDRESS] = np.array(addresses)[self.group_of]
         return plan
 
 
 def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> bool:
-    """Whether there are loops for these tables and ids, which are on a CPU; the tables may be elsewhere."""
+    """Return whether there are loops for these tables and ids, which are on a CPU; the tables may be elsewhere."""
     weights = embeds.weights.values()
     return (
         compiled(len(x_cat) * embeds.embedding_dim)
@@ -68,7 +65,7 @@ def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> b
 
 
 def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """As ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
+    """Join as ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
     plan = _plan(embeds)
     if embeds.placed:
         embeds.check(x_cat)
@@ -77,7 +74,7 @@ def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tenso
     return _CompiledJoin.apply(embeds, plan, x_cat, dtype, *weights, *others)
 
 
-def _plan(embeds: EmbeddingTables) -> _Plan:
+def _plan(embeds: EmbeddingTables) -> _CompiledPlan:
     known = embeds.__dict__.get("_compiled_plan")
     if known is None:
         slices = embeds.slices[: embeds.n_columns]
@@ -87,7 +84,7 @@ def _plan(embeds: EmbeddingTables) -> _Plan:
     return known
 
 
-def _make_plan(slices: Sequence[TableSlice]) -> _Plan:
+def _make_plan(slices: Sequence[TableSlice]) -> _CompiledPlan:
     names = list(dict.fromkeys(s.group for s in slices))
     places = np.cumsum([0, *(s.width for s in slices)])
     held = {name: [i for i, s in enumerate(slices) if s.group == name] for name in names}
@@ -101,13 +98,13 @@ def _make_plan(slices: Sequence[TableSlice]) -> _Plan:
         _Group(name, name.endswith("_rows"), torch.tensor(own), torch.tensor([slices[i].start for i in own]))
         for name, own in held.items()
     )
-    return _Plan(groups, np.array([names.index(s.group) for s in slices]), np.array(rows), int(places[-1]))
+    return _CompiledPlan(groups, np.array([names.index(s.group) for s in slices]), np.array(rows), int(places[-1]))
 
 
 class _CompiledJoin(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, embeds: EmbeddingTables, plan: _Plan, x_cat: Tensor, dtype: torch.dtype, *tensors: Tensor
+        ctx: Any, embeds: EmbeddingTables, plan: _CompiledPlan, x_cat: Tensor, dtype: torch.dtype, *tensors: Tensor
     ) -> Tensor:
         weights, others = tensors[: len(plan.groups)], tensors[len(plan.groups) :]
         rows = len(x_cat)
@@ -136,9 +133,9 @@ class _CompiledJoin(torch.autograd.Function):
 
 
 def _table_grads(
-    plan: _Plan, x_cat: Tensor, grad: Tensor, shapes: Sequence[torch.Size], wanted: Sequence[bool]
+    plan: _CompiledPlan, x_cat: Tensor, grad: Tensor, shapes: Sequence[torch.Size], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradient of each parameter; of one whose optimizer wants the batch's rows only, those."""
+    """Return the gradient of each parameter; row-sparse if its optimizer wants that."""
     room: list[Tensor | None] = [
         None
         if not needed

@@ -15,14 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.models._lookup.compiled import can_compile, compiled_join
-from fastrec.models.embedding import NARROW, EmbeddingTables
+from fastrec.models.embedding import EmbeddingTables
 
 __all__ = ["can_join", "drop_first", "join"]
 
 
 class _Run(NamedTuple):
-    """Neighbouring columns of one group: ``size`` floats, from ``source`` of what is gathered to ``place``."""
+    """Neighbouring columns of one group: ``size`` floats, from ``source`` of the gathered to ``place``."""
 
     source: int
     place: int
@@ -30,29 +31,24 @@ class _Run(NamedTuple):
 
 
 def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
-    """Whether the tables are of the kind that this is for: narrow ones, on a CPU."""
+    """Return whether the tables are narrow ones on a CPU."""
     if embeds is None or x_cat is None or not embeds.n_columns or x_cat.device.type != "cpu":
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     groups = {s.group for s in embeds.slices[: embeds.n_columns]}
-    return all(embeds.weights[g].shape[1] <= NARROW for g in groups)
+    return all(embeds.weights[g].shape[1] <= limits.NARROW_TABLE for g in groups)
 
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """The columns' vectors, then the other values.
+    """Join the columns' vectors and the other values.
 
     Args:
-        embeds: tables for which ``can_join`` holds.
         x_cat: ids ``[b, columns]``.
         others: values ``[b, ·]``.
-        dtype: of the result.
 
     Returns:
         ``[b, width of all columns and values]``, the columns in their order.
-
-    Raises:
-        DataError: an id is out of range (see ``EmbeddingTables``).
     """
     if can_compile(embeds, x_cat, dtype):
         embeds.check_shape(x_cat)
@@ -72,20 +68,18 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     for other in others:
         given.append((other, [_Run(0, at, other.shape[1])]))
         at += other.shape[1]
-    plan = _Plan(len(x_cat), at, [places[g] for g in dense], [runs for _, runs in given], dtype)
+    plan = _JoinPlan(len(x_cat), at, [places[g] for g in dense], [runs for _, runs in given], dtype)
     flat = [ids[g].flatten() for g in dense]
     return _Join.apply(plan, flat, *(embeds.weights[g] for g in dense), *(value for value, _ in given))
 
 
 def drop_first(values: Tensor, width: int, p: float) -> Tensor:
-    """Dropout on the first columns of what ``join`` returned, in place.
+    """Apply dropout in place to the first columns of what ``join`` returned.
 
     The mask is drawn as ``nn.Dropout`` draws it for those columns alone: the same seed, the same numbers.
 
     Args:
         values: ``[b, columns]``.
-        width: how many columns.
-        p: how likely a value is dropped.
     """
     mask = F.dropout(torch.ones(len(values), width), p)  # in float32, whatever the type that is multiplied in
     return _DropFirst.apply(values, mask.to(values.dtype))
@@ -112,8 +106,8 @@ def _is_sparse(group: str) -> bool:
     return group.endswith("_rows")
 
 
-class _Plan(NamedTuple):
-    """What goes where: the shape and type of the result, the places of every table's and of every value's floats."""
+class _JoinPlan(NamedTuple):
+    """The layout of a lookup."""
 
     rows: int
     width: int
@@ -124,7 +118,7 @@ class _Plan(NamedTuple):
 
 class _Join(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, ids: list[Tensor], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, plan: _JoinPlan, ids: list[Tensor], *tensors: Tensor) -> Tensor:
         weights, values = tensors[: len(ids)], tensors[len(ids) :]
         out = tensors[0].new_empty(plan.rows, plan.width, dtype=plan.dtype)
         for own, weight, runs in zip(ids, weights, plan.tables, strict=True):

@@ -13,19 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.models.embedding import EmbeddingTables
 
 __all__ = ["WideLinear"]
-
-WIDE = 64  # floats: looking for the ids of a narrower column costs more than it saves
-REPEATED = 0.8  # of the rows: with more ids than that, too little is saved
 
 
 class WideLinear:
     """Which columns a linear layer multiplies by id.
 
     Args:
-        embeds: the tables.
         linear: a layer on ``[embeddings, other values]``.
     """
 
@@ -33,11 +30,11 @@ class WideLinear:
         self.embeds, self.linear = embeds, linear
         self.wide, self.narrow, at = [], [], 0  # number of the column, first and last place in the layer's input
         for i, s in enumerate(embeds.slices[: embeds.n_columns]):
-            (self.wide if s.width >= WIDE else self.narrow).append((i, at, at + s.width))
+            (self.wide if s.width >= limits.WIDE_TABLE else self.narrow).append((i, at, at + s.width))
             at += s.width
 
     def __call__(self, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:
-        """The layer's output.
+        """Compute the layer's output.
 
         Args:
             x_cat: ids ``[b, columns]``, already checked.
@@ -49,7 +46,7 @@ class WideLinear:
         weight, total, plain = self.linear.weight, None, list(self.narrow)
         for i, start, stop in self.wide:
             ids, place = torch.unique(x_cat[:, i], return_inverse=True)
-            if len(ids) > REPEATED * len(x_cat):
+            if len(ids) > limits.REPEATED_IDS * len(x_cat):
                 plain.append((i, start, stop))
                 continue
             part = F.linear(self.embeds.look_up(i, ids), weight[:, start:stop]).index_select(0, place)

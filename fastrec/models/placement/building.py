@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.models import embedding_layout
 from fastrec.models.embedding_layout import KINDS, TableSlice
 from fastrec.models.placement.row_cache import RowCache
 from fastrec.models.placement.row_store import RowStore
@@ -18,16 +18,12 @@ __all__ = ["kinds_of", "make_placed"]
 
 
 def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Which tables do not lie on the device, see ``table_kinds``."""
-    return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=embedding_layout.SPARSE_FROM))
+    """Return which tables do not lie on the device, see ``table_kinds``."""
+    return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=limits.SPARSE_FROM))
 
 
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:
-    """What holds the rows of each group of tables that is not on the device.
-
-    Raises:
-        DataError: tables on the host, and several processes that train together.
-    """
+    """Make the holders of each group of tables that is not on the device."""
     groups = {s.group: (_kind(s.group), s.stop, s.width) for s in slices if _kind(s.group)}  # the last slice ends it
     if not groups:
         return {}

@@ -6,19 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Coldest"]
+from fastrec._core import limits
 
-_AT_ONCE = 32  # of the slots: the part of them whose coldest are looked for at a time
-_HALVE = 4096  # batches after which counts are halved, so that what is asked for now counts more than what was
+__all__ = ["Coldest"]
 
 
 class Coldest:
     """Counts of every row's batches, and rows to go.
 
     The coldest of all slots are looked for once for many batches; until then rows that have come since are left alone.
-
-    Args:
-        rows: of all tables of the group.
     """
 
     def __init__(self, rows: int) -> None:
@@ -31,7 +27,7 @@ class Coldest:
         """Count the rows of a batch, each once: ``ids`` int64 ``[n]``."""
         self.counts.index_copy_(0, ids, self.counts.index_select(0, ids) + 1)  # of equal ids all write the same
         self._batches += 1
-        if self._batches % _HALVE == 0:
+        if self._batches % limits.HALVE_COUNTS == 0:
             self.counts >>= 1
 
     def add(self, ids: Tensor) -> None:
@@ -39,7 +35,7 @@ class Coldest:
         self.counts.index_add_(0, ids, torch.ones(len(ids), dtype=torch.int32))
 
     def hottest(self, wanted: int) -> Tensor:
-        """The rows that were counted most: int64 ``[wanted]`` or fewer, in order of their numbers."""
+        """Return the rows that were counted most: int64 ``[wanted]`` or fewer, in order of their numbers."""
         rows = self.counts.nonzero().squeeze(1)
         if len(rows) <= wanted:
             return rows
@@ -47,10 +43,9 @@ class Coldest:
         return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
 
     def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
-        """Slots to be emptied.
+        """Return slots to be emptied.
 
         Args:
-            wanted: how many.
             row_at: the row in each slot, int64 ``[slots]``, -1 where there is none.
             held: slots that stay, int64, in any number.
 
@@ -67,7 +62,6 @@ class Coldest:
         return found
 
     def _from_queue(self, wanted: int, row_at: Tensor, stays: Tensor) -> Tensor:
-        """The first in the queue that may go and hold what they held."""
         fits = ~stays.index_select(0, self._queue) & (row_at.index_select(0, self._queue) == self._queued_row)
         places = fits.nonzero().squeeze(1)[:wanted]
         if not len(places):
@@ -79,7 +73,7 @@ class Coldest:
     def _look(self, wanted: int, row_at: Tensor, stays: Tensor) -> None:
         free = (~stays & (row_at >= 0)).nonzero().squeeze(1)
         counts = self.counts.index_select(0, row_at.index_select(0, free)).numpy()
-        many = min(len(free), max(2 * wanted, len(row_at) // _AT_ONCE))
+        many = min(len(free), max(2 * wanted, len(row_at) // 32))
         chosen = np.argpartition(counts, many - 1)[:many] if many < len(free) else np.arange(many)
         chosen = chosen[np.argsort(counts[chosen], kind="stable")]
         self._queue = free.index_select(0, torch.from_numpy(chosen))

@@ -34,7 +34,7 @@ class Leases:
         self._open: list[weakref.ref[Lease]] = []
 
     def take(self, weight: Tensor, slots: Tensor) -> Tensor:
-        """The parameter, for a lookup at some places; its graph holds them."""
+        """Lease the parameter for a lookup at some places; its graph holds them."""
         if not torch.is_grad_enabled() or not weight.requires_grad:
             return weight
         lease = Lease(slots)
@@ -43,7 +43,7 @@ class Leases:
         return _Leased.apply(weight, lease)
 
     def held(self, weight: Tensor) -> list[Tensor]:
-        """The places that have to stay: of open leases, and of gradients that no step has used yet."""
+        """Return the places that must stay: of open leases, and of gradients without a step yet."""
         found = [one.slots for ref in self._open if (one := ref()) is not None and not one.spent]
         if weight.grad is not None:
             found.append(weight.grad._indices()[0].cpu())

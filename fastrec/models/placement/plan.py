@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from rich.table import Table as Grid
 
+from fastrec._core import limits
 from fastrec._core.oom import shown_bytes
 from fastrec.errors import DataError
-from fastrec.models import embedding_layout
 from fastrec.models.embedding_layout import check_sizes, lay_out, padded
 from fastrec.models.placement.power_law import cached_rows, found, rows_missed
 from fastrec.models.placement.row_store import RowStore
@@ -21,25 +21,10 @@ from fastrec.models.placement.settings import Embeddings, Placement, bytes_per_r
 
 __all__ = ["EmbeddingPlan", "TablePlan", "plan_embeddings"]
 
-_TRIED = 1 << 25  # bytes that bandwidths are measured with
-_WASTE = 0.25  # of the bytes: rounding widths up costs more than aligned reads gain
-
 
 @dataclass(frozen=True)
 class TablePlan:
-    """Where one table goes.
-
-    Args:
-        name: the column.
-        rows: of the table.
-        width: numbers of a row, as asked.
-        padded: as stored.
-        place: ``'device'``, ``'host'``, ``'cached'`` or ``'row-sharded'``.
-        device_bytes: what it takes there, its optimizer's state included.
-        host_bytes: likewise on the host, or in files.
-        hit_rate: share of the lookups whose row is on the device before the batch comes.
-        rows_per_batch: rows that come from the host for a batch, and go back.
-    """
+    """Where one table goes."""
 
     name: str
     rows: int
@@ -82,7 +67,7 @@ class EmbeddingPlan:
         return sum(t.device_bytes for t in self.tables)
 
     def show(self) -> None:
-        """Print it."""
+        """Print the plan."""
         grid = Grid(title=f"Embedding tables for batches of {self.batch_size:,} rows", title_justify="left")
         for name in ("table", "rows", "width", "place", "on the device", "elsewhere", "hit rate", "rows a batch"):
             grid.add_column(name, justify="left" if name in ("table", "place") else "right", no_wrap=True)
@@ -97,7 +82,7 @@ class EmbeddingPlan:
             console.print(line, highlight=False)
 
     def notes(self) -> list[str]:
-        """What is said below the table: bytes, time, and whether rounding widths up pays."""
+        """Return the lines below the table: bytes, time, and whether rounding widths up pays."""
         limit = self.embeddings.device_bytes
         of = "" if limit is None else f" of {shown_bytes(limit)}"
         away = sum(t.host_bytes for t in self.tables)
@@ -111,7 +96,8 @@ class EmbeddingPlan:
         asked, stored = (sum(t.rows * w for t in self.tables for w in [getattr(t, n)]) for n in ("width", "padded"))
         if stored > asked:
             more = stored / asked - 1
-            pays = "which aligned reads are worth" if more <= _WASTE else "which pad=False saves; it pays here"
+            worth = more <= limits.PADDING_WASTE
+            pays = "which aligned reads are worth" if worth else "which pad=False saves; it pays here"
             lines.append(f"Widths are rounded up to multiples of 16 bytes: {more:.0%} more bytes, {pays}.")
         return lines
 
@@ -152,7 +138,7 @@ def plan_embeddings(
         raise DataError(f"a plan of {len(cards)} tables, skew {skew}, batches of {batch_size}", remedy="Give skew ≥ 0")
     asked = limited(Embeddings(placement, device_bytes, folder))
     sizes = {n: (rows, padded(wide[n]) if pad else wide[n]) for n, rows in cards.items()}
-    kinds = table_kinds(asked, sizes, small=embedding_layout.SPARSE_FROM)
+    kinds = table_kinds(asked, sizes, small=limits.SPARSE_FROM)
     groups: dict[str, list[str]] = {}
     for s in lay_out([*sizes.values()], [*sizes], pad=False, grads="rows", kinds=kinds):
         groups.setdefault(s.group, []).append(s.name)
@@ -193,8 +179,8 @@ def _table(
 
 
 def _bandwidth(width: int, folder: str | Path | None) -> float:
-    """Bytes of rows per second that are read here from a store in any order, and brought to the device."""
-    rows = max(1024, _TRIED // bytes_per_row(width))
+    """Measure the bytes of random rows per second from a store to the device."""
+    rows = max(1024, limits.BANDWIDTH_BYTES // bytes_per_row(width))
     store = RowStore(rows, width, folder)
     store.begin("exp_avg_sq", width)
     store.begin("exp_avg", width)

@@ -6,39 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["cached_rows", "found", "rows_missed"]
+from fastrec._core import limits
 
-_EXACT = 10_000  # terms that are added up one by one
+__all__ = ["cached_rows", "found", "rows_missed"]
 
 
 def harmonic(n: int, skew: float) -> float:
-    """The sum of ``k^-s`` for k = 1 … n: terms one by one, and then their integral (Euler and Maclaurin's first term).
-
-    Args:
-        n: number of terms.
-        skew: s.
-    """
-    near = float((np.arange(1, min(n, _EXACT) + 1, dtype=np.float64) ** -skew).sum())
-    if n <= _EXACT:
+    """Return the sum of ``k^-s`` for k = 1 … n: some terms, then their integral (Euler and Maclaurin's first term)."""
+    near = float((np.arange(1, min(n, limits.HARMONIC_TERMS) + 1, dtype=np.float64) ** -skew).sum())
+    if n <= limits.HARMONIC_TERMS:
         return near
-    low, high = _EXACT + 0.5, n + 0.5
+    low, high = limits.HARMONIC_TERMS + 0.5, n + 0.5
     far = np.log(high / low) if skew == 1 else (high ** (1 - skew) - low ** (1 - skew)) / (1 - skew)
     return near + float(far)
 
 
 def found(rows: int, cached: int, skew: float) -> float:
-    """The share of lookups in a table of ``rows`` rows that are of its ``cached`` most frequent ones."""
+    """Return the share of lookups in a table of ``rows`` rows that hit its ``cached`` most frequent ones."""
     return harmonic(min(cached, rows), skew) / harmonic(rows, skew) if cached else 0.0
 
 
 def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
-    """How many rows of each of some tables, looked up equally often, are among the ``slots`` most frequent of all.
-
-    Args:
-        rows: of each table.
-        slots: rows of the cache.
-        skew: of every table.
-    """
+    """Count how many rows of each of some tables, looked up equally often, are among the ``slots`` hottest of all."""
     rows = np.asarray(rows, dtype=np.int64)
     if slots >= rows.sum():
         return rows.tolist()
@@ -57,14 +46,7 @@ def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
 
 
 def rows_missed(rows: int, cached: int, skew: float, batch: int) -> float:
-    """How many different rows outside the cache a batch is expected to look up, in one table.
-
-    Args:
-        rows: of the table.
-        cached: its most frequent rows, which are in the cache.
-        skew: of the table.
-        batch: lookups.
-    """
+    """Estimate how many different rows outside the cache a batch looks up in one table."""
     if cached >= rows:
         return 0.0
     edges = np.unique(np.geomspace(cached + 1, rows + 1, 2000).astype(np.int64))

@@ -15,25 +15,19 @@ __all__ = ["kind_codes", "regroup"]
 
 
 def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
-    """Where each table lies, as saved beside weights: uint8 ``[tables]``."""
+    """Return the places of tables, as saved beside weights: uint8 ``[tables]``."""
     found = [next((i for i, kind in enumerate(KINDS) if s.group.endswith(f"_{kind}_rows")), 255) for s in slices]
     return torch.tensor(found, dtype=torch.uint8)
 
 
 def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
-    """Lay saved tables out as they are here; where that cannot be done nothing is changed, and loading will say so.
+    """Rearrange saved tables to this layout; if that fails, change nothing, and loading raises the error.
 
     Args:
-        saved: a state dict, changed in place.
-        prefix: of the names of these tables in it.
-        slices: how the tables lie here.
         share: which rank's rows of how many ranks' are here; None: the tables are not shared.
 
     Returns:
         Whether tables that ranks share are one rank's own rows.
-
-    Raises:
-        DataError: they are, and the tables here are not shared, or are another rank's.
     """
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     if codes is not None and (codes == _SHARDED).any():

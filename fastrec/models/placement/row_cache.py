@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError, DeviceMemoryError
 from fastrec.models.placement.coldest import Coldest
 from fastrec.models.placement.lease import Leases
@@ -29,12 +30,7 @@ __all__ = ["RowCache"]
 
 
 class RowCache:
-    """Rows on the device, of a group of tables whose other rows are in a store.
-
-    Args:
-        store: all rows.
-        slots: how many have room on the device.
-    """
+    """Rows on the device, of a group of tables whose other rows are in a store."""
 
     sharded = False
 
@@ -55,7 +51,7 @@ class RowCache:
         self._side: Any = None
 
     def attach(self, weight: nn.Parameter) -> None:
-        """Take a parameter ``[slots, width]`` for the rows on the device; rows that are there are brought anew."""
+        """Set the parameter ``[slots, width]`` for the rows on the device; they are brought anew."""
         moved = self.weight is not None and self.weight is not weight
         self.weight, weight.placed = weight, self
         if weight.dtype != self.store.columns["weight"].dtype:
@@ -69,11 +65,10 @@ class RowCache:
     # ---- lookups
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """The vectors of rows.
+        """Look up the vectors of rows.
 
         Args:
             rows: int64 ``[b, k]``.
-            key: which of a batch's lookups it is, as for ``fetch_ahead``.
 
         Returns:
             ``[b, k · width]``; its gradient is row-sparse.
@@ -82,17 +77,13 @@ class RowCache:
         return F.embedding(slots, weight, sparse=True).flatten(1)
 
     def leased(self, rows: Tensor, key: str = "columns") -> tuple[Tensor, Tensor]:
-        """Bring rows; the parameter and where they are in it, which they are as long as a gradient may come.
+        """Bring rows; return the parameter and their places in it, valid until the gradient.
 
         Args:
             rows: int64, any shape.
-            key: as for ``look_up``.
 
         Returns:
             The parameter, and slots of the shape of ``rows``.
-
-        Raises:
-            DeviceMemoryError: there is no room for so many rows.
         """
         self.wait()
         ids = rows.reshape(-1).cpu()
@@ -107,17 +98,17 @@ class RowCache:
         return self._leases.take(self.weight, slots), place.view(rows.shape)
 
     def slots_of(self, rows: Tensor) -> Tensor:
-        """Where rows are that have been brought: int64, of the shape of ``rows``."""
+        """Return the slots of rows on the device: int64, of the shape of ``rows``."""
         self.wait()
         return self.slot_of.index_select(0, rows.reshape(-1).cpu()).long().view(rows.shape).to(rows.device)
 
     def rows_of(self, slots: Tensor) -> Tensor:
-        """Which rows are in slots: int64 ``[n]``."""
+        """Return the rows in slots: int64 ``[n]``."""
         self.wait()
         return self.row_at.index_select(0, slots.cpu()).to(slots.device)
 
     def count(self, rows: Tensor) -> None:
-        """Count lookups to come, and bring the rows of most of them; only before any row has been brought.
+        """Count future lookups, and bring the hottest rows; only before any row has been brought.
 
         Args:
             rows: int64, any shape, each as often as it will be looked up.
@@ -127,7 +118,7 @@ class RowCache:
             return
         self._coldest.add(rows.reshape(-1).cpu())
         with torch.no_grad(), self._stream():
-            for part in self._coldest.hottest(self.slots).split(_AT_ONCE):
+            for part in self._coldest.hottest(self.slots).split(limits.COPIED_ROWS):
                 self._bring(part, [], must=False, counts=False)
 
     # ---- the next batch
@@ -153,7 +144,7 @@ class RowCache:
                 self._counted.add(key)
 
     def _stream(self, ready: Any = None) -> AbstractContextManager[Any]:
-        """On CUDA a stream of copies, which begins when ``ready`` has happened and is over when it is left."""
+        """Return, on CUDA, a stream of copies that begins after ``ready``."""
         if not self.weight.is_cuda:
             return nullcontext()
         if self._side is None:
@@ -161,7 +152,7 @@ class RowCache:
         return _Finished(self._side, ready)
 
     def wait(self) -> None:
-        """Until no other thread works on the rows."""
+        """Wait until no other thread works on the rows."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.result()
@@ -173,9 +164,7 @@ class RowCache:
 
         Args:
             ids: int64 ``[n]`` on the host, as often as they are looked up.
-            held: slots that must stay.
             must: all have to be brought; else as many as there is room for.
-            counts: they count as looked up.
 
         Returns:
             Slots of ``ids``, int64 ``[n]``; without those of rows that were not brought.
@@ -210,7 +199,7 @@ class RowCache:
             column.index_copy_(0, place, _to(values[name], column.device))
 
     def _room_for(self, count: int, held: list[Tensor]) -> Tensor:
-        """Slots for so many rows, or fewer where there are no more; the rows that had them have gone."""
+        """Return slots for so many rows, or as many as there are, after evicting their rows."""
         if len(self._free) < count:
             gone = self._coldest.take(count - len(self._free), self.row_at, torch.cat(held))
             self._write_back(gone[self._changed.index_select(0, gone)])
@@ -240,16 +229,16 @@ class RowCache:
     # ---- all rows
 
     def flush(self) -> RowStore:
-        """The store, with all rows as they are now."""
+        """Write all rows back and return the store."""
         self.wait()
         with torch.no_grad(), self._stream():
-            for slots in self._changed.nonzero().squeeze(1).split(_AT_ONCE):
+            for slots in self._changed.nonzero().squeeze(1).split(limits.COPIED_ROWS):
                 self._write_back(slots)  # they stay marked: a step may be to come
             self.store.settle()
         return self.store
 
     def whole(self) -> Tensor:
-        """All rows ``[rows, width]`` as they are now: the store's own."""
+        """Return all current rows ``[rows, width]`` in the store's memory."""
         return self.flush().columns["weight"]
 
     def take_all(self, values: Tensor) -> None:
@@ -258,16 +247,16 @@ class RowCache:
         self.reload()
 
     def reload(self) -> None:
-        """Bring the rows on the device anew: the store's have been changed."""
+        """Bring the rows on the device again after a change of the store."""
         self.wait()
         with torch.no_grad(), self._stream():
-            for slots in (self.row_at >= 0).nonzero().squeeze(1).split(_AT_ONCE):
+            for slots in (self.row_at >= 0).nonzero().squeeze(1).split(limits.COPIED_ROWS):
                 self._fill(self.row_at.index_select(0, slots), slots)
 
     # ---- what an optimizer keeps (see ``fastrec.optim.row_sparse``)
 
     def begin_state(self, name: str, *, wide: bool) -> Tensor:
-        """A column of zeros for an optimizer: the part of it that is on the device."""
+        """Add a column of zeros for an optimizer, and return its part on the device."""
         if name == "last":
             self.flush()  # what an earlier optimizer still owes rows that are not on the device
         self.wait()
@@ -281,20 +270,20 @@ class RowCache:
         return self.state[name]
 
     def settled(self, step: int, betas: tuple[float, float], decays: Tensor) -> None:
-        """Rows on the device were settled: the others are when they are read, or now if much has come together."""
+        """Record that rows on the device were settled: others are when read, or now if many settlings are pending."""
         self.wait()
         self.store.pending.append((step, tuple(betas)))
         self.store.decays = decays.cpu()
-        if len(self.store.pending) > _MOST_PENDING:
+        if len(self.store.pending) > limits.PENDING_SETTLES:
             self.flush()
 
     def whole_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """An optimizer's state of this parameter with all rows."""
+        """Return an optimizer's state of this parameter with all rows."""
         columns = self.flush().columns
         return {name: columns[name] if name in self.state else value for name, value in state.items()}
 
     def set_whole_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Take up what ``whole_state`` gave; the state that an optimizer works with."""
+        """Load ``whole_state`` and return the state that an optimizer works with."""
         self.flush()
         columns, kept = ("last", "exp_avg_sq", "exp_avg"), {}
         for name in columns:
@@ -315,7 +304,7 @@ class RowCache:
     # ---- copies
 
     def __getstate__(self) -> dict[str, Any]:
-        """The rows, and nothing on the device."""
+        """Return the rows, and nothing on the device."""
         return {"store": self.flush(), "slots": self.slots, "looked_up": 0, "found": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -323,12 +312,8 @@ class RowCache:
         self._empty()
 
 
-_MOST_PENDING = 8  # times that all rows were to be settled; then it is done, or each row would cost ever more
-_AT_ONCE = 1 << 18  # rows that are copied at a time where all are
-
-
 class _Finished:
-    """A CUDA stream, after an event of another; whoever leaves it waits for what was begun on it."""
+    """A CUDA stream, after an event of another; leaving it waits for its work."""
 
     def __init__(self, stream: Any, ready: Any) -> None:
         self.stream, self.ready = stream, ready or torch.cuda.current_stream().record_event()
@@ -344,7 +329,7 @@ class _Finished:
 
 
 def _to(values: Tensor, device: torch.device | str) -> Tensor:
-    """Values on a device; on their way to and from CUDA through pinned memory."""
+    """Copy values to a device, through pinned memory to and from CUDA."""
     device = torch.device(device)
     if values.device.type == device.type:
         return values
@@ -357,7 +342,6 @@ def _to(values: Tensor, device: torch.device | str) -> Tensor:
 
 @cache
 def _worker() -> ThreadPoolExecutor:
-    """The thread that brings rows ahead, of all tables."""
     return ThreadPoolExecutor(1, thread_name_prefix="embedding-rows")
 
 

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.oom import naming_out_of_memory, shown_bytes
 from fastrec.errors import MissingFileError, WriteError
 
 __all__ = ["RowStore"]
-
-_CHUNK = 1 << 24  # numbers that are worked on at a time
 
 
 class RowStore:
@@ -28,8 +27,6 @@ class RowStore:
     what. A row is then multiplied by the same numbers in the same order as rows on the device were.
 
     Args:
-        rows: how many.
-        width: numbers of a weight row.
         folder: where files are to lie; None: in memory.
     """
 
@@ -42,10 +39,9 @@ class RowStore:
         self.begin("weight", width)
 
     def begin(self, name: str, width: int | None) -> Tensor:
-        """A column of zeros, in place of an earlier one of that name.
+        """Add a column of zeros, in place of an earlier one of that name.
 
         Args:
-            name: of the column.
             width: numbers of a row; None: one, and the column has one dimension.
         """
         shape = (self.rows,) if width is None else (self.rows, width)
@@ -59,7 +55,7 @@ class RowStore:
         return self.columns[name]
 
     def read(self, rows: Tensor) -> dict[str, Tensor]:
-        """Some rows of all columns, settled: copies.
+        """Copy some rows of all columns, settled.
 
         Args:
             rows: int64 ``[n]``.
@@ -69,15 +65,15 @@ class RowStore:
         return found
 
     def write(self, rows: Tensor, values: dict[str, Tensor]) -> None:
-        """Put rows back."""
+        """Write rows back."""
         for name, column in self.columns.items():
             column.index_copy_(0, rows, values[name])
 
     def settle(self) -> None:
-        """Settle all rows now."""
+        """Settle all rows."""
         if not self.pending:
             return
-        size = max(1, _CHUNK // self.width)
+        size = max(1, limits.STORE_NUMBERS // self.width)
         for start in range(0, self.rows, size):
             self._settle({name: column[start : start + size] for name, column in self.columns.items()})
         self.pending.clear()
@@ -99,11 +95,11 @@ class RowStore:
             last.clamp_(min=step)
 
     def blocks(self) -> Iterator[Tensor]:
-        """The weights, some rows at a time: views."""
-        yield from self.columns["weight"].split(max(1, _CHUNK // self.width))
+        """Yield the weights, some rows at a time, as views."""
+        yield from self.columns["weight"].split(max(1, limits.STORE_NUMBERS // self.width))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settled weights alone, in memory."""
+        """Return the settled weights alone, in memory."""
         self.settle()
         weight = self.columns["weight"]
         weight = weight.clone() if self._folder is not None else weight
@@ -116,7 +112,7 @@ class RowStore:
 
 
 class _Folder:
-    """A folder for files of numbers, which is removed when nobody needs it any more."""
+    """A temporary folder for files of numbers."""
 
     def __init__(self, parent: str | Path) -> None:
         if not Path(parent).is_dir():
@@ -128,7 +124,7 @@ class _Folder:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
     def mapped(self, name: str, count: int) -> Tensor:
-        """A file of so many zeros, as a tensor."""
+        """Map a file of so many zeros as a tensor."""
         free = shutil.disk_usage(self.path).free
         if free < 4 * count:
             raise WriteError(

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from fastrec._core import limits
 from fastrec._core.oom import shown_bytes
 from fastrec.errors import DataError, DeviceMemoryError
 
@@ -24,10 +25,6 @@ __all__ = [
 ]
 
 Placement = Literal["auto", "device", "host", "cached", "row-sharded"]
-
-HOST_SLOTS = 262_144  # rows of room on the device for tables on the host, where no limit says how many
-_CACHED = 0.05  # of the rows, likewise for cached tables
-_LEAST_SLOTS = 16
 
 
 @dataclass(frozen=True)
@@ -71,11 +68,7 @@ class Embeddings:
 
 
 def as_embeddings(given: object) -> Embeddings | None:
-    """What ``placement=`` was given as: a name, ``Embeddings`` or a dict of its fields, a plan, or None.
-
-    Raises:
-        DataError: it is none of these.
-    """
+    """Convert ``placement=``: a name, ``Embeddings`` or a dict of its fields, a plan, or None."""
     if given is None or isinstance(given, Embeddings):
         return given
     if isinstance(given, Mapping):
@@ -91,12 +84,12 @@ def as_embeddings(given: object) -> Embeddings | None:
 
 
 def bytes_per_row(width: int, *, trained: bool = True) -> int:
-    """Bytes of a row in float32; in training with both running means of AdamW or LAMB and the step it is up to."""
+    """Return the bytes of a row in float32; in training up to both running means of AdamW or LAMB and the step."""
     return 4 * (3 * width + 1) if trained else 4 * width
 
 
 def limited(asked: Embeddings) -> Embeddings:
-    """The settings with a limit, where a CUDA device gives one."""
+    """Return the settings with a limit, if a CUDA device gives one."""
     if asked.device_bytes is not None or not torch.cuda.is_available():
         return asked
     free, _ = torch.cuda.mem_get_info()
@@ -104,7 +97,7 @@ def limited(asked: Embeddings) -> Embeddings:
 
 
 def share_out(given: object, widths: Sequence[int]) -> list[Embeddings | None]:
-    """The settings of several sets of tables of the same rows in one model, which share one limit by their widths."""
+    """Return the settings of several sets of tables of the same rows, which share one limit by their widths."""
     asked = as_embeddings(given)
     if asked is None or asked.device_bytes is None:
         return [asked] * len(widths)
@@ -115,16 +108,10 @@ def share_out(given: object, widths: Sequence[int]) -> list[Embeddings | None]:
 def table_kinds(
     asked: Embeddings, sizes: Mapping[str, tuple[int, int]], *, small: int
 ) -> dict[str, Literal["host", "cached", "sharded"]]:
-    """Which tables do not lie on the device, and where they do.
+    """Return the tables that do not lie on the device, and their places.
 
     Args:
-        asked: the settings.
         sizes: table → ``(rows, width)``.
-        small: tables of fewer rows stay on the device.
-
-    Raises:
-        DataError: ``tables`` names one that is not there.
-        DeviceMemoryError: what is to lie on the device does not fit the limit.
     """
     if unknown := [n for n in asked.tables if n not in sizes]:
         raise DataError(
@@ -158,30 +145,28 @@ def table_kinds(
 def device_slots(
     asked: Embeddings, groups: Mapping[str, tuple[str, int, int]], device_rows: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """How many rows of each group of tables have room on the device.
+    """Return how many rows of each group of tables have room on the device.
 
     Args:
-        asked: the settings.
         groups: group that does not lie on the device → its kind, rows and width.
         device_rows: table on the device → ``(rows, width)``.
-
-    Raises:
-        DeviceMemoryError: the tables on the device leave no room.
     """
     limit = asked.device_bytes
     if limit is None:
-        share = {"host": 0, "cached": _CACHED}
-        return {g: min(rows, max(HOST_SLOTS, int(share[kind] * rows))) for g, (kind, rows, _) in groups.items()}
+        share = {"host": 0, "cached": limits.CACHED_SHARE}
+        return {g: min(rows, max(limits.HOST_SLOTS, int(share[kind] * rows))) for g, (kind, rows, _) in groups.items()}
     left = limit - sum(rows * bytes_per_row(width) for rows, width in device_rows.values())
     total = sum(rows * bytes_per_row(width) for _, rows, width in groups.values())
     found = {}
     for group, (kind, rows, width) in groups.items():
         each = bytes_per_row(width)
-        found[group] = min(rows, int(left * (rows * each / total)) // each, HOST_SLOTS if kind == "host" else rows)
-        if found[group] < min(rows, _LEAST_SLOTS):
+        found[group] = min(
+            rows, int(left * (rows * each / total)) // each, limits.HOST_SLOTS if kind == "host" else rows
+        )
+        if found[group] < min(rows, limits.LEAST_SLOTS):
             raise DeviceMemoryError(
                 f"device_bytes={limit:,} leaves room for {max(found[group], 0):,} of {rows:,} rows of width {width}",
-                asked=_LEAST_SLOTS * each,
+                asked=limits.LEAST_SLOTS * each,
                 free=max(left, 0),
                 remedy="Give a larger device_bytes, narrower tables, or place more of them off the device",
             )

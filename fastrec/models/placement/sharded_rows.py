@@ -13,12 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fastrec._core import limits
+
 __all__ = ["ShardedRows"]
-
-_SPREAD = 1_640_531_527  # near 2³² divided by the golden ratio's square: neighbours go to different ranks
-
-
-_AT_ONCE = 1 << 20  # rows that are sent at a time where all are
 
 
 class ShardedRows:
@@ -27,10 +24,6 @@ class ShardedRows:
     Row ``r`` of ``n`` is at place ``q = a r mod n``, a number without a common divisor with n: rank ``q mod ranks``
     has it as its row ``q div ranks``. The ranks' mean of the loss is what gradients are of, as in data-parallel
     training (``DistributedDataParallel``), which has to leave parameters with ``placed.sharded`` alone.
-
-    Args:
-        rows: of all ranks.
-        width: numbers of a row.
     """
 
     sharded = True
@@ -39,22 +32,21 @@ class ShardedRows:
         self.rows, self.width = rows, width
         there = dist.is_available() and dist.is_initialized()
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
-        self.factor = _SPREAD % rows or 1
+        self.factor = 1_640_531_527 % rows or 1
         while math.gcd(self.factor, rows) != 1:
             self.factor += 1
         self.slots = -(-(rows - self.rank) // self.ranks)
         self.weight: nn.Parameter | None = None
 
     def attach(self, weight: nn.Parameter) -> None:
-        """Take a parameter ``[this rank's rows, width]``."""
+        """Set the parameter ``[this rank's rows, width]``."""
         self.weight, weight.placed = weight, self
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """The vectors of rows, of all ranks; every rank has to ask as often as the others.
+        """Look up the vectors of rows of all ranks; every rank must call as often as the others.
 
         Args:
             rows: int64 ``[b, k]``.
-            key: not used.
 
         Returns:
             ``[b, k · width]``; the gradient of each rank's rows is row-sparse.
@@ -62,17 +54,17 @@ class ShardedRows:
         return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
 
     def owner(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Which rank has rows, and as which of its own: int64 ``[n]`` each."""
+        """Return which rank has rows, and their numbers there: int64 ``[n]`` each."""
         place = rows * self.factor % self.rows
         return place % self.ranks, place // self.ranks
 
     def rows_of(self, slots: Tensor) -> Tensor:
-        """Which rows this rank's own are: int64 ``[n]``."""
+        """Return this rank's rows: int64 ``[n]``."""
         inverse = pow(self.factor, -1, self.rows) if self.rows > 1 else 1
         return (slots * self.ranks + self.rank) * inverse % self.rows
 
     def own(self, start: int, values: Tensor) -> None:
-        """Take this rank's of the rows ``start, start + 1, …`` with these values ``[n, width]``."""
+        """Set this rank's part of the rows ``start, start + 1, …`` to these values ``[n, width]``."""
         owner, slots = self.owner(torch.arange(start, start + len(values)))
         mine = owner == self.rank
         with torch.no_grad():
@@ -80,23 +72,23 @@ class ShardedRows:
             self.weight.index_copy_(0, place, values[mine.to(values.device)].to(self.weight))
 
     def take_all(self, values: Tensor) -> None:
-        """Overwrite all rows with this rank's of ``[rows, width]``."""
-        for start in range(0, self.rows, _AT_ONCE):
-            self.own(start, values[start : start + _AT_ONCE])
+        """Overwrite all rows with this rank's part of ``[rows, width]``."""
+        for start in range(0, self.rows, limits.SENT_ROWS):
+            self.own(start, values[start : start + limits.SENT_ROWS])
 
     def total_norms(self, norms: Tensor) -> Tensor:
-        """Norms over all ranks' rows, from those over each one's own."""
+        """Combine each rank's norms into those over all rows."""
         squares = norms.square()
         if self.ranks > 1:
             dist.all_reduce(squares)
         return squares.sqrt()
 
     def whole(self) -> Tensor:
-        """All rows ``[rows, width]``, put together from all ranks, which all have to ask."""
+        """Gather all rows ``[rows, width]`` from all ranks, which all must call."""
         found = self.weight.new_empty(self.rows, self.width)
         with torch.no_grad():
-            for start in range(0, self.rows, _AT_ONCE):
-                rows = torch.arange(start, min(start + _AT_ONCE, self.rows), device=found.device)
+            for start in range(0, self.rows, limits.SENT_ROWS):
+                rows = torch.arange(start, min(start + limits.SENT_ROWS, self.rows), device=found.device)
                 found[rows] = self.look_up(rows[:, None])
         return found
 
@@ -133,8 +125,6 @@ def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None)
     Args:
         values: ``[n, …]``, those for rank 0 first.
         sizes: how many each rank gets, int64 ``[ranks]``.
-        ranks: how many there are.
-        back: how many come from each, where that is known.
 
     Returns:
         What came from the ranks, those of rank 0 first; and how many from each.

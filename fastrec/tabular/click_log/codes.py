@@ -12,10 +12,9 @@ from fastrec._core.threads import run_parallel
 from fastrec.tabular.click_log.tally import tables_of
 
 MISSING, OTHER = 0, 1  # codes: of a missing value, and of any that has no code of its own
-_LOGS = 1 << 16  # logarithms that are kept
 
 
-class Encoder:
+class LogEncoder:
     """What makes packed rows of parsed ones.
 
     Args:
@@ -25,7 +24,8 @@ class Encoder:
 
     def __init__(self, values: Sequence[np.ndarray], lows: Sequence[int]) -> None:
         self.values, self.lows = list(values), np.asarray(lows, dtype=np.int64)
-        self._logs = torch.arange(_LOGS, dtype=torch.float64).log1p_().float().numpy()
+        # most numbers of a log are small: their logarithms are looked up
+        self._logs = torch.arange(1 << 16, dtype=torch.float64).log1p_().float().numpy()
         self._tables: tuple[np.ndarray, np.ndarray] | None = None
 
     def encode(self, rows: np.ndarray) -> None:
@@ -57,7 +57,7 @@ class Encoder:
 
 
 def as_text(values: np.ndarray) -> np.ndarray:
-    """32-bit values as 8 hex digits each: bytes ``[n]``, sorted as the values are."""
+    """Format 32-bit values as 8 hex digits each: bytes ``[n]``, sorted as the values are."""
     digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     shifts = np.arange(28, -1, -4, dtype=np.uint32)
     nibbles = (values[:, None] >> shifts) & np.uint32(15)

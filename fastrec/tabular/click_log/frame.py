@@ -20,7 +20,7 @@ from fastrec.tabular.click_log.parse import LogForm
 from fastrec.tabular.click_log.text import LogPart, parts_of
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.log_transform import LogTransform
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.frame import ParquetFrame
 from fastrec.tabular.targets import Labels
 from fastrec.tabular.training_rows import TrainingRows
@@ -78,7 +78,7 @@ class ClickLogFrame(ParquetFrame):
         form = LogForm(_names("I", conts), _names("C", cats), label)
         _check(form)
         categorify, logs, labels = Categorify(min_count=min_count, unseen=True), LogTransform(), _labels(label)
-        self.recipe = Recipe(list(form.cats), list(form.conts), [categorify, logs], labels)
+        self.recipe = FrameRecipe(list(form.cats), list(form.conts), [categorify, logs], labels)
         self.device = device
         layout, folder = self.recipe.layout(with_y=True), Path(cache)
         options: dict[str, Any] = {"memory": memory, "advance": advance}
@@ -108,9 +108,7 @@ def _check(form: LogForm) -> None:
             f"a log of {len(form.conts)} numbers and {len(form.cats)} categories",
             remedy=f"Give 1 to {_MOST_CATS} categories, and {_MOST_FIELDS} columns in all; else use ParquetFrame",
         )
-    again = next((n for i, n in enumerate(names) if n in names[:i]), None)
-    if again is not None:
-        raise DataError("the column is named twice", column=again, remedy="Name it once")
+    check_unique(names)
 
 
 def _labels(name: str) -> Labels:

@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.table import load_state, save_state
-from fastrec.tabular.click_log.codes import Encoder
+from fastrec.tabular.click_log.codes import LogEncoder
 from fastrec.tabular.click_log.parse import LogForm, parse
 from fastrec.tabular.click_log.tally import Tally
 from fastrec.tabular.click_log.text import LogPart, stretches
 from fastrec.tabular.packed import Layout
-from fastrec.tabular.stream.cache import _CACHED, CachedRows, _add_sums, _cut
+from fastrec.tabular.stream.cache import CachedRows, _add_sums, _cut
 
-_TEXT = 1 << 24  # bytes of text that are parsed at a time
-_BLOCK = 1 << 16  # rows that are encoded at a time
-_VERSION = 1  # of how rows are packed
 _ROWS, _ABOUT, _LEARNT = "rows.bin", "about.json", "learnt"
 
 Advance = Callable[[int], None]
@@ -38,15 +36,7 @@ class LogRows(CachedRows):
     """Packed rows of a log in a folder, written where they are not there yet.
 
     Args:
-        parts: of the files.
-        form: their columns.
-        layout: of the packed rows.
-        cache: the folder of caches.
-        name: what the rows are.
         encoder: what training rows have taught; None: these are the training rows.
-        min_count: values that come less often have no code of their own.
-        memory: bytes that tables of counts may take.
-        advance: is told of lines as they are read.
 
     Attributes:
         encoder: what makes packed rows.
@@ -61,7 +51,7 @@ class LogRows(CachedRows):
         cache: Path,
         name: str,
         *,
-        encoder: Encoder | None = None,
+        encoder: LogEncoder | None = None,
         min_count: int = 1,
         memory: int = 1 << 30,
         advance: Advance | None = None,
@@ -70,8 +60,8 @@ class LogRows(CachedRows):
         self._parts, self._form, self._advance = list(parts), form, advance or (lambda lines: None)
         settings: dict[str, Any] = {
             "columns": [list(form.cats), list(form.conts), form.label],
-            "learnt": _min_count(min_count) if encoder is None else _digest(encoder),
-            "version": _VERSION,
+            "learnt": max(int(min_count), 1) if encoder is None else _digest(encoder),
+            "version": 1,
         }
         files = []
         for part in self._parts:
@@ -83,7 +73,7 @@ class LogRows(CachedRows):
         held = self._about()
         if held is None:
             held = self._pack(encoder, min_count, memory)
-        self.units = _cut(held["rows"], _CACHED)
+        self.units = _cut(held["rows"], limits.CACHED_ROWS)
         self._sums = np.array(held["sums"], dtype=np.uint32)
         self._known: tuple[int, ...] = ()
         self._checked = np.zeros(len(self._sums), dtype=bool)
@@ -91,17 +81,17 @@ class LogRows(CachedRows):
         self._fingerprint["settings"]["rows"] = held["rows"]
 
     def _about(self) -> dict[str, Any] | None:
-        """What is said of rows that are there already; None: there are none, or not all of them."""
+        """Describe existing rows; None if they are missing or incomplete."""
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
             known = about["fingerprint"] == json.loads(json.dumps(self._fingerprint))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, _CACHED))
+        whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, limits.CACHED_ROWS))
         return about if whole else None
 
-    def _pack(self, encoder: Encoder | None, min_count: int, memory: int) -> dict[str, Any]:
+    def _pack(self, encoder: LogEncoder | None, min_count: int, memory: int) -> dict[str, Any]:
         check_replaceable(self.folder, _ROWS, _ABOUT)
         remove_leftovers(self.folder.parent)
         with atomic_folder(self.folder) as folder:
@@ -117,8 +107,7 @@ class LogRows(CachedRows):
             (folder / _ABOUT).write_text(json.dumps(about))
         return about
 
-    def _learn(self, path: Path, min_count: int, memory: int) -> tuple[Encoder, int]:
-        """Write parsed rows, and learn from them."""
+    def _learn(self, path: Path, min_count: int, memory: int) -> tuple[LogEncoder, int]:
         form, total = self._form, 0
         tally = Tally(len(form.cats), memory, min_count)
         lows = np.full(len(form.conts), 2**31 - 1, dtype=np.int64)
@@ -129,10 +118,9 @@ class LogRows(CachedRows):
                 tally.add(rows)
         values = tally.finish(lambda: _blocks(path, form.words))
         self.passes = tally.passes
-        return Encoder(values, lows if total else np.zeros_like(lows)), total
+        return LogEncoder(values, lows if total else np.zeros_like(lows)), total
 
-    def _write(self, path: Path, encoder: Encoder) -> tuple[int, list[int]]:  # type: ignore[override]
-        """Write packed rows; how many, and their checksums."""
+    def _write(self, path: Path, encoder: LogEncoder) -> tuple[int, list[int]]:  # type: ignore[override]
         sums: list[int] = []
         width, at, total = self._form.words * 4, 0, 0
         with path.open("wb") as file:
@@ -140,25 +128,21 @@ class LogRows(CachedRows):
                 encoder.encode(rows)
                 bytes_ = memoryview(rows).cast("B")
                 file.write(bytes_)
-                at, total = _add_sums(sums, at, bytes_, _CACHED * width), total + len(rows)
+                at, total = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width), total + len(rows)
         return total, sums
 
     def _parsed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for stretch in stretches(self._parts, _TEXT):
+        for stretch in stretches(self._parts, limits.LOG_TEXT_BYTES):
             rows, lows = parse(stretch, self._form)
             self._advance(len(rows))
             yield rows, lows
 
-    def _read_learnt(self) -> Encoder:
+    def _read_learnt(self) -> LogEncoder:
         state = load_state(self.folder / _LEARNT)
-        return Encoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
+        return LogEncoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
 
 
-def _min_count(count: int) -> int:
-    return max(int(count), 1)
-
-
-def _digest(encoder: Encoder) -> str:
+def _digest(encoder: LogEncoder) -> str:
     found = hashlib.sha256(encoder.lows.tobytes())
     for values in encoder.values:
         found.update(len(values).to_bytes(8, "little") + values.tobytes())
@@ -166,22 +150,20 @@ def _digest(encoder: Encoder) -> str:
 
 
 def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
-    """Rows of a file, block by block, in memory of their own."""
     with path.open("rb") as file:
-        while len(block := file.read(_BLOCK * words * 4)):
+        while len(block := file.read(limits.PACKED_ROWS * words * 4)):
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
 
 
-def _rewrite(path: Path, encoder: Encoder, words: int) -> list[int]:
-    """Make packed rows of the parsed ones in a file, where they lie; their checksums."""
+def _rewrite(path: Path, encoder: LogEncoder, words: int) -> list[int]:
     sums: list[int] = []
     at = 0
     with path.open("r+b", buffering=0) as file:
-        room = np.empty((_BLOCK, words), dtype=np.int32)
+        room = np.empty((limits.PACKED_ROWS, words), dtype=np.int32)
         while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
             rows = room[: got // (words * 4)]
             encoder.encode(rows)
             bytes_ = memoryview(rows).cast("B")
             os.pwrite(file.fileno(), bytes_, at)
-            at = _add_sums(sums, at, bytes_, _CACHED * words * 4)
+            at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * words * 4)
     return sums

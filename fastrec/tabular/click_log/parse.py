@@ -9,23 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.tabular.click_log.text import PAD, Stretch
+from fastrec.tabular.click_log.text import Stretch
 
 _TAB, _LINE, _RETURN, _MINUS = 9, 10, 13, 45
-_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class LogForm:
-    """The columns of a log.
-
-    Args:
-        conts, cats: names of the numbers and of the categories, in the file's order.
-        label: that of the label.
-    """
+    """The columns of a log."""
 
     conts: Sequence[str]
     cats: Sequence[str]
@@ -37,28 +31,21 @@ class LogForm:
         return len(self.cats) + len(self.conts) + 1
 
     def name_of(self, field: int) -> str:
-        """The name of a field of the file."""
+        """Return the name of a field of the file."""
         return [self.label, *self.conts, *self.cats][field]
 
 
 def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
-    """Lines as rows.
-
-    Args:
-        stretch: the lines.
-        form: their columns.
+    """Parse lines into rows.
 
     Returns:
         int32 ``[n, words]``: each category's 32-bit value, the numbers (0 where missing), and a word with the label in
         bit 0 and, in bit 1 + j, whether category j is missing; and the smallest value of each number, int64.
-
-    Raises:
-        DataError: naming the file, the column and the line.
     """
     cuts, counts = _shares(stretch)
     rows = np.empty((sum(counts), form.words), dtype=np.int32)
     starts = np.cumsum([0, *counts])
-    lows = np.full((len(counts), len(form.conts)), _MOST, dtype=np.int64)
+    lows = np.full((len(counts), len(form.conts)), 2**31 - 1, dtype=np.int64)
     one = _compiled if kernels.compiled(rows.size) else _plain
 
     def take(i: int) -> int:
@@ -71,7 +58,6 @@ def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shares(stretch: Stretch) -> tuple[list[int], list[int]]:
-    """Where each thread's lines begin and end, and how many they are."""
     threads = torch.get_num_threads() if stretch.stop > 1 << 20 else 1
     cuts = [0]
     for i in range(1, threads):
@@ -113,11 +99,11 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
 
 
 def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray, lows: np.ndarray) -> int:
-    """The same by numpy: all fields' places first, then one column after the other."""
+    """Parse by numpy: all fields' places first, then one column after the other."""
     n, width, n_cont = len(out), form.words, len(form.conts)
     if not n:
         return -1
-    part = text[at : stop + PAD]
+    part = text[at : stop + limits.LOG_PAD]
     ends = np.flatnonzero((part[: stop - at] == _TAB) | (part[: stop - at] == _LINE))
     lines = np.flatnonzero(part[ends] == _LINE)
     odd = np.flatnonzero(np.diff(lines, prepend=-1) != width)
@@ -147,7 +133,7 @@ def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray,
 
 
 def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers int64 ``[n]``, 0 where there is none; and which are none that fit."""
+    """Return whole numbers int64 ``[n]``, 0 if missing; and which do not fit."""
     negative = (text[start] == _MINUS) & (end > start)
     first = start + negative
     length = end - first
@@ -157,12 +143,12 @@ def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.nda
         digit = text[np.where(inside, first + k, start)].astype(np.int64) - 48
         bad |= inside & ((digit < 0) | (digit > 9))
         value = np.where(inside, value * 10 + digit, value)
-    bad |= value > _MOST
+    bad |= value > 2**31 - 1
     return np.where(bad, 0, np.where(negative, -value, value)), bad
 
 
 def _hex(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values uint32 ``[n]``, 0 where there is none; which are missing; and which are no 8 hex digits."""
+    """Return values uint32 ``[n]``, 0 if missing; which are missing; and which are not 8 hex digits."""
     missing = end == start
     digits = text[start[:, None] + np.arange(8)].astype(np.int64)
     number, letter = (digits >= 48) & (digits <= 57), (digits >= 97) & (digits <= 102)

@@ -13,49 +13,46 @@ from typing import Protocol
 
 import numpy as np
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec._core.threads import run_parallel
 
-_SMALLEST = 1 << 12  # places of a table
-_FULL = 0.7  # of a table's places
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_WORD = 8  # bytes of a place
 
 Blocks = Callable[[], Iterator[np.ndarray]]
 """All rows again, block by block: int32 ``[n, words]``."""
 
 
-class Counter(Protocol):
+class ValueCounter(Protocol):
     """Counts of a category's values, of a share of them."""
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        """Count rows from ``start`` on; the first that was not counted as there is no room left."""
+        """Count rows from ``start`` on; return the first row that was not counted for lack of room."""
 
     def grow(self, most: int) -> bool:
-        """Make room, in at most so many bytes; False: they do not suffice."""
+        """Make room within so many bytes; return False if they do not suffice."""
 
     def keep(self, share: tuple[int, int]) -> None:
         """Forget values outside a share."""
 
     def frequent(self, least: int) -> np.ndarray:
-        """The values that came so often, uint32, sorted."""
+        """Return the values with at least so many rows, uint32, sorted."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are taken."""
+        """The bytes of memory used."""
 
 
 @dataclass
 class _Column:
     number: int
-    counter: Counter
+    counter: ValueCounter
     share: tuple[int, int] = (0, 0)  # how many leading bits, and what they are
     left: list[tuple[int, int]] = field(default_factory=list)
     kept: list[np.ndarray] = field(default_factory=list)
     done: bool = False
 
     def halve(self) -> None:
-        """Go on with a half of the share; the other is counted later."""
+        """Halve the share; the other half is counted later."""
         bits, part = self.share
         self.share = (bits + 1, part << 1)
         self.left.append((bits + 1, (part << 1) | 1))
@@ -68,7 +65,6 @@ class Tally:
     Args:
         categories: how many; they are the first columns of the rows.
         memory: bytes that all tables together may take; that many at least as each needs to begin with.
-        min_count: values that come less often are not kept.
     """
 
     def __init__(self, categories: int, memory: int, min_count: int) -> None:
@@ -88,11 +84,7 @@ class Tally:
                 at = column.counter.add(rows, at, column.share)
 
     def finish(self, blocks: Blocks) -> list[np.ndarray]:
-        """The values of each category that came often enough, uint32, sorted.
-
-        Args:
-            blocks: all rows again, for the shares that did not fit.
-        """
+        """Return the frequent values of each category, uint32, sorted."""
         self._settle()
         while any(not c.done for c in self.columns):
             self.passes += 1
@@ -102,7 +94,7 @@ class Tally:
         return [np.sort(np.concatenate(c.kept)) for c in self.columns]
 
     def _settle(self) -> None:
-        """Keep what was counted, and begin the next share of each category that has one."""
+        """Store the counts, and begin the next share of each category that has one."""
         for column in self.columns:
             if column.done:
                 continue
@@ -113,24 +105,24 @@ class Tally:
                 column.share = column.left.pop()
 
 
-def new_counter(column: int) -> Counter:
-    """A counter of a category, compiled where that can be."""
-    return _Hashed(column) if kernels.compiled(1 << 20) else _Sorted(column)
+def new_counter(column: int) -> ValueCounter:
+    """Make a counter of a category, compiled if possible."""
+    return _HashedCounts(column) if kernels.compiled(1 << 20) else _SortedCounts(column)
 
 
-class _Hashed:
+class _HashedCounts:
     """A table with open addressing, see ``log_loops``."""
 
     def __init__(self, column: int) -> None:
         self.column, self.used = column, 0
-        self.table = np.zeros(_SMALLEST, dtype=np.uint64)
+        self.table = np.zeros(limits.HASH_SMALLEST, dtype=np.uint64)
 
     @property
     def nbytes(self) -> int:
         return self.table.nbytes
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        limit = int(len(self.table) * _FULL)
+        limit = int(len(self.table) * limits.HASH_FULL)
         count = kernels.click_logs().count_values
         at, self.used = count(rows, start, self.column, self.table, self.used, limit, *share)
         self._share = share
@@ -155,11 +147,11 @@ class _Hashed:
         return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))
 
 
-class _Sorted:
+class _SortedCounts:
     """Sorted values and their counts; new rows are merged in."""
 
     def __init__(self, column: int) -> None:
-        self.column, self.room = column, _SMALLEST * _WORD
+        self.column, self.room = column, limits.HASH_SMALLEST * 8
         self.values, self.counts = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
 
     @property
@@ -192,7 +184,6 @@ class _Sorted:
 
 
 def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
-    """Which values are of a share."""
     bits, part = share
     if not bits:
         return np.ones(len(values), dtype=bool)
@@ -200,7 +191,7 @@ def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
 
 
 def tables_of(values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Tables that find codes, one after the other: value ``i`` of a category has the code ``i + 2``.
+    """Build lookup tables of codes, one after the other: value ``i`` of a category has the code ``i + 2``.
 
     Args:
         values: each category's, uint32, distinct.

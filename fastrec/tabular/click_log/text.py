@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
-PAD = 16  # bytes after a stretch that a loop may read
-_LINE = 10
-_LONGEST = 1 << 16  # bytes of a line
-_ENDS = 1 << 16  # bytes at either end of a part that its digest is of
+_LINE = ord("\n")
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class LogPart:
     stop: int | None = None
 
     def range(self) -> tuple[int, int]:
-        """The first and last byte, as the file has them.
+        """Return the first and last byte, as the file has them.
 
         Raises:
             MissingFileError: there is no such file.
@@ -46,13 +44,13 @@ class LogPart:
         return min(self.start, size), size if self.stop is None else min(self.stop, size)
 
     def digest(self) -> str:
-        """Of where the part lies, when its file was written, and what stands at its ends."""
+        """Hash the part's bounds, the time its file was written, and its first and last bytes."""
         start, stop = self.range()
         found = hashlib.sha256(f"{start} {stop} {os.stat(self.path).st_mtime_ns}".encode())
         with open(self.path, "rb") as file:
-            for at in (start, max(start, stop - _ENDS)):
+            for at in (start, max(start, stop - limits.LOG_DIGEST_BYTES)):
                 file.seek(at)
-                found.update(file.read(min(_ENDS, stop - at)))
+                found.update(file.read(min(limits.LOG_DIGEST_BYTES, stop - at)))
         return found.hexdigest()[:16]
 
 
@@ -61,10 +59,7 @@ class Stretch:
     """Whole lines.
 
     Args:
-        text: uint8, ``PAD`` bytes longer than the lines.
-        stop: where the lines end.
-        part: what they are of.
-        first: how many lines of the part come before.
+        text: uint8, ``limits.LOG_PAD`` bytes longer than the lines.
     """
 
     text: np.ndarray
@@ -73,17 +68,12 @@ class Stretch:
     first: int
 
     def lines(self) -> int:
-        """How many there are."""
+        """The number of lines."""
         return int(np.count_nonzero(self.text[: self.stop] == _LINE))
 
 
 def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> list[LogPart]:
-    """What a user gives, as parts of files.
-
-    Raises:
-        DataError: nothing was given, or a compressed file.
-        MissingFileError: a file is not there.
-    """
+    """Read what a user gives as parts of files."""
     given = [paths] if isinstance(paths, str | Path | LogPart) else list(paths)
     found = [p if isinstance(p, LogPart) else LogPart(Path(p)) for p in given]
     if not found:
@@ -96,12 +86,7 @@ def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> li
 
 
 def stretches(parts: Sequence[LogPart], size: int) -> Iterator[Stretch]:
-    """The lines of parts, in order, the next stretch being read while one is used.
-
-    Args:
-        parts: of files.
-        size: bytes that are read at a time.
-    """
+    """Yield the lines of parts in order, reading the next stretch while one is used."""
     source = _read(parts, size)
     with ThreadPoolExecutor(1, "fastrec-text") as pool:
         waiting = pool.submit(next, source, None)
@@ -124,7 +109,6 @@ def _read(parts: Sequence[LogPart], size: int) -> Iterator[Stretch]:
 
 
 def _line_from(file: int, at: int) -> int:
-    """Where the first line that begins at a byte or later begins."""
     if at == 0:
         return 0
     at -= 1  # the byte before may end a line
@@ -140,7 +124,7 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
     rest, first = np.empty(0, dtype=np.uint8), 0
     while at < stop:
         length = len(rest) + min(size, stop - at)
-        text = np.empty(length + 1 + PAD, dtype=np.uint8)
+        text = np.empty(length + 1 + limits.LOG_PAD, dtype=np.uint8)
         text[: len(rest)] = rest
         got = os.preadv(file, [memoryview(text)[len(rest) : length]], at)
         if not got:
@@ -154,9 +138,9 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
         end = length
         while end and text[end - 1] != _LINE:
             end -= 1
-        text[length : length + PAD] = 0
+        text[length : length + limits.LOG_PAD] = 0
         rest = text[end:length].copy()
-        if len(rest) > _LONGEST:
+        if len(rest) > limits.LOG_LINE_BYTES:
             raise DataError(
                 "a line does not end", file=part.path, row=first, remedy="Give a file of text, line by line"
             )

@@ -27,7 +27,7 @@ class FrameProc(TabularProc):
         return type(self).__name__
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         raise NotImplementedError
 
     def setup(self, items: Any = None, train_setup: bool = False) -> Any:
@@ -35,12 +35,12 @@ class FrameProc(TabularProc):
         raise DataError(f"{self.name} prepares a TabularFrame's columns", remedy="Pass it as procs= to a TabularFrame")
 
     def to_state(self) -> dict[str, Any]:
-        """What was learnt: tensors, Arrow arrays and JSON-able values; ``from_state`` takes it back."""
+        """Return the fitted state as tensors, Arrow arrays and JSON values, for ``from_state``."""
         raise NotImplementedError
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> FrameProc:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class ContProc(FrameProc):
     """Base of what prepares continuous columns, one at a time, all in float64."""
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column.
+        """Fit a column.
 
         Args:
             name: the column.
@@ -57,11 +57,11 @@ class ContProc(FrameProc):
         raise NotImplementedError
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The prepared values of any rows, float64 ``[m]``; the input is left as it is."""
+        """Prepare values of any rows, float64 ``[m]``; the input is not changed."""
         raise NotImplementedError
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """The prepared values of several columns.
+        """Prepare values of several columns.
 
         Args:
             names: the columns.
@@ -70,22 +70,21 @@ class ContProc(FrameProc):
         return torch.stack([self.apply(n, v) for n, v in zip(names, values, strict=True)])
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """The prepared values of one row: of every column in ``names`` one, float64 ``[len(names)]``."""
+        """Prepare one row: one value of every column in ``names``, float64 ``[len(names)]``."""
         return torch.cat([self.apply(n, v) for n, v in zip(names, values.split(1), strict=True)])
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The raw values of prepared ones, as far as they can be had."""
+        """Return the raw values of prepared ones, as far as they can be recovered."""
         return values
 
 
 def generator_of_that_name(proc: FrameProc) -> str:
-    """The remedy for who gave a proc a column and meant the generator that is called the same."""
+    """Return the remedy for a proc that was given a column, as the generator of the same name takes one."""
     name = proc.name
     return f"For the generator: from fastrec import features, then features.{name}('price') in a FeatureSet"
 
 
 def _refuse_columns(proc: FrameProc, columns: Sequence[Any]) -> None:
-    """Procs take a frame's columns as it names them."""
     if columns:
         raise DataError(
             f"{proc.name}, the proc, prepares all of a TabularFrame's columns and takes none by name, "

@@ -38,25 +38,25 @@ class Categorify(FrameProc):
         self.classes: dict[str, ClassList] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         self.classes = dict.fromkeys(names)
 
     def fit(self, column: Column) -> None:
-        """Learn a column's classes from its training rows."""
+        """Fit a column's classes on its training rows."""
         self.classes[column.name] = ClassList(Vocab.fit(column, **self.options_of(column.name)))
 
     def options_of(self, name: str) -> dict[str, Any]:
-        """What ``Vocab.fit`` is asked for a column."""
+        """Return the options of ``Vocab.fit`` for a column."""
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
         return {"min_count": minimum, "max_size": largest, "unseen": self.unseen}
 
     def set_vocab(self, name: str, vocab: Vocab) -> None:
-        """Give a column a vocabulary that is known beforehand."""
+        """Set a column's vocabulary."""
         self.classes[name] = ClassList(vocab)
 
     def vocab_of(self, name: str) -> Vocab:
-        """The vocabulary of a column.
+        """Return the vocabulary of a column.
 
         Raises:
             NotFittedError: it was not learnt.
@@ -66,20 +66,20 @@ class Categorify(FrameProc):
         return self.classes[name].vocab
 
     def encode(self, name: str, column: Column | Coded) -> torch.Tensor:
-        """Codes of any rows, int64 ``[m]``."""
+        """Encode any rows, int64 ``[m]``."""
         return self.vocab_of(name).encode(column)
 
     def __getitem__(self, name: str) -> ClassList:
         return self.classes[name]
 
     def to_state(self) -> dict[str, Any]:
-        """What was learnt, as plain values and Arrow arrays."""
+        """Return the fitted state as plain values and Arrow arrays."""
         options = {"min_count": self.min_count, "max_size": self.max_size, "unseen": self.unseen}
         return {"kind": self.name, **options, "vocabs": {n: c.vocab.to_state() for n, c in self.classes.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Categorify:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls(min_count=state["min_count"], max_size=state["max_size"], unseen=state["unseen"])
         proc.classes = {n: ClassList(Vocab.from_state(s)) for n, s in state["vocabs"].items()}
         return proc

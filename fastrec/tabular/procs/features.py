@@ -39,10 +39,10 @@ class Features(FrameProc):
         self.feature_set = _as_set(feature_set)
 
     def reset(self, names: Sequence[str]) -> None:
-        """Nothing: a feature set forgets when it is fitted."""
+        """Do nothing: a feature set is reset by its own fit."""
 
     def to_state(self) -> dict[str, Any]:
-        """Configuration and state of a FeatureSet; of anything else the names of its outputs."""
+        """Return configuration and state of a FeatureSet; of any other object the names of its outputs."""
         state = {"kind": self.name, "outputs": list(self.feature_set.outputs)}
         if not hasattr(self.feature_set, "save"):
             return state
@@ -55,7 +55,7 @@ class Features(FrameProc):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Features:
-        """The inverse of ``to_state``.
+        """Make the proc of a state.
 
         Raises:
             DataError: it was not a FeatureSet.
@@ -73,11 +73,7 @@ class Features(FrameProc):
 
 
 class FeatureChain:
-    """Several feature sets, one after the other.
-
-    Args:
-        sets: each with ``fit_transform(df)``, ``transform(df)`` and ``outputs``.
-    """
+    """Several feature sets, one after the other."""
 
     def __init__(self, sets: Sequence[Any]) -> None:
         self.sets = list(sets)
@@ -106,20 +102,20 @@ class FeatureChain:
         return list(found)
 
     def fit_transform(self, df: Any) -> Any:
-        """Fit each on what the ones before it made of training rows, and give these rows with all outputs."""
+        """Fit each set on the training rows with the outputs of those before it; return all outputs."""
         for feature_set in self.sets:
             df = fit_features(feature_set, df)
         return df
 
     def transform(self, df: Any) -> Any:
-        """Any rows with all outputs."""
+        """Return any rows with all outputs."""
         for feature_set in self.sets:
             df = apply_features(feature_set, df)
         return df
 
 
 def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
-    """What computes a frame's features, of ``features=`` and of every ``Features`` among the procs; None: nothing."""
+    """Combine ``features=`` and every ``Features`` proc into one object; None if there are none."""
     sets: list[Any] = []
     for given in [features, *(p.feature_set for p in procs if isinstance(p, Features))]:
         parts = given.sets if isinstance(given, FeatureChain) else [_as_set(given)] if given is not None else []
@@ -128,11 +124,7 @@ def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
 
 
 def _as_set(given: Any) -> Any:
-    """What computes features, as it was given.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Return the object that computes features."""
     absent = [n for n in MAKES_FEATURES if not hasattr(given, n)]
     if absent:
         raise DataError(
@@ -143,13 +135,13 @@ def _as_set(given: Any) -> Any:
 
 
 def fit_features(features: Any, df: Any) -> Any:
-    """Training rows with the features fitted on them; what a set leaves out of its result (``keep``) stays."""
+    """Fit features and return training rows with them; columns that ``keep`` leaves out stay."""
     with naming_out_of_memory("making the features of training rows", FEWER_FEATURES):
         return _joined(df, features.fit_transform(df), features.outputs)
 
 
 def apply_features(features: Any, df: Any) -> Any:
-    """Any rows with their features; what a set leaves out of its result (``keep``) stays."""
+    """Return any rows with their features; columns that ``keep`` leaves out stay."""
     with naming_out_of_memory("making features", FEWER_FEATURES):
         return _joined(df, features.transform(df), features.outputs)
 

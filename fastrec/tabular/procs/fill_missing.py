@@ -8,7 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
+from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, generator_of_that_name
 from fastrec.tabular.training_rows import Summary
 
@@ -16,9 +18,6 @@ __all__ = ["FillMissing"]
 
 
 FillRule = Literal["median", "constant", "mode"]
-
-_SAMPLE = 1 << 11  # numbers, at least, of which the middle ones tell where the median is
-_SAMPLED = 64  # of so many numbers one is in the sample
 
 
 class FillMissing(ContProc):
@@ -50,7 +49,7 @@ class FillMissing(ContProc):
         self.was_missing: dict[str, bool] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         self.fills, self.was_missing = dict.fromkeys(names, 0.0), dict.fromkeys(names, False)
 
     @property
@@ -64,58 +63,58 @@ class FillMissing(ContProc):
         return list(self.na_dict) if self.add_col else []
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's fill value."""
+        """Fit a column's fill value."""
         gaps = 0 if bool(values.sum().isfinite()) else int(values.isnan().sum())
-        self.was_missing[name] = gaps > 0
+        fill = None
         if self.fill_strategy == "median":
-            self.fills[name] = _median(values.cpu().numpy(), len(values) - gaps)
-        else:
-            self.fills[name] = self._fill_of(name, values[~values.isnan()] if gaps else values)
-
-    def learn(self, name: str, summary: Summary) -> Summary:
-        """Learn a column from what is known of it; what is then known of the filled one."""
-        self.was_missing[name] = summary.gaps > 0
-        self.fills[name] = summary.median
-        summary.moments.add_equal(summary.median, summary.gaps)
-        return summary
-
-    def _fill_of(self, name: str, present: torch.Tensor) -> float:
-        constant = float(self.fill_vals.get(name, 0))
-        if self.fill_strategy == "constant":
-            return constant
-        if callable(self.fill_strategy):
+            fill = _median(values.cpu().numpy(), len(values) - gaps)
+        elif self.fill_strategy == "mode" and gaps < len(values):
+            fill = _mode((values[~values.isnan()] if gaps else values).cpu().numpy())
+        elif callable(self.fill_strategy):
             import pandas as pd
 
-            return float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), constant))
-        return _mode(present.cpu().numpy()) if len(present) else 0.0
+            present = values[~values.isnan()] if gaps else values
+            fill = float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), self._constant(name)))
+        self.learn(name, Summary(Moments(), gaps, fill))
+
+    def learn(self, name: str, summary: Summary) -> None:
+        """Fit a column by its summary, which is then that of the filled column."""
+        fill = summary.fill
+        if fill is None:
+            fill = 0.0 if self.fill_strategy == "mode" else self._constant(name)
+        self.was_missing[name], self.fills[name] = summary.gaps > 0, fill
+        summary.moments.add_equal(fill, summary.gaps)
+
+    def _constant(self, name: str) -> float:
+        return float(self.fill_vals.get(name, 0))
 
     def fill_of(self, name: str) -> float:
-        """What fills a column."""
+        """Return a column's fill value."""
         return _learnt(self, self.fills, name)
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The values with every missing one filled; the input itself where none is missing."""
+        """Fill missing values; return the input itself if none is missing."""
         value = _learnt(self, self.fills, name)
         return values if _none_missing(values) else values.nan_to_num(value, torch.inf, -torch.inf)
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Several columns."""
+        """Fill several columns."""
         fills = _float64(_learnt(self, self.fills, n) for n in names).to(values.device)
         return values if _none_missing(values) else torch.where(values.isnan(), fills[:, None], values)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Fill one row of several columns."""
         return torch.where(values.isnan(), _float64(_learnt(self, self.fills, n) for n in names), values)
 
     def to_state(self) -> dict[str, Any]:
-        """What was learnt; of a fill function its name."""
+        """Return the fitted state; of a fill function its name."""
         rule = self.fill_strategy if isinstance(self.fill_strategy, str) else self.fill_strategy.__name__
         options = {"fill_strategy": rule, "add_col": self.add_col, "fill_vals": self.fill_vals}
         return {"kind": self.name, **options, "fills": dict(self.fills), "was_missing": dict(self.was_missing)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> FillMissing:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         known = state["fill_strategy"] in ("median", "constant", "mode")
         proc = cls(state["fill_strategy"] if known else "median", state["add_col"], state["fill_vals"])
         proc.fill_strategy = state["fill_strategy"]
@@ -124,12 +123,11 @@ class FillMissing(ContProc):
 
 
 def _none_missing(values: torch.Tensor) -> bool:
-    """Whether it costs little to tell that nothing is missing; the sum tells at a tenth of the cost."""
+    """Return whether a sum, at a tenth of a scan's cost, tells that nothing is missing."""
     return not values.is_cuda and bool(values.sum().isfinite())
 
 
 def _median(values: np.ndarray, present: int) -> float:
-    """The median of the numbers that are ``present``; the others are NaN."""
     if not present:
         return 0.0
     values = values if present == len(values) else values[~np.isnan(values)]
@@ -140,14 +138,14 @@ def _median(values: np.ndarray, present: int) -> float:
 
 
 def _ranked(values: np.ndarray, lower: int, upper: int) -> tuple[float, float]:
-    """The numbers of two ranks, from 0, of which the second is the first or the one after it."""
+    """Return the numbers of two ranks, from 0, of which the second is the first or its successor."""
     ranked = np.partition(values, upper)
     high = float(ranked[upper])
     return (high if lower == upper else float(ranked[:upper].max())), high
 
 
 def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, float] | None:
-    """``_ranked`` of the middle ranks: a sample says near which numbers they are, and counts say whether it is right.
+    """Find ``_ranked`` of the middle ranks: a sample tells a narrow interval, and counts whether it holds them.
 
     Only what lies between is sorted. Partitioning takes ten times as long where numbers differ, and three hundred
     times where most are equal, as counts are.
@@ -155,9 +153,9 @@ def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, flo
     Returns:
         The two numbers; None where the sample did not come near.
     """
-    if len(values) < 4 * _SAMPLE:
+    if len(values) < 4 * limits.MEDIAN_SAMPLE:
         return None
-    sample = np.sort(values[:: min(len(values) // _SAMPLE, _SAMPLED)])
+    sample = np.sort(values[:: min(len(values) // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED)])
     middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
     first, last = sample[middle - off], sample[middle + off]
     low = values <= first

@@ -35,7 +35,7 @@ class LogTransform(ContProc):
         self.lows: dict[str, float | None] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns.
+        """Forget what was learnt and prepare to fit these columns.
 
         Raises:
             MissingColumnError: a column that was to be changed is not among them.
@@ -50,7 +50,7 @@ class LogTransform(ContProc):
         self.lows = {n: 0.0 if self.names is None or n in self.names else None for n in names}
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's smallest value."""
+        """Fit a column's smallest value."""
         if self.lows[name] is None:
             return
         filled = values.nan_to_num(0.0, torch.inf, -torch.inf)
@@ -58,19 +58,19 @@ class LogTransform(ContProc):
         self.lows[name] = float(finite.min()) if len(finite) else 0.0
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """``log(value - lowest + 1)``."""
+        """Return ``log(value - lowest + 1)``."""
         low = self._low(name)
         return values if low is None else _log(values, low)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Transform one row of several columns."""
         lows = [self._low(n) for n in names]
         chosen = torch.tensor([low is not None for low in lows], dtype=torch.bool)
         shift = torch.tensor([low or 0.0 for low in lows], dtype=torch.float64)
         return torch.where(chosen, _log(values, shift), values)
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """``exp(value) - 1 + lowest``."""
+        """Return ``exp(value) - 1 + lowest``."""
         low = self._low(name)
         return values if low is None else values.expm1() + low
 
@@ -80,12 +80,12 @@ class LogTransform(ContProc):
         return self.lows[name]
 
     def to_state(self) -> dict[str, Any]:
-        """The smallest value of every column, None where it stays as it is."""
+        """Return the smallest value of every column, None if it is not transformed."""
         return {"kind": self.name, "names": self.names, "lows": dict(self.lows)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> LogTransform:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls(state["names"])
         proc.lows = dict(state["lows"])
         return proc

@@ -7,20 +7,12 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, _refuse_columns
 from fastrec.tabular.training_rows import Summary
 
 __all__ = ["Normalize"]
-
-
-_EPS = 1e-7  # fastai adds it to every standard deviation
-
-
-_CONSTANT = 1e-12  # a spread below this share of the mean may be rounding
-
-
-_BLOCK = 1 << 15  # rows whose moments are taken at a time: they stay in the cache
 
 
 class Normalize(ContProc):
@@ -35,37 +27,37 @@ class Normalize(ContProc):
         self.stds: dict[str, float] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         self.means, self.stds = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's mean and standard deviation."""
+        """Fit a column's mean and standard deviation."""
         moments = Moments()
-        for part in values.split(max(len(values), 1) if values.is_cuda else _BLOCK):
+        for part in values.split(max(len(values), 1) if values.is_cuda else limits.FRAME_BLOCK):
             moments.add(part[~part.isnan()] if bool(part.sum().isnan()) else part, extremes=False)
-        if moments.count:
-            self.means[name], self.stds[name] = moments.mean, moments.std + _EPS
-            # Rounding may leave a constant column a little spread.
-            if moments.std <= _CONSTANT * abs(moments.mean):
-                low, high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
-                if low == high:
-                    self.means[name], self.stds[name] = low, 1.0
+        # Rounding may leave a constant column a little spread: then its range decides.
+        if moments.count and moments.std <= limits.ROUNDING_SPREAD * abs(moments.mean):
+            moments.low, moments.high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
+        self.learn(name, Summary(moments, 0))
 
-    def learn(self, name: str, summary: Summary) -> Summary:
-        """Learn a column from what is known of it; what is then known of the prepared one."""
-        self.means[name], self.stds[name] = summary.moments.mean, summary.moments.std + _EPS
-        return summary
+    def learn(self, name: str, summary: Summary) -> None:
+        """Fit a column by its summary."""
+        moments = summary.moments
+        if moments.count:
+            constant = moments.low == moments.high
+            self.means[name] = moments.low if constant else moments.mean
+            self.stds[name] = 1.0 if constant else moments.std + 1e-7  # as fastai adds it
 
     def scale_of(self, name: str) -> tuple[float, float]:
-        """A column's mean and standard deviation."""
+        """Return a column's mean and standard deviation."""
         return _learnt(self, self.means, name), self.stds[name]
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """``(value - mean) / sd``."""
+        """Return ``(value - mean) / sd``."""
         return (values - _learnt(self, self.means, name)).div_(self.stds[name])
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Several columns, in place."""
+        """Normalize several columns in place."""
         means, stds = (
             _float64(known).to(values.device)[:, None]
             for known in ((_learnt(self, self.means, n) for n in names), (self.stds[n] for n in names))
@@ -73,22 +65,22 @@ class Normalize(ContProc):
         return values.sub_(means).div_(stds)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Normalize one row of several columns."""
         means = _float64(_learnt(self, self.means, n) for n in names)
         return (values - means).div_(_float64(self.stds[n] for n in names))
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """``value * sd + mean``."""
+        """Return ``value * sd + mean``."""
         return values * self.stds[name] + self.means[name]
 
     def to_state(self) -> dict[str, Any]:
-        """Names, and float64 tensors of means and standard deviations."""
+        """Return names, and float64 tensors of means and standard deviations."""
         means, stds = _float64(self.means.values()), _float64(self.stds.values())
         return {"kind": self.name, "names": list(self.means), "means": means, "stds": stds}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Normalize:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls()
         proc.means = dict(zip(state["names"], state["means"].tolist(), strict=True))
         proc.stds = dict(zip(state["names"], state["stds"].tolist(), strict=True))

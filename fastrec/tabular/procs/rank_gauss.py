@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import NotFittedError
 from fastrec.tabular.procs.base import ContProc
-
-_KNOTS = 1000
-_EDGE = 3.0  # standard deviations; the outermost ranks go no further
 
 
 class RankGauss(ContProc):
@@ -31,25 +29,25 @@ class RankGauss(ContProc):
         self.knots: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         nothing = torch.zeros(1, dtype=torch.float64)
         self.knots = dict.fromkeys(names, (nothing, nothing))
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's values and the normal quantiles of their ranks."""
+        """Fit a column's values and the normal quantiles of their ranks."""
         present = values[values.isfinite()].cpu()
         if not len(present):
             return
         distinct, counts = torch.unique(present, return_counts=True)
         counts = counts.double()  # single precision would lose ranks beyond 16 million rows
         share = (torch.cumsum(counts, 0) - counts / 2) / len(present)  # the middle of a value's ranks
-        quantile = torch.special.ndtri(share).clamp(-_EDGE, _EDGE)
+        quantile = torch.special.ndtri(share).clamp(-limits.GAUSS_EDGE, limits.GAUSS_EDGE)
         mean = (quantile * counts).sum() / len(present)
         sd = ((quantile - mean) ** 2 * counts).sum().div(len(present)).sqrt()
         scaled = (quantile - mean) / sd if sd > 0 else torch.zeros_like(quantile)
-        if len(distinct) > _KNOTS:
+        if len(distinct) > limits.GAUSS_KNOTS:
             chosen = torch.unique(
-                torch.searchsorted(share, torch.linspace(0, 1, _KNOTS, dtype=torch.float64)).clamp(
+                torch.searchsorted(share, torch.linspace(0, 1, limits.GAUSS_KNOTS, dtype=torch.float64)).clamp(
                     max=len(distinct) - 1
                 )
             )
@@ -57,7 +55,7 @@ class RankGauss(ContProc):
         self.knots[name] = (distinct, scaled)
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The normal quantiles of values, by linear interpolation."""
+        """Interpolate the normal quantiles of values linearly."""
         x, y = (k.to(values.device) for k in self._knots_of(name))
         if len(x) == 1:
             return torch.zeros_like(values)
@@ -68,7 +66,7 @@ class RankGauss(ContProc):
         return torch.where(values.isnan(), 0, y[left] + part * (y[right] - y[left]))
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """One row of several columns."""
+        """Transform one row of several columns."""
         made = [_interpolate(*self._knots_of(n), v) for n, v in zip(names, values.tolist(), strict=True)]
         return torch.tensor(made, dtype=torch.float64)
 
@@ -78,19 +76,18 @@ class RankGauss(ContProc):
         return self.knots[name]
 
     def to_state(self) -> dict[str, Any]:
-        """The knots of every column."""
+        """Return the knots of every column."""
         return {"kind": self.name, "knots": {n: {"x": x, "y": y} for n, (x, y) in self.knots.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RankGauss:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls()
         proc.knots = {n: (k["x"], k["y"]) for n, k in state["knots"].items()}
         return proc
 
 
 def _interpolate(x: torch.Tensor, y: torch.Tensor, value: float) -> float:
-    """``RankGauss.apply`` of one value, by the same steps."""
     if len(x) == 1 or value != value:
         return 0.0
     x, y = x.numpy(), y.numpy()

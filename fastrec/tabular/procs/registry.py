@@ -23,12 +23,12 @@ __all__ = ["as_procs", "proc_from_state"]
 
 
 def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
-    """The proc that ``to_state`` described."""
+    """Make the proc that ``to_state`` described."""
     return class_named(FrameProc, state["kind"]).from_state(state)
 
 
 def as_procs(procs: Any) -> list[FrameProc]:
-    """Procs in the order they work in: classes made, fastai's own translated, a ``Pipeline`` taken apart.
+    """Return procs in the order they work in: classes instantiated, fastai's translated, a ``Pipeline`` taken apart.
 
     Args:
         procs: None, one or several of this library's or fastai's procs, classes or instances, or another frame's
@@ -46,7 +46,6 @@ def as_procs(procs: Any) -> list[FrameProc]:
 
 
 def _refuse_generator(given: Any) -> None:
-    """A generator, its class or a set of generators, which a frame takes elsewhere."""
     if not all(hasattr(given, n) for n in MAKES_FEATURES):
         return
     kind = given if isinstance(given, type) else type(given)

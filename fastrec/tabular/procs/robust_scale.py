@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import NotFittedError
 from fastrec.tabular.procs.base import ContProc
 
 __all__ = ["RobustScale"]
-
-_LIMIT = 3.0  # what the largest values come near to
-_LARGE = 1e150  # its square is a number; infinite values count as this
 
 
 class RobustScale(ContProc):
@@ -34,39 +32,39 @@ class RobustScale(ContProc):
         self.scales: dict[str, float] = {}
 
     def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and make ready to learn these columns."""
+        """Forget what was learnt and prepare to fit these columns."""
         self.centers, self.scales = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
 
     def fit(self, name: str, values: torch.Tensor) -> None:
-        """Learn a column's median and scale."""
+        """Fit a column's median and scale."""
         present = values[values.isfinite()].cpu()
         if not len(present):
             return
         self.centers[name], self.scales[name] = _center_and_scale(present)
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Scaled and clipped values."""
+        """Scale and clip values."""
         if name not in self.scales:
             raise NotFittedError(f"RobustScale has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
         if self.scales[name] == 0:
             return torch.zeros_like(values)
-        scaled = ((values - self.centers[name]) * self.scales[name]).clamp(-_LARGE, _LARGE)
-        return torch.where(values.isnan(), 0.0, scaled / (1 + (scaled / _LIMIT) ** 2).sqrt())
+        scaled = ((values - self.centers[name]) * self.scales[name]).clamp(-limits.ROBUST_LARGE, limits.ROBUST_LARGE)
+        return torch.where(values.isnan(), 0.0, scaled / (1 + (scaled / limits.ROBUST_LIMIT) ** 2).sqrt())
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The raw values, as far as rounding at the limits lets them be had; a missing one is the median."""
+        """Return the raw values up to rounding at the limits; a missing one is the median."""
         if self.scales[name] == 0:
             return torch.full_like(values, self.centers[name])
-        scaled = values / (1 - (values / _LIMIT) ** 2).clamp(min=1e-12).sqrt()
+        scaled = values / (1 - (values / limits.ROBUST_LIMIT) ** 2).clamp(min=1e-12).sqrt()
         return scaled / self.scales[name] + self.centers[name]
 
     def to_state(self) -> dict[str, Any]:
-        """Centre and scale of every column."""
+        """Return centre and scale of every column."""
         return {"kind": self.name, "columns": {n: [self.centers[n], self.scales[n]] for n in self.centers}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RobustScale:
-        """The inverse of ``to_state``."""
+        """Make the proc of a state."""
         proc = cls()
         proc.centers = {n: float(c) for n, (c, _) in state["columns"].items()}
         proc.scales = {n: float(s) for n, (_, s) in state["columns"].items()}
@@ -74,7 +72,7 @@ class RobustScale(ContProc):
 
 
 def _center_and_scale(values: torch.Tensor) -> tuple[float, float]:
-    """Median, and the scale by quartiles or by the range, of finite values; quantiles interpolate between ranks."""
+    """Return the median, and the scale by quartiles or by the range, of finite values."""
     ranked = torch.sort(values).values
     places = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64) * (len(ranked) - 1)
     low = places.long()

@@ -19,32 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.errors import DataError, DataWarning, UnreadableFileError
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe
 from fastrec.tabular.stream.files import Unit
 from fastrec.tabular.stream.order import Piece
 from fastrec.tabular.stream.reader import Chunk
-from fastrec.tabular.stream.rows import FileRows, Rows
+from fastrec.tabular.stream.rows import FileRows, StreamRows
 
-_CACHED = 8_192  # rows that are read together, at most, and that have a checksum together
 _ROWS, _ABOUT = "rows.bin", "about.json"
 
 
-class CachedRows(Rows):
-    """Packed rows in a folder, written from other rows where they are not there yet.
-
-    Args:
-        rows: where they come from.
-        cache: the folder of caches.
-        name: what the rows are.
-
-    Raises:
-        DataError: no column was named.
-        WriteError: the folder holds something else, or cannot be written.
-    """
+class CachedRows(StreamRows):
+    """Packed rows in a folder, written from other rows where they are not there yet."""
 
     cached = True
 
@@ -58,7 +48,7 @@ class CachedRows(Rows):
         given = json.loads(json.dumps({**self._fingerprint, "places": places}))
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
-        self.units = _cut(len(rows), _CACHED)
+        self.units = _cut(len(rows), limits.CACHED_ROWS)
         sums = self._held(given)
         if sums is None:
             sums = self._write(rows, given)
@@ -68,23 +58,23 @@ class CachedRows(Rows):
         self._checked = np.zeros(len(sums), dtype=bool)
 
     @classmethod
-    def none(cls, recipe: Recipe) -> CachedRows:
-        """No rows at all."""
+    def none(cls, recipe: FrameRecipe) -> CachedRows:
+        """Return no rows."""
         empty = cls.__new__(cls)
         empty.layout, empty.with_y = recipe.layout(with_y=bool(recipe.labels.names)), bool(recipe.labels.names)
         empty.units, empty.folder, empty._fingerprint = [], Path(), {}
         return empty
 
     def fingerprint(self) -> dict[str, Any]:
-        """That of the rows that were packed."""
+        """Return the fingerprint of the rows that were packed."""
         return self._fingerprint
 
     def pieces(self, window: int) -> list[Unit]:
-        """Pieces small enough that many of them are mixed."""
-        return _cut(len(self), min(_CACHED, max(window // 32, 1)))
+        """Cut units into pieces small enough that many of them are mixed."""
+        return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
 
     def _held(self, given: dict[str, Any]) -> list[int] | None:
-        """The checksums of rows that are there already, of the right number of bytes; None: there are none."""
+        """Return the checksums of existing rows of the right number of bytes; None if there are none."""
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, sums = (self.folder / _ROWS).stat().st_size, about.pop("sums")
@@ -104,12 +94,12 @@ class CachedRows(Rows):
                     rows.pack(start, table, room)
                     bytes_ = memoryview(room.buffer.numpy()).cast("B")
                     file.write(bytes_)
-                    at = _add_sums(sums, at, bytes_, _CACHED * width)
+                    at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width)
             (folder / _ABOUT).write_text(json.dumps({**given, "sums": sums}))
         return sums
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows as they lie in the file."""
+        """Yield packed rows from the file."""
         path = self.folder / _ROWS
         try:
             file = os.open(path, os.O_RDONLY)
@@ -132,7 +122,7 @@ class CachedRows(Rows):
         def part(start: int, stop: int) -> Callable[[Packed], None]:
             def write(room: Packed) -> None:
                 low, high = first + start, first + stop
-                for i in range(low // _CACHED, -(-high // _CACHED)):
+                for i in range(low // limits.CACHED_ROWS, -(-high // limits.CACHED_ROWS)):
                     if not checked[i]:
                         self._check(path, file, i)
                         checked[i] = True
@@ -143,7 +133,6 @@ class CachedRows(Rows):
         return part
 
     def _check(self, path: Path, file: int, i: int) -> None:
-        """Compare the checksum of a chunk."""
         unit, width = self.units[i], self.layout.words * 4
         room = memoryview(bytearray(unit.rows * width))
         _read_into(room, path, file, unit.start * width)
@@ -156,13 +145,10 @@ def _cut(rows: int, size: int) -> list[Unit]:
 
 
 def _add_sums(sums: list[int], at: int, bytes_: memoryview, size: int) -> int:
-    """CRC-32 of every ``size`` bytes, as they come.
+    """Add the CRC-32 of every ``size`` bytes.
 
     Args:
         sums: of those before; it grows.
-        at: how many bytes came before.
-        bytes_: those that come now.
-        size: bytes of a chunk.
 
     Returns:
         How many bytes have come.
@@ -195,7 +181,7 @@ def _gone(path: Path, problem: str = "the cache is not whole any more") -> Unrea
 def _warn_of_others(cache: Path, name: str, mine: Path) -> None:
     count, size = 0, 0
     with suppress(OSError):  # somebody removes them just now
-        for other in (cache / name, *cache.glob(f"{name}-*")):  # earlier versions wrote to the name itself
+        for other in cache.glob(f"{name}-*"):
             if other != mine and (other / _ABOUT).exists():
                 count, size = count + 1, size + sum(f.stat().st_size for f in other.iterdir())
     if count:

@@ -24,12 +24,7 @@ Paths = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows that are read together.
-
-    Args:
-        start, rows: the first of them among all rows of the source, and how many.
-        file, group: where they are.
-    """
+    """Rows that are read together."""
 
     start: int
     rows: int
@@ -43,12 +38,6 @@ class ParquetSource:
     Args:
         paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it, but for files and folders whose names begin
             with ``.`` or ``_``), a pattern with ``*``, or a list of these.
-        columns: the columns that are read.
-        optional: columns that are read where every file has them.
-
-    Raises:
-        MissingFileError, UnreadableFileError, MissingColumnError: naming the file.
-        DataError: a column has another kind of values in one file than in the first.
     """
 
     def __init__(self, paths: Paths, columns: Sequence[str], optional: Sequence[str] = ()) -> None:
@@ -78,19 +67,14 @@ class ParquetSource:
     def blocks(
         self, unit: Unit, most: int, columns: Sequence[str] | None = None, *, skip: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, pa.Table]]:
-        """A unit's rows in order.
+        """Yield a unit's rows in order.
 
         Args:
-            unit: one of ``units``.
             most: rows of a block, at most; a larger group is decoded piece by piece.
             columns: some of the source's columns; None: all.
-            skip, stop: the first row of the unit that is wanted, and the first that is not any more.
 
         Yields:
             The block's first row among all rows of the source, and the block.
-
-        Raises:
-            UnreadableFileError: naming the file and the row group.
         """
         names = self.columns if columns is None else list(columns)
         stop = unit.rows if stop is None else stop
@@ -118,7 +102,7 @@ class ParquetSource:
             ) from error
 
     def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """All rows in order, small row groups several at a time.
+        """Yield all rows in order, reading several small row groups at a time.
 
         Args:
             most: rows of a block, at most.
@@ -170,10 +154,8 @@ class ParquetSource:
             yield pa.Table.from_batches([batch]).select(names)
 
     def footers(self) -> list[tuple[int, str]]:
-        """Bytes of every file, and the digest of its footer: types, row groups, and places and bounds of all columns.
-
-        Raises:
-            UnreadableFileError: a file is not there any more, or is another one.
+        """Return the bytes of every file, and the digest of its footer: types, row groups, places and bounds of all
+        columns.
         """
         if self._footers is None:
             for i in range(len(self.files)):
@@ -182,7 +164,7 @@ class ParquetSource:
         return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
 
     def _check_unchanged(self, i: int) -> None:
-        """Refuse a file that has been replaced: what was learned and the places of its pages are those of the other."""
+        # statistics and the places of pages were read from the footer of the file as it was
         stamp = _stamp(self.files[i])
         if stamp == self.stamps[i]:
             return
@@ -192,24 +174,22 @@ class ParquetSource:
             )
 
     def where(self, row: int) -> tuple[Path, int]:
-        """The file that holds a row of the source, and the row's number in that file."""
+        """Return the file that holds a row of the source, and the row's number in that file."""
         unit = next(u for u in reversed(self.units) if u.start <= row)
         first = next(u.start for u in self.units if u.file == unit.file)
         return self.files[unit.file], row - first
 
 
 def list_files(paths: Paths) -> list[Path]:
-    """The Parquet files that paths name, in the order given; those of a folder or a pattern by name.
-
-    Raises:
-        MissingFileError: nothing is there.
-    """
+    """List the Parquet files of paths in the order given; those of a folder or a pattern by name."""
     found: list[Path] = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(path).expanduser()
         if path.is_dir():
             found_here = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
-            files = sorted(p for p in found_here if not _is_hidden(p.relative_to(path)))
+            # hidden files and folders may be half written
+            parts = {p: p.relative_to(path).parts for p in found_here}
+            files = sorted(p for p in found_here if not any(part.startswith((".", "_")) for part in parts[p]))
         elif path.exists():
             files = [path]
         else:
@@ -220,11 +200,6 @@ def list_files(paths: Paths) -> list[Path]:
     if not found:
         raise MissingFileError("no Parquet file was named", remedy="Give a file, a folder, a pattern or a list of them")
     return found
-
-
-def _is_hidden(path: Path) -> bool:
-    """Whether a file, or a folder that it is in, is not meant to be read: it is being written, for one."""
-    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def _metadata(file: Path) -> Any:
@@ -239,7 +214,6 @@ def _metadata(file: Path) -> Any:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """A file's bytes, and when they were written."""
     try:
         found = file.stat()
     except OSError as error:
@@ -268,7 +242,7 @@ def _schema(metadata: Any, file: Path) -> pa.Schema:
 
 
 def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
-    """The columns' types, of the first file that has values in them; all files must hold the same kind."""
+    """Return the columns' types, of the first file that has values in them; all files must agree."""
     fields = []
     for name in columns:
         first = None
@@ -290,7 +264,6 @@ def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequen
 
 
 def _family(kind: pa.DataType) -> str:
-    """Types whose values may stand in one column."""
     if pa.types.is_dictionary(kind):
         return _family(kind.value_type)
     if pa.types.is_integer(kind):

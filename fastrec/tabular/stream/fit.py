@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.table import Column, Keys
-
-_BINS_FROM = 46  # a float's upper 18 bits: sign, exponent and 6 bits of the fraction
-
-
-_BINS = 1 << 18
 
 
 class ValueCounts:
-    """The distinct values of a column and in how many rows each stands.
-
-    Args:
-        name: the column's name, for messages.
-    """
+    """The distinct values of a column and in how many rows each stands."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,6 +33,7 @@ class ValueCounts:
         used = counts[1:].nonzero().squeeze(1)
         self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
         self._waiting += len(used)
+        # merging when as much again has come keeps the total cost linear
         if self._waiting > max(2 * len(self.counts), 100_000):
             self._merge()
 
@@ -57,7 +48,7 @@ class ValueCounts:
         self._new, self._waiting = [], 0
 
     def result(self) -> tuple[pa.Array, torch.Tensor]:
-        """Distinct values in order of first appearance, and their counts int64 ``[K]``."""
+        """Return the distinct values in order of first appearance, and their counts int64 ``[K]``."""
         if self._new:
             self._merge()
         values = self.keys.columns[0] if self.keys is not None else pa.array([], pa.null())
@@ -65,7 +56,6 @@ class ValueCounts:
 
 
 def _joined(parts: list[Keys]) -> Keys:
-    """All keys, one after the other, by halves: every value is copied few times."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
@@ -79,23 +69,23 @@ class MedianSearch:
     """
 
     def __init__(self) -> None:
-        self._bins = np.zeros(_BINS, dtype=np.int64)
+        self._bins = np.zeros((1 << 64 - limits.MEDIAN_BITS), dtype=np.int64)
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sought: set[int] = set()
         self.count = 0
 
     def look(self, values: np.ndarray) -> None:
-        """The first look: float64 ``[m]``, none missing."""
+        """Take the first look at float64 ``[m]``, none missing."""
         if not len(values):
             return
-        bins = (_ordered_bits(values) >> _BINS_FROM) + _BINS // 2
+        bins = (_ordered_bits(values) >> limits.MEDIAN_BITS) + (1 << 64 - limits.MEDIAN_BITS) // 2
         low = int(bins.min())
         counts = np.bincount(bins - low)
         self._bins[low : low + len(counts)] += counts
         self.count += len(values)
 
     def _wanted(self) -> list[tuple[int, int]]:
-        """Bin, and place in it, of the one or two middle numbers."""
+        """Return bin, and place in it, of the one or two middle numbers."""
         if not self.count:
             return []
         ends = np.cumsum(self._bins)
@@ -106,9 +96,9 @@ class MedianSearch:
         return found
 
     def look_again(self, values: np.ndarray) -> None:
-        """The second look, at the same numbers."""
+        """Take the second look, at the same numbers."""
         bits = _ordered_bits(values)
-        bins = (bits >> _BINS_FROM) + _BINS // 2
+        bins = (bits >> limits.MEDIAN_BITS) + (1 << 64 - limits.MEDIAN_BITS) // 2
         if not self._sought:
             self._sought = {b for b, _ in self._wanted()}
         for wanted in self._sought:
@@ -121,14 +111,14 @@ class MedianSearch:
             self._kept[wanted] = new
 
     def result(self) -> float:
-        """The median; 0 where there were no numbers."""
+        """Return the median; 0 if there were no numbers."""
         middle = [_of_bits(self._kept[b][0][np.searchsorted(np.cumsum(self._kept[b][1]), place, side="right")])
                   for b, place in self._wanted()]  # fmt: skip
         return sum(middle) / len(middle) if middle else 0.0
 
 
 def _ordered_bits(values: np.ndarray) -> np.ndarray:
-    """Integers in the order of the floats (-0.0 and 0.0 are one)."""
+    """Convert floats to integers of the same order (-0.0 and 0.0 are one)."""
     bits = (values + 0.0).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
@@ -145,18 +135,12 @@ class FirstMode:
         self._seen: dict[float, int] = {}
 
     def look(self, values: np.ndarray) -> None:
-        """Take in float64 ``[m]``, none missing."""
+        """Count float64 ``[m]``, none missing."""
         distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
         for i in np.argsort(first):
             value = float(distinct[i])
             self._seen[value] = self._seen.get(value, 0) + int(counts[i])
 
     def result(self) -> float:
-        """The mode; 0 where there were no numbers."""
+        """Return the mode; 0 if there were no numbers."""
         return max(self._seen, key=self._seen.__getitem__) if self._seen else 0.0
-
-
-def concat_numbers(parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Blocks of numbers as one float64 tensor."""
-    found = list(parts)
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)

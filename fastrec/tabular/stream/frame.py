@@ -31,12 +31,12 @@ from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import Recipe, check_unique
+from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.cache import CachedRows
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.learn import learn
-from fastrec.tabular.stream.loader import BUFFER_ROWS, StreamedFrame, StreamLoader
-from fastrec.tabular.stream.rows import FileRows, Rows
+from fastrec.tabular.stream.loader import StreamedFrame, StreamLoader
+from fastrec.tabular.stream.rows import FileRows, StreamRows
 from fastrec.tabular.targets import Labels
 
 __all__ = ["ParquetFrame"]
@@ -80,11 +80,13 @@ class ParquetFrame:
     ) -> None:
         cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
         check_unique([*cats, *conts])
-        self.recipe = Recipe(cats, conts, as_procs(procs), Labels(ys, y_block, dtype=y_dtype), features, [], cat_dtype)
+        self.recipe = FrameRecipe(
+            cats, conts, as_procs(procs), Labels(ys, y_block, dtype=y_dtype), features, [], cat_dtype
+        )
         self.device = device
-        self.train: Rows = self._rows(paths)
+        self.train: StreamRows = self._rows(paths)
         learn(self.recipe, self.train)
-        self.valid: Rows | TabularFrame | None = None
+        self.valid: StreamRows | TabularFrame | None = None
         if isinstance(valid, str | Path) or (isinstance(valid, list | tuple) and valid):
             self.valid = self._rows(valid)
             self.valid.make_features(fit=False)
@@ -119,13 +121,13 @@ class ParquetFrame:
         return frame
 
     def new(self, df: Any) -> TabularFrame:
-        """Other rows (test rows), in memory and prepared as these are."""
+        """Prepare other rows (test rows) in memory."""
         frame = self.frame.new(df)
         frame.process()
         return frame
 
-    def new_rows(self, paths: Paths) -> Rows:
-        """Rows of other files (test rows), to be streamed and prepared as these are; they need no targets.
+    def new_rows(self, paths: Paths) -> StreamRows:
+        """Stream and prepare rows of other files (test rows); they need no targets.
 
         Args:
             paths: as for the training rows.
@@ -138,7 +140,7 @@ class ParquetFrame:
         self,
         bs: int = 64,
         *,
-        buffer_rows: int = BUFFER_ROWS,
+        buffer_rows: int = 1_000_000,
         val_bs: int | None = None,
         seed: int | None = None,
         shuffle: bool = True,
@@ -149,7 +151,7 @@ class ParquetFrame:
         device: DeviceLike = None,
         **kwargs: Any,
     ) -> TabularDataLoaders:
-        """Loaders of training and validation rows, for any fastai Learner.
+        """Make loaders of training and validation rows, for any fastai Learner.
 
         Args:
             bs, val_bs: rows of a batch; ``val_bs`` None: ``bs``.

@@ -16,22 +16,15 @@ from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.recipe import _FLAGS, Recipe
-from fastrec.tabular.stream.fit import FirstMode, MedianSearch, ValueCounts, concat_numbers
+from fastrec.tabular.recipe import _FLAGS, FrameRecipe
+from fastrec.tabular.stream.fit import FirstMode, MedianSearch, ValueCounts
 from fastrec.tabular.stream.rows import FileRows
 from fastrec.tabular.targets import Labels
-from fastrec.tabular.training_rows import TrainingRows
-
-_EPS = 1e-7  # as procs.Normalize adds it
+from fastrec.tabular.training_rows import Summary, TrainingRows
 
 
-def learn(recipe: Recipe, rows: FileRows) -> None:
-    """Fit a recipe's procs and targets on all rows, block by block.
-
-    Args:
-        recipe: it is filled in.
-        rows: the training rows.
-    """
+def learn(recipe: FrameRecipe, rows: FileRows) -> None:
+    """Fit a recipe's procs and targets on all rows, block by block."""
     rows.make_features(fit=True)
     if rows.made is not None:
         numeric = [n for n in rows.made.names if rows.made[n].kind in ("number", "datetime")]
@@ -39,7 +32,7 @@ def learn(recipe: Recipe, rows: FileRows) -> None:
     standard = _by_blocks(recipe)
     counts = {n: ValueCounts(n) for n in recipe.cats} if recipe.proc(Categorify) is not None else {}
     targets = {n: ValueCounts(n) for n in _class_names(recipe.labels, rows)}
-    conts = {n: _Numbers(recipe) for n in recipe.conts} if standard else {}
+    conts = {n: _ColumnStatistics(recipe) for n in recipe.conts} if standard else {}
     gaps = dict.fromkeys(recipe.labels.names, False)
 
     def first_look(table: Table) -> None:
@@ -57,29 +50,37 @@ def learn(recipe: Recipe, rows: FileRows) -> None:
     if any(n.median is not None for n in conts.values()):
         for _, table in rows.tables():
             run_parallel(lambda name, t=table: conts[name].look_again(t[name]), list(conts), rows=len(table))
-    _fit_labels(recipe.labels, rows, targets, gaps)
+    columns = _like_target(rows, recipe.labels.names, gaps)
+    for name, seen in targets.items():
+        columns[name] = Table.read(pa.table({name: seen.result()[0]}))[name]
+    recipe.labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))
     if standard:
-        _fit_numbers(recipe, conts)
+        for proc in recipe.cont_procs:
+            proc.reset(recipe.conts)
+        for name, seen in conts.items():
+            summary = seen.summary()
+            for proc in recipe.cont_procs:
+                proc.learn(name, summary)
     else:
         _fit_columns(recipe, rows)
     _fit_classes(recipe, counts)
 
 
-def _by_blocks(recipe: Recipe) -> bool:
+def _by_blocks(recipe: FrameRecipe) -> bool:
     fill = recipe.proc(FillMissing)
     known = all(type(p) in (FillMissing, Normalize) for p in recipe.cont_procs)
     return bool(recipe.cont_procs) and known and (fill is None or isinstance(fill.fill_strategy, str))
 
 
-class _Numbers:
-    """A continuous column as ``FillMissing`` and ``Normalize`` want to know it."""
+class _ColumnStatistics:
+    """Statistics of a continuous column for ``FillMissing`` and ``Normalize``."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: FrameRecipe) -> None:
         fill = recipe.proc(FillMissing)
         rule = fill.fill_strategy if fill is not None else None
         self.median = MedianSearch() if rule == "median" else None
         self.mode = FirstMode() if rule == "mode" else None
-        self.moments = Moments() if recipe.proc(Normalize) is not None else None
+        self.moments, self.scales = Moments(), recipe.proc(Normalize) is not None
         self.missing = 0
 
     def look(self, column: Column) -> None:
@@ -88,11 +89,15 @@ class _Numbers:
         for part in (self.median, self.mode):
             if part is not None:
                 part.look(present)
-        if self.moments is not None:
+        if self.scales:
             self.moments.add(present)
 
     def look_again(self, column: Column) -> None:
         self.median.look_again(_present(column))
+
+    def summary(self) -> Summary:
+        search = self.median or self.mode
+        return Summary(self.moments, self.missing, None if search is None else search.result())
 
 
 def _present(column: Column) -> np.ndarray:
@@ -101,33 +106,12 @@ def _present(column: Column) -> np.ndarray:
     return values[~gone] if gone.any() else values
 
 
-def _fit_numbers(recipe: Recipe, conts: dict[str, _Numbers]) -> None:
-    fill, normalize = recipe.proc(FillMissing), recipe.proc(Normalize)
-    for proc in recipe.cont_procs:
-        proc.reset(recipe.conts)
-    for name, seen in conts.items():
-        if fill is not None:
-            fill.was_missing[name] = seen.missing > 0
-            search = seen.median or seen.mode
-            fill.fills[name] = float(fill.fill_vals.get(name, 0)) if search is None else search.result()
-        if normalize is None:
-            continue
-        moments = seen.moments
-        if fill is not None:
-            moments.add_equal(fill.fills[name], seen.missing)
-        if moments.count:
-            constant = moments.low == moments.high
-            normalize.means[name] = moments.low if constant else moments.mean
-            normalize.stds[name] = 1.0 if constant else moments.std + _EPS
-
-
-def _fit_columns(recipe: Recipe, rows: FileRows) -> None:
-    """Procs of any kind, from whole columns, one at a time."""
+def _fit_columns(recipe: FrameRecipe, rows: FileRows) -> None:
     procs = recipe.cont_procs
     for proc in procs:
         proc.reset(recipe.conts)
     for name in recipe.conts if procs else []:
-        values = concat_numbers(column.number() for column in _column(rows, name))
+        values = torch.cat([torch.zeros(0, dtype=torch.float64), *(c.number() for c in _column(rows, name))])
         for i, proc in enumerate(procs):
             proc.fit(name, values)
             values = proc.apply(name, values) if i + 1 < len(procs) else values
@@ -141,7 +125,7 @@ def _column(rows: FileRows, name: str) -> Iterator[Column]:
         yield Table.read(block)[name]
 
 
-def _fit_classes(recipe: Recipe, counts: dict[str, ValueCounts]) -> None:
+def _fit_classes(recipe: FrameRecipe, counts: dict[str, ValueCounts]) -> None:
     categorify = recipe.proc(Categorify)
     if categorify is None:
         return
@@ -158,7 +142,6 @@ def _fit_classes(recipe: Recipe, counts: dict[str, ValueCounts]) -> None:
 
 
 def _class_names(labels: Labels, rows: FileRows) -> list[str]:
-    """The targets whose classes are to be found."""
     if not labels.names:
         return []
     # The block itself is to learn from rows: one with its classes found, though there were none, would keep these.
@@ -169,23 +152,12 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
 
 
 def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dict[str, Column]:
-    """One row of every target's type, missing where the target ever is."""
+    """Return one row of every target's type, missing if the target ever is."""
     found: dict[str, Column] = {}
     for name in names:
         kind = rows.source.schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        value: Any = None if gaps[name] else _some_value(kind)
+        missing = gaps[name] or pa.types.is_null(kind)
+        value: Any = None if missing else pa.scalar(0, pa.int64()).cast(kind).as_py()
         found[name] = Table.read(pa.table({name: pa.array([value], kind)}))[name]
     return found
-
-
-def _some_value(kind: pa.DataType) -> Any:
-    return None if pa.types.is_null(kind) else pa.scalar(0, pa.int64()).cast(kind).as_py()
-
-
-def _fit_labels(labels: Labels, rows: FileRows, targets: dict[str, ValueCounts], gaps: dict[str, bool]) -> None:
-    columns = _like_target(rows, labels.names, gaps)
-    for name, seen in targets.items():
-        values, _ = seen.result()
-        columns[name] = Table.read(pa.table({name: values}))[name]
-    labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from fastai.data.core import TfmdDL
 
+from fastrec._core import limits
 from fastrec._core.malloc import Growth
 from fastrec.errors import DataError, DataWarning
 from fastrec.tabular.frame import TabularFrame
@@ -23,15 +24,9 @@ from fastrec.tabular.packed import Packed
 from fastrec.tabular.shares import Shared, batch_sizes
 from fastrec.tabular.stream.order import share, shuffled_units
 from fastrec.tabular.stream.reader import Mixer, ReadAhead, cut_batches
-from fastrec.tabular.stream.rows import Rows
+from fastrec.tabular.stream.rows import StreamRows
 
 __all__ = ["StreamLoader"]
-
-
-BUFFER_ROWS = 1_000_000
-
-
-_AHEAD = 16  # a part of the buffer like this is read ahead, twice
 
 
 class StreamedFrame(TabularFrame):
@@ -65,14 +60,14 @@ class StreamLoader(Shared, TfmdDL):
     def __init__(
         self,
         frame: Any,
-        rows: Rows | None = None,
+        rows: StreamRows | None = None,
         bs: int = 64,
         shuffle: bool = False,
         drop_last: bool = False,
         after_batch: Any = None,
         num_workers: int = 0,
         *,
-        buffer_rows: int = BUFFER_ROWS,
+        buffer_rows: int = 1_000_000,
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -116,12 +111,11 @@ class StreamLoader(Shared, TfmdDL):
             )
 
     def _window(self) -> int:
-        """Rows that are mixed with one another at a time."""
-        ahead = 2 * max(self.buffer_rows // _AHEAD, 1)
+        ahead = 2 * max(self.buffer_rows // limits.READ_AHEAD, 1)
         return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows - ahead, 1)
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TfmdDL:
-        """A loader with the same settings; of rows in memory (``test_dl``) a ``TabularLoader``."""
+        """Make a loader with the same settings; of rows in memory (``test_dl``) a ``TabularLoader``."""
         if dataset is not None and not isinstance(dataset, StreamedFrame):
             own = {"bs": self.bs, "device": self.device, "shuffle": False, "drop_last": False}
             return TabularLoader(dataset, **{**own, **kwargs})
@@ -140,7 +134,7 @@ class StreamLoader(Shared, TfmdDL):
         )
 
     def get_idxs(self) -> np.ndarray:
-        """The numbers of this rank's rows in the files' order (the order of a shuffled epoch is not known before)."""
+        """Return this rank's rows in the files' order (a shuffled epoch's order is not known in advance)."""
         return np.arange(
             len(self.rows) * self.rank // self.world_size, len(self.rows) * (self.rank + 1) // self.world_size
         )
@@ -154,7 +148,7 @@ class StreamLoader(Shared, TfmdDL):
         self.after_iter()
 
     def create_batches(self, samps: Any = None) -> Iterator[tuple[torch.Tensor, ...]]:
-        """One epoch's batches on the loader's device, ``after_batch`` not applied."""
+        """Yield one epoch's batches on the loader's device, without ``after_batch``."""
         sizes, rows, window = self._sizes().tolist(), self.rows, self._window()
         if not sizes:
             return
@@ -166,7 +160,7 @@ class StreamLoader(Shared, TfmdDL):
             units = shuffled_units(units, window, np.random.default_rng(seed))
         pieces, layout = share(units, self.rank, self.world_size), rows.layout
         here = sum(p.rows for p in pieces)
-        ahead = min(max(self.buffer_rows // _AHEAD, 1), max(here, 1))
+        ahead = min(max(self.buffer_rows // limits.READ_AHEAD, 1), max(here, 1))
         with ReadAhead(lambda: rows.chunks(pieces, window, seed), layout, ahead) as read:
             mixer = Mixer(iter(read), layout, min(window, here), None if seed is None else seed + 1)
             self._growth = growth = self._growth or Growth()  # one for all epochs
@@ -175,7 +169,7 @@ class StreamLoader(Shared, TfmdDL):
                 yield tuple(t.to(self.device) for t in batch) if self.device is not None else batch
 
     def stream_fingerprint(self) -> dict[str, Any]:
-        """What an epoch's batches depend on besides the state of random numbers, as JSON values."""
+        """Return what an epoch's batches depend on besides random numbers, as JSON values."""
         found = self.rows.fingerprint()
         files = found.get("files", [])
         digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
@@ -184,11 +178,11 @@ class StreamLoader(Shared, TfmdDL):
         return {**told, **found.get("settings", {}), **order}
 
     def do_item(self, s: int | None) -> int:
-        """A row's number stands for the row."""
+        """Return the row's number."""
         return 0 if s is None else s
 
     def do_batch(self, b: Any) -> tuple[torch.Tensor, ...]:
-        """A batch without rows: fastai looks at its form."""
+        """Return a batch without rows, whose form fastai reads."""
         return Packed.empty(0, self.rows.layout).views
 
     def create_batch(self, b: Any) -> tuple[torch.Tensor, ...]:

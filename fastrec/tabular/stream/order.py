@@ -29,18 +29,12 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.stop - self.skip
 
 
 def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator) -> list[Unit]:
-    """Units in random order, so that any few in a row come from all over the file.
-
-    Args:
-        units: in file order.
-        window: rows that are mixed with one another.
-        rng: where the order comes from.
-    """
+    """Shuffle units so that any few in a row come from all over the file."""
     if not units:
         return []
     mean = sum(u.rows for u in units) / len(units)
@@ -53,7 +47,7 @@ def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator)
 
 
 def share(units: Sequence[Unit], rank: int, world_size: int) -> list[Piece]:
-    """A rank's rows of an epoch: as many in a row as every other rank has, give or take one."""
+    """Return a rank's rows of an epoch: as many as every other rank has, give or take one."""
     total = sum(u.rows for u in units)
     low, high = total * rank // world_size, total * (rank + 1) // world_size
     found, at = [], 0

@@ -23,8 +23,6 @@ class ReadAhead:
     """Packed rows in the order in which they are read, a buffer at a time.
 
     Args:
-        chunks: what is read, made and used in the background thread.
-        layout: of the rows.
         rows: read ahead at a time; while they are used, as many are read.
 
     Use it as a context: leaving it ends the thread.
@@ -49,11 +47,7 @@ class ReadAhead:
         self._thread.join()
 
     def __iter__(self) -> Iterator[Packed]:
-        """Rows that are valid until the next ones are asked for.
-
-        Raises:
-            BaseException: what reading them raised, after the rows that were read before.
-        """
+        """Yield rows that are valid until the next ones are requested."""
         while (item := self._full.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
@@ -86,11 +80,9 @@ class ReadAhead:
 
 
 def take_in_turn(sources: Iterator[Iterator[Chunk]], at_once: int, seed: int | None) -> Iterator[Chunk]:
-    """Chunks of several sources that are open at the same time, the next one's drawn at random.
+    """Yield chunks of several open sources, drawing the next source at random.
 
     Args:
-        sources: iterators of chunks, opened in this order.
-        at_once: how many are open.
         seed: of the draw; None: one source after the other.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -118,9 +110,6 @@ class Mixer:
     taken as the buffer holds, give or take as many. The rows that are left at the end are permuted.
 
     Args:
-        filled: packed rows as they are read, each valid until the next.
-        layout: of the rows.
-        rows: that the buffer holds.
         seed: of the order; None: rows come as they are read.
     """
 
@@ -135,7 +124,6 @@ class Mixer:
         self.error: BaseException | None = None
 
     def _more(self) -> bool:
-        """Whether there are rows that were read and not used yet."""
         if self._at == len(self._read) and not self._ended:
             try:
                 packed = next(self._filled, None)
@@ -146,7 +134,7 @@ class Mixer:
         return self._at < len(self._read)
 
     def take(self, rows: int) -> torch.Tensor:
-        """The next rows, int32 ``[at most rows, words]``; fewer where there are no more, or ``error`` came up."""
+        """Return the next rows, int32 ``[at most rows, words]``; fewer at the end, or if ``error`` is set."""
         out = torch.empty((rows, self._layout.words), dtype=torch.int32)
         move = self._move if self._rng is not None else self._copy
         done = 0
@@ -197,12 +185,9 @@ class Mixer:
 
 
 def cut_batches(mixer: Mixer, sizes: list[int], layout: Layout, *, chunk_bytes: int = 1 << 22) -> Iterator[Any]:
-    """Batches of these sizes, several taken at once where they are small.
+    """Yield batches of these sizes, taking several small ones at once.
 
     Args:
-        mixer: where rows come from.
-        sizes: rows of every batch.
-        layout: of the rows.
         chunk_bytes: taken at once, at most, unless a batch is larger.
     """
     most = max(1, chunk_bytes // max(4 * layout.words, 1))

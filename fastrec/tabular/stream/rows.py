@@ -8,22 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Table, column_names
 from fastrec.tabular.packed import Layout, Packed
-from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.recipe import FrameRecipe
 from fastrec.tabular.stream.files import ParquetSource, Paths, Unit
 from fastrec.tabular.stream.order import Piece
 from fastrec.tabular.stream.reader import Chunk, take_in_turn
 
-_BLOCK = 262_144  # rows of a group decoded at a time, at most
-_SCANNED = 131_072  # rows read at a time to learn from them
-_PACKED = 65_536  # rows packed at a time: they stay in the cache
-_OPEN = 4  # row groups larger than that are read in turn, so many at a time
-_VERSION = 2  # of how rows are packed
 
-
-class Rows:
+class StreamRows:
     """Rows to stream: ``units`` of them, and how they are packed."""
 
     units: list[Unit]
@@ -35,36 +30,29 @@ class Rows:
         return sum(u.rows for u in self.units)
 
     def pieces(self, window: int) -> list[Unit]:
-        """What is read together, in order."""
+        """Return what is read together, in order."""
         return self.units
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows of pieces, in this order but for ``seed``."""
+        """Yield packed rows of pieces, in this order unless ``seed`` shuffles."""
         raise NotImplementedError
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the rows depend on, as JSON values."""
+        """Return what the rows depend on, as JSON values."""
         raise NotImplementedError
 
 
-class FileRows(Rows):
-    """Rows of Parquet files.
+class FileRows(StreamRows):
+    """Rows of Parquet files."""
 
-    Args:
-        source: the files.
-        paths: what the user called them.
-        recipe: how rows are prepared.
-        with_y: with their targets.
-    """
-
-    def __init__(self, source: ParquetSource, paths: Paths, recipe: Recipe, *, with_y: bool = True) -> None:
+    def __init__(self, source: ParquetSource, paths: Paths, recipe: FrameRecipe, *, with_y: bool = True) -> None:
         self.source, self.paths, self.recipe, self.units = source, paths, recipe, source.units
         self.with_y = with_y and bool(recipe.labels.names)
         self.made: Table | None = None
 
     @property
     def layout(self) -> Layout:
-        """How rows are packed."""
+        """The layout of packed rows."""
         return self.recipe.layout(with_y=self.with_y)
 
     def make_features(self, *, fit: bool) -> None:
@@ -74,15 +62,15 @@ class FileRows(Rows):
             return
         wanted = getattr(features, "fit_inputs" if fit else "inputs", None)
         source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
-        tables = [table for _, table in source.scan(_SCANNED)]
+        tables = [table for _, table in source.scan(limits.SCANNED_ROWS)]
         frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
         made = features.fit_transform(frame) if fit else features.transform(frame)
         there = set(column_names(made))
         self.made = Table.read(made, [n for n in features.outputs if n in there])
 
     def tables(self) -> Iterator[tuple[int, Table]]:
-        """All rows in order, with the columns of ``features``, block by block; and each block's first row."""
-        for start, block in self.source.scan(_SCANNED):
+        """Yield all rows in order with the columns of ``features``, block by block; and each block's first row."""
+        for start, block in self.source.scan(limits.SCANNED_ROWS):
             yield start, self._table(start, block)
 
     def _table(self, start: int, block: pa.Table) -> Table:
@@ -93,15 +81,15 @@ class FileRows(Rows):
         return table.with_columns({n: made[n] for n in made.names})
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows of pieces; of large row groups several are open, and read in turn."""
-        large = any(p.unit.rows > _BLOCK for p in pieces)
+        """Yield packed rows of pieces; several large row groups are open and read in turn."""
+        large = any(p.unit.rows > limits.DECODED_ROWS for p in pieces)
         sources = (self._unit_chunks(p) for p in pieces)
-        return take_in_turn(sources, _OPEN if large else 1, seed)
+        return take_in_turn(sources, limits.OPEN_GROUPS if large else 1, seed)
 
     def _unit_chunks(self, piece: Piece) -> Iterator[Chunk]:
-        for start, block in self.source.blocks(piece.unit, _BLOCK, skip=piece.skip, stop=piece.stop):
-            for at in range(0, len(block), _PACKED):
-                part = block.slice(at, _PACKED)
+        for start, block in self.source.blocks(piece.unit, limits.DECODED_ROWS, skip=piece.skip, stop=piece.stop):
+            for at in range(0, len(block), limits.PACKED_ROWS):
+                part = block.slice(at, limits.PACKED_ROWS)
                 yield len(part), self._writer(start + at, part)
 
     def _writer(self, first: int, block: pa.Table) -> Callable[[int, int], Callable[[Packed], None]]:
@@ -114,11 +102,7 @@ class FileRows(Rows):
         return part
 
     def pack(self, start: int, table: Table, room: Packed) -> None:
-        """Prepare a block that begins at row ``start``.
-
-        Raises:
-            DataError: naming the file, and the row in it.
-        """
+        """Prepare a block that begins at row ``start``."""
         try:
             self.recipe.pack(table, device=None, into=room)
         except DataError as error:
@@ -127,7 +111,7 @@ class FileRows(Rows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """What packed rows depend on, as JSON values: the same wherever the files lie.
+        """Return what packed rows depend on, as JSON values, independent of where the files lie.
 
         Returns:
             ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
@@ -144,7 +128,7 @@ class FileRows(Rows):
             "targets": [labels.kind, classes],
             "layout": {k: str(v) for k, v in asdict(self.layout).items()},
             "rows": len(self),
-            "version": _VERSION,
+            "version": 2,
         }
         files = [[f.name, size, footer] for f, (size, footer) in zip(self.source.files, self.source.footers())]
         return {"files": files, "settings": settings}
