@@ -92,6 +92,8 @@ class TreeModel(Estimator):
     suffix: ClassVar[str]
     keys: Sequence[str] = ()
     """Numbers that are taken as categories."""
+    margin: str | None = None
+    """A column of scores that the trees start from."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class TreeModel(Estimator):
         """
         if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
             return False
-        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys")):
+        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys", "margin")):
             return False
         trees = [p for p in other._parts if not isinstance(p, float)]
         texts = [self._text_of(t) for t in trees]
@@ -168,7 +170,7 @@ class TreeModel(Estimator):
         whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             self._pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
-            if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
+            if self.margin is None and bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
                 self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]

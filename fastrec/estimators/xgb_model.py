@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import xgboost as xgb
@@ -22,8 +22,6 @@ from fastrec.estimators._xgb_calls import (
     refuse_names_of_other_interfaces,
 )
 from fastrec.validate import Rows
-
-_LINEAR_GAIN = {"ndcg_exp_gain": False}  # as XGBRanker: relevance counts as it is, and may be a fraction
 
 
 class XGBModel(TreeModel):
@@ -72,6 +70,8 @@ class XGBModel(TreeModel):
         "subsample": 0.8,
         "colsample_bytree": 0.8,
     }
+    ranking: ClassVar[Mapping[str, Any]] = {"ndcg_exp_gain": False}
+    """Further defaults of ``rank:`` objectives: relevance counts as it is, and may be a fraction."""
     aliases = {"learning_rate": "eta"}  # noqa: RUF012
 
     def __init__(
@@ -86,7 +86,7 @@ class XGBModel(TreeModel):
         native_cats: bool = False,
         **params: Any,
     ) -> None:
-        refuse_names_of_other_interfaces(params, "XGBModel")
+        refuse_names_of_other_interfaces(params, type(self).__name__)
         self.native_cats = native_cats
         super().__init__(
             name,
@@ -103,15 +103,17 @@ class XGBModel(TreeModel):
         own: dict[str, Any] = {"objective": objective}
         if objective == "multi:softprob":
             own["num_class"] = train.n_outputs
-        ranks = _LINEAR_GAIN if objective.startswith("rank:") else {}
+        ranks = self.ranking if objective.startswith("rank:") else {}
         return params_for_xgboost({**ranks, **self._over_defaults(), **own}, seed, device)
 
     def _types(self) -> list[str] | None:
         """XGBoost's type of each column; None: all are numbers."""
         return ["c" if n in self._inputs.vocabs else "q" for n in self._inputs.names] if self.native_cats else None
 
-    def _values(self, rows: Rows, params: Mapping[str, Any]) -> torch.Tensor:
-        return self._inputs.matrix(rows.table)
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The columns, and the scores that the trees start from."""
+        start = None if self.margin is None else rows.table[self.margin].number(torch.float32)
+        return self._inputs.matrix(rows.table), start
 
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
         """Rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
@@ -119,9 +121,11 @@ class XGBModel(TreeModel):
         binned = {"max_bin": params["max_bin"], "ref": ref}
         # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
         make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
+        (values, start), on_gpu = data.values, params["device"] != "cpu"
         return make(
-            handed(data.values, on_gpu=params["device"] != "cpu"),
+            handed(values, on_gpu=on_gpu),
             data.label,
+            base_margin=handed(start, on_gpu=on_gpu),
             weight=data.list_weight if ranks else data.weight,
             qid=data.groups if ranks else None,
             feature_names=names_for_xgboost(self._inputs.names),
@@ -148,10 +152,11 @@ class XGBModel(TreeModel):
         curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
         return Grown(trees, curve, gains(trees, self._inputs.names))
 
-    def _predicted(self, trees: xgb.Booster, values: torch.Tensor) -> torch.Tensor:
+    def _predicted(self, trees: xgb.Booster, values: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
         names, types = self._inputs.names, self._types()
         assert self._task is not None
-        sums = predicted(trees, values, names, margin=True, types=types)
+        values, start = values
+        sums = predicted(trees, values, names, margin=True, start=start, types=types)
         if self._task == "ranking":
             return sums
         said = linked(sums, self._objective(self._task))

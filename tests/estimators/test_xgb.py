@@ -157,7 +157,7 @@ def test_unseen_and_missing_text_is_missing():
     expected = xgb.DMatrix(matrix(frame.assign(color="white")), feature_names=["color", "x", "z"])
     assert torch.equal(model.predict(lists_of(unseen)), model.predict(lists_of(gone)))
     np.testing.assert_array_equal(
-        model.predict(lists_of(unseen)).numpy(), model._booster.predict(expected, output_margin=True)
+        model.predict(lists_of(unseen)).numpy(), model._parts[0].predict(expected, output_margin=True)
     )
 
 
@@ -201,7 +201,7 @@ def test_same_seed_same_trees_other_seed_other_trees():
 def test_importance_is_the_total_gain():
     data = lists_of(clicks())
     model = ranker().fit(data, seed=5)
-    gains = model._booster.get_score(importance_type="total_gain")
+    gains = model._parts[0].get_score(importance_type="total_gain")
     assert model.trace.importance == {n: gains.get(n, 0.0) for n in ["color", "x", "z"]}
     assert sum(model.trace.importance.values()) > 0
 
@@ -271,7 +271,7 @@ def test_early_stopping_keeps_the_trees_up_to_the_best_on_lists_held_out(objecti
     model = XGBRanker(
         "trees", objective=objective, rounds=200, early_stopping_rounds=5, eta=0.3, max_depth=3, nthread=1
     ).fit(lists_of(frame), seed=5)
-    assert model._booster.num_boosted_rounds() == best + 1
+    assert model._parts[0].num_boosted_rounds() == best + 1
     expected = grown.predict(
         xgb.DMatrix(matrix(test), feature_names=["color", "x", "z"]), output_margin=True, iteration_range=(0, best + 1)
     )
@@ -308,13 +308,13 @@ def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
     files = {p.suffix for p in tmp_path.rglob("*") if p.is_file()}
     assert files == {".ubj", ".json", ".safetensors"}
     about = json.loads((tmp_path / "model" / "estimator.json").read_text())
-    assert about["features"] == ["color", "x", "z"]
+    assert about["used"] == ["color", "x", "z"]
     assert about["settings"]["colsample_bytree"] == 0.7
     vocab = Vocab.from_state(load_state(tmp_path / "model" / "vocabularies")["color"])
     codes = vocab.encode(Table.read(test)["color"]).double().numpy()
     values = np.stack([codes, test.x, test.z], 1)
-    booster = xgb.Booster(model_file=tmp_path / "model" / "model.ubj")
-    got = booster.predict(xgb.DMatrix(values, feature_names=about["features"]), output_margin=True)
+    booster = xgb.Booster(model_file=tmp_path / "model" / "trees0.ubj")
+    got = booster.predict(xgb.DMatrix(values, feature_names=about["used"]), output_margin=True)
     np.testing.assert_array_equal(got, model.predict(lists_of(test)).numpy())
 
 
@@ -343,6 +343,3 @@ def test_trees_start_from_the_margin_column():
     booster = xgb.train(plain, fit, 5)
     expected = booster.predict(fit, output_margin=True)
     assert model.predict(data).numpy() == pytest.approx(expected, abs=1e-4)
-    none = XGBRanker("m", rounds=0, margin="start").fit(data)
-    shift = none.predict(data).numpy() - start.float().numpy()
-    assert shift == pytest.approx(shift[0], abs=1e-5)  # the margin as it was, but for a constant

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fastrec.estimators import Estimator, XGBModel, XGBRanker
+from fastrec.estimators import Estimator, XGBModel
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forests_of
@@ -123,9 +123,8 @@ def mean(parts: list[Any]) -> Any:
 
 @writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
 def _trees(model: Any, rows: GraphRows) -> Any:
-    parts = [model._booster] if isinstance(model, XGBRanker) else model._parts
-    plain = isinstance(model, XGBRanker) or (isinstance(model, XGBModel) and not model.native_cats)
-    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, parts if plain else None)
+    plain = isinstance(model, XGBModel) and not model.native_cats
+    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, model._parts if plain else None)
 
 
 def _grown(
