@@ -14,7 +14,6 @@ from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.validate import Rows
 
 Cats = Literal["onehot", "code"]
-_VALUES = 64  # of a category, that have a column of their own
 _FOLDER = "numbers"
 
 
@@ -74,7 +73,7 @@ class DenseInputs:
         """Learn from training rows."""
         inputs = TreeInputs.fit(rows, columns)
         if cats == "onehot":
-            inputs.vocabs = {n: Vocab.fit(rows.table[n], max_size=_VALUES) for n in inputs.vocabs}
+            inputs.vocabs = {n: Vocab.fit(rows.table[n], max_size=64) for n in inputs.vocabs}
         others = (n for n in inputs.names if n not in inputs.vocabs)
         return cls(inputs, cats, {n: _Number.fit(rows.table[n].number()) for n in others})
 

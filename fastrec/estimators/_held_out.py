@@ -7,13 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Table
 from fastrec.validate import Rows
-
-_APART = 104_729  # from the seeds that folds are cut by: else what is held out would be a part of one fold
-_RANGE = 1 << 30
 
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
@@ -46,7 +44,7 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
         held = _last(rows.order, share)
         if bool(held.any()):
             return held
-    hashed = row_folds(Table({"row": torch.arange(n)}), [], _RANGE, seed=seed + _APART)
+    hashed = row_folds(Table({"row": torch.arange(n)}), [], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
     strata = rows.label.long() if rows.task in ("binary", "multiclass") and rows.label is not None else None
     return _drawn(hashed, strata, share)
 
@@ -121,7 +119,7 @@ def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
         _, places = torch.unique(rows.order, return_inverse=True)
         rank = -torch.zeros_like(ids).scatter_reduce_(0, codes, places, "amax", include_self=False)
     else:
-        rank = row_folds(Table({"group": ids}), ["group"], _RANGE, seed=seed + _APART)
+        rank = row_folds(Table({"group": ids}), ["group"], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
     order = torch.argsort(rank, stable=True)
     sums = sizes[order].cumsum(0)[:-1]  # one group at least trains
     many = int((sums - len(codes) * share).abs().argmin()) + 1

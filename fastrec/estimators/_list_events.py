@@ -41,11 +41,6 @@ class CodedEvents:
     listed: Tensor
     offsets: Tensor
 
-    def joined(self, other: CodedEvents) -> CodedEvents:
-        """These lists, then others."""
-        parts = (torch.cat([getattr(self, n), getattr(other, n)]) for n in ("items", "cats", "conts", "listed"))
-        return CodedEvents(*parts, torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]]))
-
     def to(self, device: torch.device) -> CodedEvents:
         """The same on a device."""
         return CodedEvents(*(getattr(self, n).to(device) for n in self.__dataclass_fields__))

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fastrec._core import limits
 from fastrec.table import Table
-
-_FAR = 8.0  # distances of the quartiles from the median to the furthest value
-_DISTINCT = 5  # different values, at least: fewer are kinds, not amounts
-_AT_MOST = 200_000  # rows that are looked at
 
 
 def long_tails(table: Table, names: Sequence[str]) -> list[str]:
@@ -23,13 +20,13 @@ def long_tails(table: Table, names: Sequence[str]) -> list[str]:
     Returns:
         Those of the names.
     """
-    step = max(len(table) // _AT_MOST, 1)
+    step = max(len(table) // limits.LONG_TAIL_ROWS, 1)
     return [n for n in names if _is_long(table[n].number(torch.float64)[::step])]
 
 
 def _is_long(values: torch.Tensor) -> bool:
     ordered = values[values.isfinite()].sort().values
-    if not len(ordered) or len(ordered.unique_consecutive()) < _DISTINCT:
+    if not len(ordered) or len(ordered.unique_consecutive()) < 5:
         return False
     low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
-    return max(float(ordered[-1]) - middle, middle - float(ordered[0])) > _FAR * (high - low)
+    return max(float(ordered[-1]) - middle, middle - float(ordered[0])) > 8.0 * (high - low)

@@ -13,8 +13,6 @@ from typing import Any
 
 __all__ = ["main"]
 
-_PATIENCE = 1_800.0  # seconds: the first scores held-out rows alone; a process that dies the launcher notices at once
-
 
 def main() -> None:
     """Fit what the folder named on the command line holds; rank 0 writes it back."""
@@ -45,7 +43,7 @@ def _fit(folder: Path) -> None:
     given = _with_modules(
         lambda: torch.load(folder / "given.pt", weights_only=False, map_location="cpu"), dict(about["modules"])
     )
-    join_ranks(device, timeout=_PATIENCE)
+    join_ranks(device, timeout=1_800.0)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():
         torch.save(fitted, folder / "fitted.pt")

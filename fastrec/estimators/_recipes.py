@@ -13,8 +13,6 @@ from fastrec.tabular import Categorify, RankGauss, RobustScale
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
-_MOST_EPOCHS = 64
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -44,7 +42,7 @@ class Recipe:
 
     def epochs_for(self, n: int) -> int:
         """Epochs over ``n`` training rows, before ``max_rows``."""
-        return max(self.epochs, min(-(-self.min_rows // n), _MOST_EPOCHS))
+        return max(self.epochs, min(-(-self.min_rows // n), 64))
 
     def batch(self, n: int) -> int:
         """Rows in a batch, for ``n`` training rows."""
@@ -64,7 +62,6 @@ _RECIPES: dict[type[nn.Module], Recipe] = {
 # seen are bounded, to 7,800 updates: some 100 seconds of one core.
 _CLASSES = Recipe(epochs=256, max_rows=2_000_000, lr=0.04, wd=0.02, procs=(Categorify, RobustScale), bs=256)
 _AMOUNTS = replace(_CLASSES, lr=0.2, options={"act": "mish"})
-_WIDE = 150  # numbers: beyond, a TabM's embeddings of them cost more than they bring
 
 
 def recipe_of(model: type[nn.Module], task: Task) -> Recipe:
@@ -79,6 +76,6 @@ def default_model(data: Rows) -> str:
 
     For amounts RealMLP (Rossmann), for classes and labels TabM (Adult, Census-Income), for many numbers TabularNet.
     """
-    if len(data.conts) > _WIDE:
+    if len(data.conts) > 150:
         return "TabularNet"
     return "RealMLP" if data.task == "regression" else "TabM"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from fastrec.table import Table, load_state, save_state
 from fastrec.tabular import TabularFrame
 from fastrec.tabular.procs import proc_from_state
 from fastrec.validate import Rows
+
+if TYPE_CHECKING:
+    from fastrec.estimators._net_start import NetStart
 
 
 @dataclass
@@ -38,16 +41,47 @@ class TrainedNet:
     frame: TabularFrame
     flags: dict[str, str]
 
-    def outputs(self, data: Rows, at_once: int) -> Tensor:
-        """What the net makes of rows: float64 ``[n, outputs]`` on the CPU.
+    @classmethod
+    def begin(
+        cls,
+        architecture: Architecture,
+        dls: Any,
+        frame: TabularFrame,
+        flags: dict[str, str],
+        n_out: int = 1,
+        *,
+        start: NetStart | None = None,
+        more: Mapping[str, Any] | None = None,
+        events: Mapping[str, list[Any]] | None = None,
+    ) -> Self:
+        """Build a net with first weights, or with those of ``start``.
 
         Args:
-            data: the rows; their labels are not looked at.
-            at_once: so many rows go through the net at a time.
+            architecture, flags: see the class.
+            dls: dataloaders of the training rows.
+            frame: the training rows.
+            n_out: how many outputs.
+            start: the net to begin with.
+            more: further options of the model.
+            events: see ``NetStart.give_to``.
         """
+        plan = architecture.plan(dls, n_out)
+        plan = plan if start is None else start.planned(plan)
+        plan["options"] = {**plan["options"], **(more or {})}
+        net = architecture.build(plan)
+        if start is not None:
+            start.give_to(net, frame, events=events)
+        return cls(architecture, plan, net, frame.new_empty(), flags)  # the training rows are not kept
+
+    def frame_of(self, data: Rows) -> TabularFrame:
+        """Return rows with their columns prepared; labels are not looked at."""
         frame = self.frame.new(net_columns(data, self.flags, [*self.frame.cat_names, *self.frame.cont_names]))
         frame.process()
-        return outputs_of(self.net, frame, at_once)
+        return frame
+
+    def outputs(self, data: Rows, at_once: int) -> Tensor:
+        """Return the net's outputs of rows, ``at_once`` rows at a time: float64 ``[n, outputs]`` on the CPU."""
+        return outputs_of(self.net, self.frame_of(data), at_once)
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.

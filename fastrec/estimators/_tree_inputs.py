@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Column, Table, Vocab, load_state, save_state
 from fastrec.table.key_types import is_text
 from fastrec.validate import Rows
 
-_LARGEST = 1e38  # XGBoost refuses infinite values, and adds to the largest one
 _FOLDER = "vocabularies"
 
 
@@ -60,7 +60,7 @@ class TreeInputs:
                 values = torch.where(codes > 0, codes, torch.nan)
             else:
                 values = table[name].number(torch.float32)
-            result[:, i] = values.clamp(-_LARGEST, _LARGEST)
+            result[:, i] = values.clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
         return result
 
     def write(self, folder: Path) -> dict[str, Any]:

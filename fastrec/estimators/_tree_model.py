@@ -25,14 +25,12 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
-from fastrec.estimators._pace import Pace
+from fastrec.estimators._pace import Deadline
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators._tree_start import TreeStart
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
-
-_SAID = 300  # letters of a library's message, at most
 
 
 @dataclass
@@ -131,7 +129,7 @@ class TreeModel(Estimator):
         self._inputs = TreeInputs([], {})
         self._task: Task | None = None
         self._n_outputs = 1
-        self._pace: Pace | None = None  # while an output's trees grow in a limit of time
+        self._deadline: Deadline | None = None  # while an output's trees grow in a limit of time
         self._before: Any = None  # while an output's trees grow: those that they grow on
         self._parts: list[Any] = []  # for each output its trees, or the constant that it is
 
@@ -141,7 +139,9 @@ class TreeModel(Estimator):
         """
         if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
             return False
-        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys", "margin")):
+        if any(
+            getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys", "margin")
+        ):
             return False
         trees = [p for p in other._parts if not isinstance(p, float)]
         texts = [self._text_of(t) for t in trees]
@@ -167,9 +167,9 @@ class TreeModel(Estimator):
         start, began = self._started(used, device)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
         grown: list[Grown | float] = []
-        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
-            self._pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
+            self._deadline = None if whole is None else whole.share(len(outputs) - i)
             if self.margin is None and bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
@@ -178,7 +178,7 @@ class TreeModel(Estimator):
                 with self._refusals_as_errors():
                     grown.append(self._grow(*data, params=params))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
-        self._task, self._n_outputs, self._pace, self._before = train.task, train.n_outputs, None, None
+        self._task, self._n_outputs, self._deadline, self._before = train.task, train.n_outputs, None, None
         self.trace = _trace(grown, self._inputs.names)
         self.trace.began = began
         return self
@@ -192,7 +192,7 @@ class TreeModel(Estimator):
             library = type(error).__module__.split(".")[0].strip("_")
             if library not in ("lightgbm", "xgboost", "catboost"):
                 raise
-            said = " ".join(str(error).split())[:_SAID]
+            said = " ".join(str(error).split())[:300]
             raise DataError(
                 f"{self.name}: {library} refuses to learn ({said})", remedy=f"Check the parameters {self.params}"
             ) from error
@@ -294,11 +294,6 @@ class TreeModel(Estimator):
         return assembled(said, self._task)
 
     # Saving ----------------------------------------------------------------------------------------------------------
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("name", "rounds", "early_stopping_rounds", "columns", "class_weight", "objective")
-        return {**{n: getattr(self, n) for n in names}, **self.params}
 
     @abstractmethod
     def _text_of(self, trees: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError, WriteError
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import CatBoostPace, catboost_in_time
+from fastrec.estimators._pace import catboost_in_time
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
@@ -148,19 +148,19 @@ class CatBoostModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         pool, params = self._pool(data), self._by_place(params)
-        pace = {}
-        if self._pace is not None:
-            pace = {"callbacks": [CatBoostPace(self._pace)]}
-            params = catboost_in_time(self._pace, catboost(), params, pool, self.rounds)
+        options: dict[str, Any] = {}
+        if (deadline := self._deadline) is not None:
+            options["callbacks"] = [SimpleNamespace(after_iteration=lambda info: not deadline.is_over)]
+            params = catboost_in_time(deadline, catboost(), params, pool, self.rounds)
         if self._before is not None:
             params = {**params, "iterations": min(params["iterations"], self._rounds)}
-            pace["init_model"] = self._before
+            options["init_model"] = self._before
         trees = catboost().CatBoost(params)
         if held is None:
-            trees.fit(pool, **pace)
+            trees.fit(pool, **options)
         else:
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
-            trees.fit(pool, eval_set=self._pool(held), **stop, **pace)
+            trees.fit(pool, eval_set=self._pool(held), **stop, **options)
         found = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
         # a metric may be called by its name with options that were not given; YetiRank tells of another one first
@@ -183,10 +183,6 @@ class CatBoostModel(TreeModel):
         if self._inputs.vocabs:
             return f"CatBoost goes on without categories only, and {next(iter(self._inputs.vocabs))} is one"
         return "CatBoost goes on where it runs on a CPU only" if device is not None and device.type == "cuda" else ""
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().settings(), "keys": self.keys}
 
     def _text_of(self, trees: Any) -> bytes:
         with tempfile.TemporaryDirectory() as folder:

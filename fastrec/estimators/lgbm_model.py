@@ -13,7 +13,6 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import WANTED, lightgbm_pace
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
@@ -151,9 +150,16 @@ class LGBMModel(TreeModel):
         own = self._dataset(data, params)
         found: dict[str, dict[str, list[float]]] = {}
         options: dict[str, Any] = {"init_model": self._before}
-        if self._pace is not None:
-            rate, wanted = float(params["learning_rate"]), min(WANTED, self._rounds)
-            options["callbacks"] = [lightgbm_pace(self._pace, rate, wanted, lgb.callback.EarlyStopException)]
+        if (deadline := self._deadline) is not None:
+            rate, rounds = float(params["learning_rate"]), self._rounds
+
+            def in_time(env: Any) -> None:
+                reset = env.model.reset_parameter
+                if deadline.after_round(env.iteration + 1, rounds, rate, lambda r: reset({"learning_rate": r})):
+                    raise lgb.callback.EarlyStopException(env.iteration, env.evaluation_result_list or [])
+
+            in_time.order = 40  # type: ignore[attr-defined]  # after early stopping (30) and the curve's recorder (20)
+            options["callbacks"] = [in_time]
         if held is not None:
             stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
             options |= {"valid_sets": [self._dataset(held, params, own)], "valid_names": ["held"]}
@@ -162,7 +168,7 @@ class LGBMModel(TreeModel):
             options["callbacks"].append(higher_is_better)
         trees = lgb.train(params, own, self._rounds, **options)
         best = trees.best_iteration
-        if held is not None and self._pace is not None and self._pace.is_over:  # stopped before it was known to be over
+        if held is not None and deadline is not None and deadline.is_over:  # stopped before it was known to be over
             curve = np.array(next(iter(found["held"].values())))
             best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
             best += 0 if self._before is None else self._before.current_iteration()
@@ -174,10 +180,6 @@ class LGBMModel(TreeModel):
     def _predicted(self, trees: Any, values: np.ndarray) -> torch.Tensor:
         said = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
         return torch.from_numpy(np.asarray(said, dtype=np.float64))
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().settings(), "native_cats": self.native_cats}
 
     def _text_of(self, trees: Any) -> bytes:
         return trees.model_to_string().encode()

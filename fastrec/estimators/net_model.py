@@ -14,6 +14,8 @@ from fastai.data.block import RegressionBlock
 from fastai.torch_core import set_seed
 from torch import Tensor, nn
 
+from fastrec._core import limits
+from fastrec._core.ranks import world_size
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture, name_of
 from fastrec.estimators._head import OBJECTIVES, Head
@@ -32,7 +34,7 @@ from fastrec.estimators._net_pace import StopInTime, epochs_in_time
 from fastrec.estimators._net_start import STARTED, NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._one_cycle import train_one_cycle
-from fastrec.estimators._pace import Pace
+from fastrec.estimators._pace import Deadline
 from fastrec.estimators._real_mlp_training import train_real_mlp
 from fastrec.estimators._recipes import default_model, recipe_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
@@ -43,9 +45,6 @@ from fastrec.tabular import LogTransform, TabularFrame
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
-_AT_ONCE = 1 << 12  # rows that are scored at once: members of a TabM are many numbers a row
-_HELD_OUT = 1 / 8
-_SEEDS_APART = 7_919  # the seeds of a bag lie apart from those of folds, which follow one another
 _TARGETS, _WEIGHT = "__target_{}__", "__weight__"  # not names that a feature may have
 
 
@@ -134,7 +133,7 @@ class NetModel(Estimator):
         super().forget()
         self._nets: list[TrainedNet] = []
         self._head: Head | None = None
-        self._pace: Pace | None = None  # while a net is trained in a limit of time
+        self._deadline: Deadline | None = None  # while a net is trained in a limit of time
 
     @classmethod
     def of_net(
@@ -192,12 +191,12 @@ class NetModel(Estimator):
         valid = valid if valid is not None and len(valid) else None
         self._head = head = Head.fit(train, self.objective)
         curves: list[dict[str, float]] = []
-        whole = None if self.time_limit is None else Pace(self.time_limit)
+        whole = None if self.time_limit is None else Deadline(self.time_limit)
         for i in range(self.seeds):
-            self._pace = None if whole is None else Pace(whole.left / (self.seeds - i))
-            found = self._train(train, valid, head, seed=seed + i * _SEEDS_APART, device=device)
+            self._deadline = None if whole is None else whole.share(self.seeds - i)
+            found = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
             curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
-        self._pace = None
+        self._deadline = None
         self.trace = Trace(curves=curves, began=self._began())
         return self
 
@@ -207,7 +206,7 @@ class NetModel(Estimator):
             raise self.not_fitted()
         if not len(data):
             return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
-        return torch.stack([self._head.predict(net.outputs(data, _AT_ONCE)) for net in self._nets]).mean(0)
+        return torch.stack([self._head.predict(net.outputs(data, limits.ROWS_AT_ONCE)) for net in self._nets]).mean(0)
 
     # Training --------------------------------------------------------------------------------------------------------
 
@@ -229,7 +228,7 @@ class NetModel(Estimator):
         """Train one net of the bag; what was noted of its epochs."""
         set_seed(seed)
         weights = self._row_weights(data)
-        held = held_out(data, _HELD_OUT, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
+        held = held_out(data, 1 / 8, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
         train = data.take(~held)
         architecture = self._architecture(data)
         recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
@@ -250,14 +249,10 @@ class NetModel(Estimator):
         # a batch of one row has no variance, which batch norm wants: the row comes in another epoch
         lone = n % bs == 1 and n > bs and share_of(bs) == bs
         dls = frame.dataloaders(bs=share_of(bs), seed=seed, device=device or torch.device("cpu"), drop_last=lone)
-        plan = architecture.plan(dls, head.n_out)
         start = self._starts[len(self._nets) % len(self._starts)] if self._starts else None
         start = None if start is None or start.model is not architecture.model else start
-        plan = plan if start is None else start.planned(plan)
-        net = architecture.build(plan)
-        if start is not None:
-            start.give_to(net, frame)
-        trained = TrainedNet(architecture, plan, net, frame.new_empty(), flags)
+        trained = TrainedNet.begin(architecture, dls, frame, flags, head.n_out, start=start)
+        net = trained.net
         out = data.take(held) if bool(held.any()) else None
         report = _Report(trained, head, self.stop_by)
         if out is not None:
@@ -277,13 +272,14 @@ class NetModel(Estimator):
         rate = recipe.lr if self.lr is None else self.lr
         loss = head.loss(self.smoothing)
         cbs: list[Callback] = [best]
-        if self._pace is not None:
-            epochs = epochs_in_time(self._pace, dls, net, loss, report, epochs, name=self.name)
-            cbs.append(StopInTime(self._pace))
+        if self._deadline is not None:
+            epochs = epochs_in_time(self._deadline, dls, net, loss, report, epochs, name=self.name)
+            cbs.append(StopInTime(self._deadline))
         if isinstance(net, RealMLP):
             train_real_mlp(dls, net, loss, epochs, lr=rate, wd=wd, cbs=cbs)
         else:
-            train_one_cycle(dls, net, loss, epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=cbs)
+            bs = dls.train.bs * world_size()
+            train_one_cycle(dls, net, loss, epochs, lr=rate, bs=bs, base_bs=recipe.base_bs, wd=wd, cbs=cbs)
         net.eval()
         self._nets.append(trained)
         return best.records
@@ -345,15 +341,12 @@ class _Report:
 
     def add(self, name: str, data: Rows, weights: Tensor) -> None:
         """Rows to score, and their weights in the loss."""
-        known = self.trained.frame
-        frame = known.new(net_columns(data, self.trained.flags, [*known.cat_names, *known.cont_names]))
-        frame.process()
-        self.sets[name] = frame, data, self.head.targets(data), weights
+        self.sets[name] = self.trained.frame_of(data), data, self.head.targets(data), weights
 
     def __call__(self, net: nn.Module) -> dict[str, float]:
         found: dict[str, float] = {}
         for name, (frame, data, targets, weights) in self.sets.items():
-            outputs = outputs_of(net, frame, _AT_ONCE)
+            outputs = outputs_of(net, frame, limits.ROWS_AT_ONCE)
             each = self.loss.each(outputs, targets)
             found[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
             if self.metric is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -39,10 +38,6 @@ class ColumnRanker(Ranker):
         if order is not None:
             place[order] = torch.arange(len(data), dtype=torch.float64)
         return -place
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"name": self.name, "columns": self.columns}
 
 
 def _sort_keys(column: Column) -> list[torch.Tensor]:

@@ -30,7 +30,7 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
-from fastrec.estimators._pace import Pace, seconds_for
+from fastrec.estimators._pace import Deadline, seconds_for
 from fastrec.estimators._sk_saved import packed, unpacked
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
@@ -39,7 +39,6 @@ from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
 _THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
-_FEWEST_TREES = 10  # of a forest in a limit of time: with fewer it is not begun
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
@@ -117,12 +116,12 @@ class SKModel(Estimator):
         else:
             self._inputs = TreeInputs.fit(train, self.columns)
         values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
-        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             weight = output_weight(train, label, self.class_weight)
-            pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
+            deadline = None if whole is None else whole.share(len(outputs) - i)
             made = self._untrained(train.task, seed, device)
-            parts.append(self._learned(values, label, weight, made, train.task, pace))
+            parts.append(self._learned(values, label, weight, made, train.task, deadline))
         self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
         self.trace = Trace(importance=self._importance())
         return self
@@ -155,7 +154,7 @@ class SKModel(Estimator):
         weight: torch.Tensor | None,
         made: Any,
         task: Task,
-        pace: Pace | None,
+        deadline: Deadline | None,
     ) -> Any:
         """The trained estimator of one output, or the constant that it is."""
         if bool((label == label[0]).all()):
@@ -163,16 +162,16 @@ class SKModel(Estimator):
         target = label.long().numpy() if task in _CLASSES else label.double().numpy()
         with threadpool_limits(torch.get_num_threads()):
             weights = self._weight_for(made, weight)
-            if pace is None:
+            if deadline is None:
                 return made.fit(values, target, **weights)
             is_forest = isinstance(made, BaseForest) and not isinstance(made.class_weight, str)
-            self._check_time(values, target, made, task, pace, few_trees=is_forest)
+            self._check_time(values, target, made, task, deadline, few_trees=is_forest)
             if is_forest:
-                return self._grown(made, lambda: made.fit(values, target, **weights), pace)
+                return self._grown(made, lambda: made.fit(values, target, **weights), deadline)
             return made.fit(values, target, **weights)
 
     def _check_time(
-        self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, pace: Pace, *, few_trees: bool
+        self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, deadline: Deadline, *, few_trees: bool
     ) -> None:
         """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
         rows = np.random.default_rng(0).permutation(len(values))
@@ -186,19 +185,19 @@ class SKModel(Estimator):
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
-            seconds = seconds_for(len(values), fit, pace)
-        seconds *= math.ceil(min(_FEWEST_TREES, made.n_estimators) / jobs) if few_trees else 1
-        if seconds > pace.left:
-            raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {pace.left:.0f} s are left")
+            seconds = seconds_for(len(values), fit, deadline)
+        seconds *= math.ceil(min(10, made.n_estimators) / jobs) if few_trees else 1
+        if seconds > deadline.left:
+            raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {deadline.left:.0f} s are left")
 
-    def _grown(self, made: Any, fit: Callable[[], Any], pace: Pace) -> Any:
+    def _grown(self, made: Any, fit: Callable[[], Any], deadline: Deadline) -> Any:
         """A forest of as many trees as fit into the time: with enough of it, the same as without a limit."""
         wanted, before = made.n_estimators, made.warm_start
         done, jobs = 0, effective_n_jobs(made.n_jobs)
         made.set_params(warm_start=True, n_estimators=min(jobs, wanted))
         while fit() and made.n_estimators < wanted:
             done = made.n_estimators
-            possible = int(pace.left / ((pace.seconds - pace.left) / done))
+            possible = int(deadline.left / ((deadline.seconds - deadline.left) / done))
             if possible < jobs:
                 break
             made.set_params(n_estimators=min(wanted, done + max(possible // 2, jobs)))
@@ -258,9 +257,8 @@ class SKModel(Estimator):
     # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("name", "columns", "class_weight", "cats", "prepare")
-        return {**{n: getattr(self, n) for n in names}, "estimator": packed(self.estimator, trained=False)}
+        """Return the constructor's arguments."""
+        return {**super().settings(), "estimator": packed(self.estimator, trained=False)}
 
     def write(self, folder: Path) -> dict[str, Any]:
         """What was learned, and how columns are prepared."""

@@ -103,8 +103,3 @@ class XGBRanker(XGBModel, Ranker):
         """
         self._parts, self._inputs, self._task = [trees], TreeInputs(columns, vocabs or {}), "ranking"
         self.trace = Trace(importance=gains(trees, columns))
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        given = super().settings()
-        return {n: v for n, v in given.items() if n not in ("class_weight", "native_cats")} | {"margin": self.margin}

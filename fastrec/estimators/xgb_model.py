@@ -10,7 +10,7 @@ import torch
 import xgboost as xgb
 
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import WANTED, XGBPace
+from fastrec.estimators._pace import Deadline
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.estimators._xgb_calls import (
     gains,
@@ -138,8 +138,7 @@ class XGBModel(TreeModel):
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         matrix = self._matrix(data, params)
         found: dict[str, dict[str, list[float]]] = {}
-        pace = self._pace
-        own = [] if pace is None else [XGBPace(pace, params["eta"], min(WANTED, self._rounds)).callback()]
+        own = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
         go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": own}
         if held is None:
             trees = xgb.train(dict(params), matrix, **go_on)
@@ -162,10 +161,6 @@ class XGBModel(TreeModel):
         said = linked(sums, self._objective(self._task))
         return predicted(trees, values, names, margin=False, types=types) if said is None else said
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().settings(), "native_cats": self.native_cats}
-
     def _text_of(self, trees: xgb.Booster) -> bytes:
         return bytes(trees.save_raw("ubj"))
 
@@ -177,3 +172,12 @@ class XGBModel(TreeModel):
         if trees.feature_names != names_for_xgboost(self._inputs.names):
             raise ValueError("the trees are of other columns")
         return trees
+
+
+class _InTime(xgb.callback.TrainingCallback):
+    def __init__(self, deadline: Deadline, rate: float, rounds: int) -> None:
+        self.deadline, self.rate, self.rounds = deadline, rate, rounds
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Return whether to stop."""
+        return self.deadline.after_round(epoch + 1, self.rounds, self.rate, lambda r: model.set_param({"eta": r}))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics.inputs import paired
 from fastrec.metrics.intervals import Interval, cluster_means, interval_of
@@ -16,8 +17,6 @@ from fastrec.metrics.lists import flat_tensor
 from fastrec.metrics.metric import Metric
 from fastrec.metrics.registry import get_metric
 
-_BLOCKS = 500  # lists are put together into so many blocks, whose metrics are then resampled
-_ENOUGH = 100_000  # clusters that a resample draws at most
 _MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
 
 
@@ -102,7 +101,7 @@ def bootstrap_metric(
     if metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None:
         draws = _by_blocks(metric, data, groups, codes, repeats, seed)
     else:
-        share = _ENOUGH / max(int(codes.max()) + 1, 1)
+        share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
         draws = (_by_fewer if share < 1 else _by_weights)(metric, data, groups, codes, repeats, seed)
         if share < 1:
             draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
@@ -120,7 +119,7 @@ def _by_blocks(
     """Draws of a mean over lists, which is a mean of the blocks' means, weighed by their numbers of lists."""
     count = int(codes.max()) + 1
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    block = (shuffled * min(count, _BLOCKS) // count)[codes]
+    block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
     order = torch.argsort(block, stable=True)
     pieces = torch.split(order, torch.bincount(block).tolist())
     made, lists = [], []
@@ -158,11 +157,13 @@ def _by_fewer(
     repeats: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """The metric of ``_ENOUGH`` clusters of many, drawn with replacement."""
+    """The metric of ``limits.DRAWN_CLUSTERS`` clusters of many, drawn with replacement."""
     rng, count = np.random.default_rng(seed), int(codes.max()) + 1
     draws: dict[str, list[float]] = {n: [] for n in data}
     for _ in range(repeats):
-        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=_ENOUGH), minlength=count))[codes]
+        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=limits.DRAWN_CLUSTERS), minlength=count))[
+            codes
+        ]
         rows = times.nonzero().squeeze(1)
         own = None if groups is None else groups[rows]
         for name, (y, p) in data.items():

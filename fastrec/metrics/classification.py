@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.metrics import ranking
 from fastrec.metrics.inputs import check_binary, check_codes
 from fastrec.metrics.weighted import last_of_runs, mean_of
-
-_MANY = 1 << 20  # codes above it are renumbered before they are counted
 
 
 class Counts(NamedTuple):
@@ -131,7 +130,7 @@ def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) ->
 def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
     true, predicted = check_codes(y, "y"), check_codes(p, "prediction")
     both = torch.cat([true, predicted])
-    if int(both.min()) < 0 or int(both.max()) > _MANY:
+    if int(both.min()) < 0 or int(both.max()) > limits.COUNTED_CODES:
         both = torch.unique(both, return_inverse=True)[1]
         true, predicted = both[: len(y)], both[len(y) :]
     k = max(int(both.max()) + 1, 2)

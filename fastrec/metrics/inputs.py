@@ -16,8 +16,6 @@ from torch import Tensor
 from fastrec.errors import DataError
 from fastrec.metrics.lists import check_weights, flat_tensor, plain_tensor, refuse_rows
 
-_SUM = 0.01  # how far from 1 the probabilities of a row may sum: those of half precision are off by .002
-
 
 def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     """Targets and predictions as float64 tensors on the predictions' device.
@@ -84,7 +82,7 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
     refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
     if of_classes:
-        off = (prediction.sum(1) - 1).abs() > _SUM
+        off = (prediction.sum(1) - 1).abs() > 0.01
         refuse_rows(off, "prediction", "is of a row whose classes do not sum to 1", remedy)
 
 

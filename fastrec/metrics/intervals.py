@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics.lists import flat_tensor, refuse_rows
-
-_BLOCK = 1 << 22  # resampling weights held at once: 32 MiB of them
-_REPEATED = 16  # values that stand so often each, on average, are counted before they are drawn
 
 
 class Interval(NamedTuple):
@@ -50,7 +48,7 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
         )
     # Reciprocal ranks take a few dozen values: counting them first is the same bootstrap at a small part of the cost.
     distinct, counts = np.unique(x, return_counts=True)
-    few = len(distinct) * _REPEATED <= len(x)
+    few = len(distinct) * 16 <= len(x)
     sums = _resampled(distinct if few else x, repeats, seed, counts=counts if few else None)
     return interval_of(float(x.mean()), sums / len(x), level=level)
 
@@ -137,7 +135,7 @@ def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray 
         float64 ``[repeats]`` or ``[repeats, c]``.
     """
     rng, n = np.random.default_rng(seed), len(rows)
-    step = max(1, _BLOCK // n)
+    step = max(1, limits.RESAMPLED_AT_ONCE // n)
     blocks = []
     for start in range(0, repeats, step):
         size = min(step, repeats - start)

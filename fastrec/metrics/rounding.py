@@ -15,10 +15,6 @@ from fastrec.metrics.metric import Metric, OwnFunction
 from fastrec.metrics.registry import get_metric
 from fastrec.metrics.weighted import between, last_of_runs, mean_of
 
-_MOST_CLASSES = 1000
-_TRIED = 100  # places of one cut, where a metric has to be called for each
-_SWEEPS = 20
-
 
 def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", *, weight: Any = None) -> Tensor:
     """The cut points between ordered classes that a metric is best at.
@@ -44,8 +40,8 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
     """
     chosen = of_classes(metric, "multiclass")
     target, p = one_column(y, value)
-    bad = (target < 0) | (target > _MOST_CLASSES) | (target != target.round())
-    refuse_rows(bad, "y", f"is no class from 0 to {_MOST_CLASSES}", "Number the ordered classes from 0")
+    bad = (target < 0) | (target > 1000) | (target != target.round())
+    refuse_rows(bad, "y", f"is no class from 0 to {1000}", "Number the ordered classes from 0")
     w = row_weights(weight, p)
     rows = _Sorted(target, p, torch.ones_like(p) if w is None else w)
     known = None if isinstance(chosen.function, OwnFunction) else chosen.name
@@ -182,12 +178,12 @@ def _moved(starts: list[Tensor], rows: _Sorted, metric: Metric) -> Tensor:
         return value if value == value else -float("inf")
 
     best, places = max(((score(s), s) for s in starts), key=lambda pair: pair[0])
-    for _ in range(_SWEEPS):
+    for _ in range(20):
         before = best
         for i in range(len(places)):
             low = int(places[i - 1]) if i else 0
             high = int(places[i + 1]) if i + 1 < len(places) else len(rows.cuts) - 1
-            for place in torch.linspace(low, high, min(_TRIED, high - low + 1)).round().long().unique().tolist():
+            for place in torch.linspace(low, high, min(100, high - low + 1)).round().long().unique().tolist():
                 moved = places.clone()
                 moved[i] = place
                 if (value := score(moved)) > best:

@@ -31,8 +31,6 @@ _OF_COUNTS: dict[str, Callable[[c.Counts], Tensor]] = {
     # NaN where the target has one class and every row is in it, which no cut can be better than
     "quadratic_kappa": lambda counts: torch.nan_to_num(c.binary_kappa_of(counts), nan=1.0),
 }
-_PARTS = 5  # of one fold alone
-_TRIED = 500  # cuts that a metric is called for at a time, where there is no formula
 
 
 def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: Any = None) -> float:
@@ -73,7 +71,7 @@ def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> 
     sign = 1 if metric.greater_is_better else -1
     first, last = 0, len(cuts) - 1
     for _ in range(2):
-        tried = torch.linspace(first, last, min(_TRIED, last - first + 1), dtype=torch.float64).round().long().unique()
+        tried = torch.linspace(first, last, min(500, last - first + 1), dtype=torch.float64).round().long().unique()
         values = torch.tensor([sign * value(float(t)) for t in cuts[tried]], dtype=torch.float64)
         best = _best_cut(cuts[tried], values)
         place = int((cuts[tried] == best).nonzero()[0, 0])
@@ -163,7 +161,7 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
         return p
     codes = flat_tensor(folds, "folds")
     if len(codes.unique()) < 2:
-        codes = torch.arange(len(p)) % _PARTS
+        codes = torch.arange(len(p)) % 5
     return cross_fitted_classes(target, p, codes, metric)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from fastrec._core import limits
 from fastrec.estimators import Ranker, Trace, XGBRanker
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
@@ -17,10 +17,6 @@ from fastrec.table import Table
 from fastrec.validate import Lists, whole_lists
 
 _START = "__start__"  # the column that trees begin from
-
-
-_FAR = 1000.0  # what an infinite gap counts as
-
 
 Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
@@ -42,7 +38,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
     size = int(codes.max()) + 1 if len(codes) else 0
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = segment_max(rough, codes, size)[codes]
-    gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -_FAR))
+    gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP))
     total = segment_sum(gap.exp(), codes, size)[codes]
     log_softmax = gap - total.log()
     rank = group_ranks(scores, groups, ties="ordinal").double() if len(scores) else scores
@@ -81,6 +77,8 @@ class LinearBlend(Ranker):
 
     Source: McFadden 1974, "Conditional logit analysis of qualitative choice behavior".
     """
+
+    learned = ("weights",)
 
     def __init__(self, models: Sequence[str], *, name: str = "blend", ridge: float = 1.0) -> None:
         self.name, self.models, self.ridge = name, list(models), ridge
@@ -127,20 +125,6 @@ class LinearBlend(Ranker):
             raise self.not_fitted()
         return self._inputs(data) @ self.weights
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name, "ridge": self.ridge}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights."""
-        if self.weights is None:
-            raise self.not_fitted()
-        return {"weights": dict(zip(self.models, self.weights.tolist(), strict=True))}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self.weights = torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64)
-
 
 class BoostedBlend(Ranker):
     """XGBoost's ranker over level-2 inputs, starting from a ``LinearBlend``: the trees learn corrections to it.
@@ -151,6 +135,8 @@ class BoostedBlend(Ranker):
         rounds: how many trees.
         **params: XGBoost's own parameters.
     """
+
+    learned = ("blend", "trees")
 
     def __init__(self, models: Sequence[str], *, name: str = "boosted_blend", rounds: int = 40, **params: Any) -> None:
         self.models, self.name, self.rounds, self.params = list(models), name, rounds, params
@@ -178,20 +164,6 @@ class BoostedBlend(Ranker):
     def _started(self, data: Lists) -> Lists:
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name, "rounds": self.rounds, **self.params}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights (``blend/``) and the trees (``trees/``)."""
-        self.blend.save(folder / "blend")
-        self.trees.save(folder / "trees")
-        return {}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self.blend, self.trees = LinearBlend.load(folder / "blend"), XGBRanker.load(folder / "trees")
-
 
 class AverageBlend(Ranker):
     """The plain mean of what the base models say in each list: nothing is fitted, so nothing can be overfitted.
@@ -218,7 +190,3 @@ class AverageBlend(Ranker):
         """The mean: float64 ``[n]``."""
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "of": self.of, "name": self.name}

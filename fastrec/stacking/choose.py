@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator
 from fastrec.metrics import Metric, as_scored
 from fastrec.stacking.hill_climb import best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds
 from fastrec.validate import Predictions, Rows
-
-_ERRORS = 2.0  # standard errors by which another blend has to be better than the usual one
-_ENOUGH = 500_000  # rows that a blend of rows learns from at most, fewer of several outputs: it has few coefficients
-_ENOUGH_OF_MANY = 100_000  # but never fewer than so many
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
 
 def rows_of_a_blend(outputs: int) -> int:
     """How many rows a blend of rows learns from at most, by the numbers in a prediction."""
-    return max(_ENOUGH // outputs, _ENOUGH_OF_MANY)
+    return max(limits.BLEND_ROWS // outputs, limits.BLEND_ROWS_OF_MANY)
 
 
 def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
@@ -170,7 +167,7 @@ class Choice:
         better = range(len(self.tried))
         if len(whole) > 1:
             gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
-            error = _ERRORS * gain.std(1) / len(whole) ** 0.5
+            error = limits.CHOICE_ERRORS * gain.std(1) / len(whole) ** 0.5
             better = [i for i in better if bool(gain[i].mean() > error[i])]
             if not better:
                 return self.usual

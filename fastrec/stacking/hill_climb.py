@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +12,6 @@ from fastrec.estimators import Estimator, Trace
 from fastrec.metrics import Metric, default_metric, get_metric
 from fastrec.stacking.row_inputs import as_task, predicted_by
 from fastrec.validate import Rows
-
-_PATIENCE = 5  # so many models in a row that bring no gain end the search
 
 
 class HillClimb(Estimator):
@@ -33,6 +30,8 @@ class HillClimb(Estimator):
 
     Source: Caruana et al. 2004, "Ensemble selection from libraries of models".
     """
+
+    learned = ("weights",)
 
     def __init__(
         self,
@@ -93,25 +92,9 @@ class HillClimb(Estimator):
         self.trace = Trace(importance=dict(zip(self.models, weights.tolist(), strict=True)))
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments; a metric by its name where it has one."""
+        """Return the constructor's arguments; a metric by its name if it has one."""
         metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
-        return {
-            "models": self.models,
-            "name": self.name,
-            "metric": metric if is_known(metric) else None,
-            "steps": self.steps,
-            "rows": self.rows,
-        }
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights."""
-        if self.weights is None:
-            raise self.not_fitted()
-        return {"weights": dict(zip(self.models, self.weights.tolist(), strict=True))}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self._keep(torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64))
+        return {**super().settings(), "metric": metric if is_known(metric) else None}
 
 
 def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
@@ -142,7 +125,7 @@ def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tens
         since += 1
         if step == 1 or metric.better(made[chosen], best_score):
             best, best_score, since = taken, made[chosen], 0
-        if since >= _PATIENCE:
+        if since >= 5:
             break
     return best
 

@@ -13,8 +13,6 @@ from fastrec.features._engine.folds import fold_numbers, row_folds
 from fastrec.table import Table, as_column
 from fastrec.validate import Rows, folds_digest
 
-_PARTS = 5  # one fold alone is cut into so many for level 2
-
 
 @dataclass(frozen=True)
 class LevelTwoFolds:
@@ -105,16 +103,17 @@ def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Ten
 
 
 def _parts(rows: torch.Tensor, data: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    parts = 5
     rows = rows.sort().values
     if data.groups is not None:
-        part = row_folds(Table({"group": data.groups[rows]}), ["group"], _PARTS).cpu()
+        part = row_folds(Table({"group": data.groups[rows]}), ["group"], parts).cpu()
     elif data.order is not None:
         later = torch.argsort(data.order[rows], stable=True)
         part = torch.empty(len(rows), dtype=torch.int64)
-        part[later] = torch.arange(len(rows)) * _PARTS // len(rows)
+        part[later] = torch.arange(len(rows)) * parts // len(rows)
     else:
-        part = row_folds(Table({"row": rows}), ["row"], _PARTS).cpu()
-    pairs = [(rows[part != k], rows[part == k]) for k in range(_PARTS) if bool((part == k).any())]
+        part = row_folds(Table({"row": rows}), ["row"], parts).cpu()
+    pairs = [(rows[part != k], rows[part == k]) for k in range(parts) if bool((part == k).any())]
     if len(pairs) < 2:
         raise DataError("one fold of one group has nothing for level 2 to learn from", remedy="Use two folds or more")
     return pairs

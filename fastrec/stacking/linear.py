@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-_STEPS = 50
-
 
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
@@ -54,7 +52,7 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
         return w @ (torch.nn.functional.softplus(z) - y * z) + (penalty * b.square()).sum() / 2
 
     value = loss(found)
-    for _ in range(_STEPS):
+    for _ in range(50):
         p = (a @ found).sigmoid()
         gradient = a.T @ (w * (p - y)) + penalty * found
         curvature = (a * (w * p * (1 - p))[:, None]).T @ a + torch.diag(penalty + 1e-9)

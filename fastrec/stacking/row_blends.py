@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -12,8 +10,6 @@ from fastrec.estimators import Estimator, Trace
 from fastrec.stacking.linear import logistic, pool, ridge_regression
 from fastrec.stacking.row_inputs import as_task, labels_of, predicted_by, weights_of
 from fastrec.validate import Rows
-
-_EDGE = 1e-6  # how near 0 or 1 a probability's logarithm is taken
 
 
 class OneBase(Estimator):
@@ -43,10 +39,6 @@ class OneBase(Estimator):
     def predict(self, data: Rows) -> torch.Tensor:
         """What the model predicts: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by([self.model], data)[:, 0], data)
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"model": self.model, "name": self.name}
 
 
 class MeanBlend(Estimator):
@@ -78,10 +70,6 @@ class MeanBlend(Estimator):
         """The mean: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by(self.models, data).mean(1), data)
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name}
-
 
 class WeightedBlend(Estimator):
     """What fitted weighted sums share: weights ``[models, k]``, a constant ``[k]``, and how they are kept.
@@ -93,6 +81,7 @@ class WeightedBlend(Estimator):
     """
 
     kind: str
+    learned = ("weights", "constant")
 
     def __init__(self, models: Sequence[str], *, name: str | None = None, ridge: float = 1.0) -> None:
         self.models, self.name, self.ridge = list(models), name or self.kind, ridge
@@ -136,22 +125,6 @@ class WeightedBlend(Estimator):
         self.weights, self.constant = weights, constant
         self.trace = Trace(importance=dict(zip(self.models, weights.mean(1).tolist(), strict=True)))
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name, "ridge": self.ridge}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights."""
-        if self.weights is None or self.constant is None:
-            raise self.not_fitted()
-        weights = dict(zip(self.models, self.weights.tolist(), strict=True))
-        return {"weights": weights, "constant": self.constant.tolist()}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        weights = torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64)
-        self._keep(weights, torch.tensor(about["constant"], dtype=torch.float64))
-
 
 class RidgeBlend(WeightedBlend):
     """A weighted sum of the base models' values and a constant, by least squares with a ridge; targets one by one.
@@ -189,7 +162,7 @@ class LogisticBlend(WeightedBlend):
         return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
 
     def _inputs(self, data: Rows) -> torch.Tensor:
-        return predicted_by(self.models, data).logit(eps=_EDGE)
+        return predicted_by(self.models, data).logit(eps=1e-6)
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
         return sums.sigmoid()
@@ -216,7 +189,7 @@ class PoolBlend(WeightedBlend):
         return weights[:, None].expand(-1, x.shape[2]).contiguous(), constant
 
     def _inputs(self, data: Rows) -> torch.Tensor:
-        return predicted_by(self.models, data).clamp(min=_EDGE).log()
+        return predicted_by(self.models, data).clamp(min=1e-6).log()
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
         return sums.softmax(1)

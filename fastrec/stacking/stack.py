@@ -28,8 +28,6 @@ from fastrec.stacking.stack_model import StackModel, level_two_of
 from fastrec.stacking.tree_blend import TreeBlend, linear_blend
 from fastrec.validate import Predictions, Rows
 
-_MANY = 20  # of so many classes or targets no trees are tried: each has trees of its own
-
 
 @dataclass(frozen=True)
 class Stacked:
@@ -107,7 +105,7 @@ class Stack:
         else:
             made = [MeanBlend(models), linear_blend(models, data.task)]
             made += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            made += [TreeBlend(models, data.task)] if data.n_scores <= _MANY else []
+            made += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
         return [*made, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
     def fit(

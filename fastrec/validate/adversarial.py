@@ -10,18 +10,13 @@ import numpy as np
 import torch
 import xgboost as xgb
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics import Interval, auc
 from fastrec.metrics.intervals import interval_of
 from fastrec.table import Column, Table, concat
 from fastrec.validate.cut_random import stratified_folds
 
-_MOST = 50_000  # rows of each side that are looked at
-_FOLDS = 5
-_BINS = 64  # of a number, where one column is looked at alone
-_PRIOR = 10.0  # rows of the prior, there
-_REPEATS = 500  # of the bootstrap
-_ROUNDS = 60
 _TREES = {
     "objective": "binary:logistic",
     "tree_method": "hist",
@@ -104,14 +99,16 @@ def adversarial_validation(
     sides = [Table.read(side, columns, device="cpu") for side in (train, test)]
     names, left_out = _usable(sides, columns)
     of = (len(sides[0]), len(sides[1]))
-    if min(of) < _FOLDS:
-        raise DataError(f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {_FOLDS} of each, at least")
+    if min(of) < limits.ADVERSARIAL_FOLDS:
+        raise DataError(
+            f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {limits.ADVERSARIAL_FOLDS} of each, at least"
+        )
     rng = np.random.default_rng(seed)
     sides = [_drawn(side.select(names), rng) for side in sides]
     rows = (len(sides[0]), len(sides[1]))
     both = concat(sides)
     from_test = torch.cat([torch.zeros(rows[0]), torch.ones(rows[1])]).double()
-    folds = stratified_folds(from_test.long(), _FOLDS, seed=seed)
+    folds = stratified_folds(from_test.long(), limits.ADVERSARIAL_FOLDS, seed=seed)
     codes = [both[n].coded().in_order().codes for n in names]
     scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
     rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
@@ -136,9 +133,9 @@ def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list
 
 
 def _drawn(side: Table, rng: np.random.Generator) -> Table:
-    if len(side) <= _MOST:
+    if len(side) <= limits.ADVERSARIAL_ROWS:
         return side
-    return side.take(torch.from_numpy(np.sort(rng.choice(len(side), _MOST, replace=False))))
+    return side.take(torch.from_numpy(np.sort(rng.choice(len(side), limits.ADVERSARIAL_ROWS, replace=False))))
 
 
 def _cross_fitted(
@@ -153,21 +150,21 @@ def _cross_fitted(
     x, y, fold = values.numpy(), labels.numpy(), folds.numpy()
     params = {**_TREES, "seed": seed, "nthread": torch.get_num_threads()}
     scores, gains = np.zeros(len(y)), np.zeros(len(codes))
-    for k in range(_FOLDS):
+    for k in range(limits.ADVERSARIAL_FOLDS):
         data = xgb.QuantileDMatrix(x[fold != k], y[fold != k], max_bin=_TREES["max_bin"], nthread=params["nthread"])
-        trees = xgb.train(params, data, _ROUNDS)
+        trees = xgb.train(params, data, 60)
         scores[fold == k] = trees.inplace_predict(x[fold == k])
         for name, gain in trees.get_score(importance_type="total_gain").items():
             gains[int(name.removeprefix("f"))] += gain
     return scores, (gains / max(gains.sum(), 1e-300)).tolist()
 
 
-def _binned(column: Column, codes: torch.Tensor) -> torch.Tensor:
+def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor:
     """Bins of a column's values: a category's own, a number's by quantile where it has many; 0 = missing."""
-    if column.kind == "category" or int(codes.max()) <= _BINS:
+    if column.kind == "category" or int(codes.max()) <= bins:
         return codes
     known = codes[codes > 0].sort().values
-    edges = known[(torch.arange(1, _BINS) * len(known)) // _BINS]
+    edges = known[(torch.arange(1, bins) * len(known)) // bins]
     return torch.where(codes > 0, torch.searchsorted(edges, codes, right=True) + 1, 0)
 
 
@@ -178,9 +175,13 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
     """
     size, prior = int(bins.max()) + 1, labels.mean()
     place = folds * size + bins
-    rows = torch.bincount(place, minlength=_FOLDS * size).view(_FOLDS, size).double()
-    tests = torch.bincount(place, weights=labels, minlength=_FOLDS * size).view(_FOLDS, size)
-    others = ((tests.sum(0) - tests + _PRIOR * prior) / (rows.sum(0) - rows + _PRIOR)).view(-1)
+    rows = (
+        torch.bincount(place, minlength=limits.ADVERSARIAL_FOLDS * size).view(limits.ADVERSARIAL_FOLDS, size).double()
+    )
+    tests = torch.bincount(place, weights=labels, minlength=limits.ADVERSARIAL_FOLDS * size).view(
+        limits.ADVERSARIAL_FOLDS, size
+    )
+    others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
     return others[place]
 
 
@@ -190,8 +191,8 @@ def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Int
     distinct, place = np.unique(scores, return_inverse=True)
     sides, size = (place[is_test], place[~is_test]), len(distinct)
     rng = np.random.default_rng(seed)
-    draws = np.empty(_REPEATS)
-    for i in range(_REPEATS):
+    draws = np.empty(500)
+    for i in range(500):
         above, below = (np.bincount(s[rng.integers(0, len(s), len(s))], minlength=size) for s in sides)
         draws[i] = above @ (np.cumsum(below) - 0.5 * below) / (float(len(sides[0])) * len(sides[1]))
     return interval_of(auc(scores, labels), draws)

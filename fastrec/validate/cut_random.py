@@ -13,9 +13,6 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table
 
-BINS = 10  # of a regression's target
-_CLASSES = 50  # numbers with more distinct values than these are no classes, unless the user says so
-
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
     """The validation fold of each row: rows with one key share a fold, whatever else is in the table.
@@ -108,7 +105,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
 
     Args:
         column: the target ``[n]``.
-        bins: how many quantile bins; 0: the values are classes; None: ``BINS`` for numbers that have fractions or more
+        bins: how many quantile bins; 0: the values are classes; None: ``10`` for numbers that have fractions or more
             than 50 distinct values, else classes.
         folds: how many folds there will be.
 
@@ -120,7 +117,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     """
     coded = column.coded()
     if bins is None:
-        bins = BINS if column.kind == "number" and (has_fractions(column) or len(coded.keys) > _CLASSES) else 0
+        bins = 10 if column.kind == "number" and (has_fractions(column) or len(coded.keys) > 50) else 0
     if bins:
         return _quantile_bins(column, bins), f"{bins} quantile bins of {column.name}"
     codes = coded.codes.cpu()

@@ -16,7 +16,6 @@ from fastrec._core.atomic import atomic_file
 from fastrec.errors import MissingFileError, UnreadableFileError
 
 _KEY = b"fastrec.folds"
-_VERSION = 1
 
 
 class FoldArrays(NamedTuple):
@@ -35,7 +34,7 @@ class FoldArrays(NamedTuple):
 
     def digest(self) -> str:
         """SHA-256 over all of it."""
-        about = [_VERSION, *self.layers.shape, self.method, self.why, sorted(self.train)]
+        about = [*self.layers.shape, self.method, self.why, sorted(self.train)]
         made = hashlib.sha256(json.dumps(about).encode())
         made.update(self.layers.numpy().astype("<i4").tobytes())
         for k in sorted(self.train):
@@ -48,7 +47,7 @@ def write_folds(path: str | Path, folds: FoldArrays) -> None:
     one = len(folds.layers) == 1
     columns = {"fold" if one else f"fold_{i}": layer.numpy() for i, layer in enumerate(folds.layers)}
     columns |= {f"train_{k}": rows.numpy() for k, rows in sorted(folds.train.items())}
-    about = {"version": _VERSION, "method": folds.method, "why": folds.why, "digest": folds.digest()}
+    about = {"method": folds.method, "why": folds.why, "digest": folds.digest()}
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
     with atomic_file(path) as part:
         pq.write_table(table, part, compression="zstd")

@@ -20,9 +20,6 @@ AUTO = "auto"
 _TIME_WORDS = re.compile(
     r"(?<![a-z])(?:time|timestamp|date|datetime|day|week|month|quarter|year|hour|minute|period|ts|dt)s?(?![a-z])"
 )
-_FEW_KNOWN = 0.01  # share of test rows whose group may be known, where groups are new
-_REPEATS = 1.5  # rows a group, at least, on average: a row's own number is no group
-_FEWEST = 20  # groups in train, and rows of test: fewer may be apart by chance
 
 
 class Mirror(NamedTuple):
@@ -139,13 +136,13 @@ def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tup
         ours, theirs = column.coded(), other.coded()
         rows, groups = int((ours.codes > 0).sum()), len(ours.keys)
         new = theirs.codes > 0
-        if groups < max(_FEWEST, 2 * folds) or rows < _REPEATS * groups or int(new.sum()) < _FEWEST:
+        if groups < max(20, 2 * folds) or rows < 1.5 * groups or int(new.sum()) < 20:
             continue
         try:
             known = (theirs.recode(ours.keys) > 0)[new].double().mean().item()
         except DataError:
             continue  # values of another kind in test
-        if known <= _FEW_KNOWN:
+        if known <= 0.01:
             why = f"{100 * (1 - known):.4g} % of the test rows have a {name} that train does not have, though a {name} "
             found.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))
     return min(found)[1:] if found else None

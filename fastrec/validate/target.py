@@ -14,7 +14,6 @@ from fastrec.table import Column, Table, Vocab
 from fastrec.validate.tasks import Task, check_task
 
 Scale = Literal["log", "log1p"]
-_FEW = 20  # so many different whole numbers or fewer may be classes: the user is asked
 
 
 class Target:
@@ -178,7 +177,7 @@ def _task_of(columns: Sequence[Column]) -> Task:
         return "binary" if len(_distinct(column)) <= 2 else "multiclass"
     values = column.number()
     values = torch.unique(values[~values.isnan()])
-    if bool((values != values.round()).any()) or len(values) > _FEW:
+    if bool((values != values.round()).any()) or len(values) > 20:
         return "regression"
     shown = ", ".join(f"{v:g}" for v in values[:5].tolist())
     kind = "binary" if len(values) <= 2 else "multiclass"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fastrec.errors import DataError
-from fastrec.estimators import ColumnRanker, NetRanker
+from fastrec.estimators import ColumnRanker, NetRanker, _one_cycle
 from fastrec.estimators import net as module
 from fastrec.estimators._batch_rule import fit_options
 from fastrec.estimators.net import WeightedListLoss
@@ -122,13 +122,13 @@ def test_any_batch_size_up_to_the_whole_set(bs):
 
 def learners_of(monkeypatch) -> list:
     """The Learners that are made from now on."""
-    seen, make = [], module.rec_learner
+    seen, make = [], _one_cycle.rec_learner
 
     def noted(*args, **kwargs):
         seen.append(make(*args, **kwargs))
         return seen[-1]
 
-    monkeypatch.setattr(module, "rec_learner", noted)
+    monkeypatch.setattr(_one_cycle, "rec_learner", noted)
     return seen
 
 

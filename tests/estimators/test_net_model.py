@@ -16,6 +16,7 @@ import torch
 from fastai.callback.core import Callback
 from torch import nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.estimators import Estimator, NetModel
 from fastrec.estimators import net_model as module
@@ -231,7 +232,7 @@ def test_a_bag_is_the_mean_of_its_nets_each_with_other_rows_held_out(monkeypatch
     data = table("multiclass")
     bag = small(seeds=2).fit(data, seed=5)
     assert not torch.equal(*held)
-    single = [small().fit(data, seed=s).predict(data) for s in (5, 5 + module._SEEDS_APART)]
+    single = [small().fit(data, seed=s).predict(data) for s in (5, 5 + limits.BAG_SEEDS)]
     torch.testing.assert_close(bag.predict(data), (single[0] + single[1]) / 2)
     assert [c["seed"] for c in bag.trace.curves] == [0, 0, 1, 1]
 

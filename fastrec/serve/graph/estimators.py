@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.estimators import Estimator, XGBModel
 from fastrec.estimators._dense_inputs import DenseInputs
-from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
+from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forests_of
 from fastrec.serve.graph.builder import Cut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
@@ -164,7 +165,7 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
         else:
             columns.append(table[name].number(torch.float32))
     some = next(table[n].values.graph for n in table.names if isinstance(table[n].values, GraphTensor))
-    return _matrix(some, columns, torch.float32).clamp(-_LARGEST, _LARGEST)
+    return _matrix(some, columns, torch.float32).clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
 
 
 # scikit-learn --------------------------------------------------------------------------------------------------------
