@@ -17,7 +17,7 @@ _LEAST_MOM, _LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
 
 
 def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the Learner, and of its ``fit_one_cycle``.
+    """Return options of the Learner, and of its ``fit_one_cycle``, for a batch size.
 
     Small batches use plain AdamW, at a rate that goes with the root of the batch. In large ones embeddings have no
     momentum; ``1 - momentum`` and ``1 - β2`` go with the batch, as far as to .5 and .1; the embeddings' rate goes with

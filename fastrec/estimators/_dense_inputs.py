@@ -78,7 +78,7 @@ class DenseInputs:
         return cls(inputs, cats, {n: _Number.fit(rows.table[n].number()) for n in others})
 
     def matrix(self, table: Table) -> torch.Tensor:
-        """Float64 ``[n, m]`` on the CPU, every value finite."""
+        """Return the columns as float64 ``[n, m]`` on the CPU, every value finite."""
         blocks = [self._block(table, name) for name in self.inputs.names]
         return torch.cat(blocks, 1) if blocks else torch.zeros((len(table), 0), dtype=torch.float64)
 
@@ -110,6 +110,6 @@ class DenseInputs:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> DenseInputs:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         numbers = {n: _Number(**how) for n, how in load_state(folder / _FOLDER).items()}
         return cls(TreeInputs.read(folder, about), about["cats"], numbers)

@@ -15,7 +15,7 @@ from fastrec.validate import Rows
 
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
-    """A part of the training rows to stop by, so that the fold that is scored stays unseen.
+    """Choose training rows to stop by, so that the fold that is scored stays unseen.
 
     Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
     together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id. Rows whose
@@ -50,11 +50,7 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
 
 
 def rows_to_stop_by(rows: Rows) -> Tensor | None:
-    """``held_out``; None where too few rows, times, groups or classes would be left, or none can be held out.
-
-    Args:
-        rows: the training rows, with labels.
-    """
+    """Return ``held_out``, or None if too few rows, times, groups or classes would be left, or none can be held out."""
     held = held_out(rows)
     if not bool(held.any()) or bool(held.all()):
         return None
@@ -64,7 +60,7 @@ def rows_to_stop_by(rows: Rows) -> Tensor | None:
 
 
 def some_held_out(rows: Rows, *, name: str) -> Tensor:
-    """``rows_to_stop_by``, where something has to be held out.
+    """Return ``rows_to_stop_by``, which must not be None.
 
     Args:
         rows: the training rows, with labels.
@@ -85,7 +81,7 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
 
 
 def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
-    """The rows of the lowest hashes, the same share of each stratum."""
+    """Choose the rows of the lowest hashes, the same share of each stratum."""
     order = torch.argsort(hashed, stable=True)
     if strata is not None:
         order = order[torch.argsort(strata[order], stable=True)]  # by stratum, then by hash
@@ -100,7 +96,7 @@ def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
 
 
 def _last(order: Tensor, share: float) -> Tensor:
-    """The last rows, those of one time together: as near to the share as that lets them be, but never all."""
+    """Choose the last rows, those of one time together, as near to the share as possible, but never all."""
     times, counts = torch.unique(order, return_counts=True)
     if len(times) < 2:
         return torch.zeros(len(order), dtype=torch.bool)
@@ -110,7 +106,7 @@ def _last(order: Tensor, share: float) -> Tensor:
 
 
 def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
-    """Whole groups: the last ones where there is an order, else those of the lowest hashes."""
+    """Choose whole groups: the last ones if there is an order, else those of the lowest hashes."""
     assert rows.groups is not None
     ids, codes, sizes = torch.unique(rows.groups, return_inverse=True, return_counts=True)
     if len(ids) < 2:

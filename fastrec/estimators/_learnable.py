@@ -16,7 +16,7 @@ ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
 def learnable(rows: Rows, *, name: str) -> Rows:
-    """The rows that teach: those of a weight above 0; in ranking the lists that ``whole_lists`` keeps.
+    """Return the rows of a weight above 0; in ranking the lists of ``whole_lists``.
 
     Args:
         rows: training rows.
@@ -69,13 +69,13 @@ def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both 
 
 
 def outputs_of(rows: Rows) -> list[torch.Tensor]:
-    """The label of each output: ``[n]``, one for a ranking, binary or multiclass task, else one for each column."""
+    """Return each output's label ``[n]``: one of a ranking, binary or multiclass task, else one for each column."""
     assert rows.label is not None
     return [rows.label] if rows.label.ndim == 1 else list(rows.label.unbind(1))
 
 
 def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) -> torch.Tensor | None:
-    """How much each row counts for one output: its weight times that of its class; None: all rows alike.
+    """Return each row's weight for one output, times that of its class; None: all rows alike.
 
     Args:
         rows: rows with or without a weight.
@@ -101,7 +101,7 @@ def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) ->
 
 
 def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
-    """Class weights as they are kept: numbers of classes, also where a file gave them as text.
+    """Return class weights with numbers of classes as keys, also if a file gave them as text.
 
     Raises:
         DataError: they are neither ``'balanced'`` nor weights, 0 or above, of class numbers.
@@ -136,7 +136,7 @@ def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
 
 
 def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
-    """The mean of an output: the share of class 1, or the mean value."""
+    """Return the mean of an output: the share of class 1, or the mean value."""
     label = label.double()
     if bool((label == label[0]).all()):
         return float(label[0])  # to the last bit
@@ -144,7 +144,7 @@ def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
 
 
 def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
-    """What outputs predict as one tensor.
+    """Join the predictions of outputs in one tensor.
 
     Args:
         parts: float64 ``[n]`` of each output; of a multiclass task ``[n, k]``.

@@ -42,11 +42,11 @@ class CodedEvents:
     offsets: Tensor
 
     def to(self, device: torch.device) -> CodedEvents:
-        """The same on a device."""
+        """Move the events to a device."""
         return CodedEvents(*(getattr(self, n).to(device) for n in self.__dataclass_fields__))
 
     def batch(self, numbers: Tensor) -> EventBatch:
-        """The events of some candidates' lists.
+        """Return the events of some candidates' lists, padded.
 
         Args:
             numbers: int64 ``[n]``: each candidate's list; lists stand whole and in their own order.
@@ -99,7 +99,7 @@ class EventCoder:
         return {"event_szs": szs, "n_event_cont": len(self.frame.cont_names) + self.aged, "max_events": self.most}
 
     def __call__(self, rows: Lists, items: Categorify) -> CodedEvents:
-        """The events before each list.
+        """Encode the events before each list.
 
         Args:
             rows: whole lists.
@@ -137,7 +137,7 @@ class EventCoder:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> Self:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         own = about["events"]
         procs = [proc_from_state(state) for state in load_state(folder / "events").values()]
         frame = TabularFrame(Table({}), procs, own["cats"], own["conts"], do_setup=False)
@@ -154,7 +154,7 @@ class AddEvents(Transform):
         self.events, self._copies = events, {events.offsets.device: events}
 
     def __call__(self, b: Sequence[Tensor], **kwargs: Any) -> tuple[Tensor, ...]:
-        """``(cats, conts, *events, targets)``."""
+        """Return ``(cats, conts, *events, targets)``."""
         cats, conts, targets = b
         if targets.device not in self._copies:
             self._copies[targets.device] = self.events.to(targets.device)
@@ -163,7 +163,7 @@ class AddEvents(Transform):
 
 
 def known_events(rows: Lists) -> ListEvents:
-    """The events of lists.
+    """Return the events of lists.
 
     Raises:
         DataError: they came without.
@@ -176,7 +176,7 @@ def known_events(rows: Lists) -> ListEvents:
 
 
 def with_items(rows: Lists) -> Lists:
-    """The lists with the candidates' items as a categorical column of their own."""
+    """Add the candidates' items as a categorical column of their own."""
     events = known_events(rows)
     if events.item not in rows.table:
         raise DataError("candidates lack the column of items", column=events.item, remedy="Keep it in the table")
@@ -184,7 +184,7 @@ def with_items(rows: Lists) -> Lists:
 
 
 def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: Tensor, sizes: Tensor) -> Tensor:
-    """Where in its list an event's item stands, int64 ``[m]``; -1: nowhere. Code 0 is no item."""
+    """Find the place in its list of each event's item: int64 ``[m]``, -1 for none. Code 0 is no item."""
     if not len(candidates) or not len(events):
         return torch.full((len(events),), -1)
     codes = int(max(candidates.max(), events.max())) + 1

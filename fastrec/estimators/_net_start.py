@@ -50,7 +50,7 @@ class NetStart:
         return self._trained.architecture.model  # type: ignore[return-value]
 
     def planned(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """A net's plan with embeddings as wide as they were: a grown vocabulary alone would make them wider."""
+        """Keep the embeddings of a plan as wide as they were: a grown vocabulary would make them wider."""
         old = self._trained.plan
         widths = {n: width for n, (_, width) in zip(old["cats"], old["emb_szs"], strict=True)}
         sizes = [(rows, widths.get(n, width)) for n, (rows, width) in zip(plan["cats"], plan["emb_szs"], strict=True)]
@@ -58,7 +58,7 @@ class NetStart:
 
     @staticmethod
     def epochs(usual: int) -> int:
-        """How long to train: half as long as from the beginning."""
+        """Return the epochs of a warm start: half as many."""
         return math.ceil(usual / 2)
 
     def give_to(
@@ -140,7 +140,7 @@ def _give_kinds(old: nn.Module, new: EventNet, before: Mapping[str, list[Any]], 
 
 
 def _both(before: list[Any], now: list[Any]) -> tuple[Tensor, Tensor]:
-    """Where the values that both have stand now, and where they stood: int64 ``[m]`` each."""
+    """Return the places of the common values in ``now`` and in ``before``: int64 ``[m]`` each."""
     places = {value: i for i, value in enumerate(before)}
     pairs = [(i, places[v]) for i, v in enumerate(now) if v in places]
     to, source = zip(*pairs, strict=True) if pairs else ((), ())
@@ -148,6 +148,6 @@ def _both(before: list[Any], now: list[Any]) -> tuple[Tensor, Tensor]:
 
 
 def values_of_codes(frame: TabularFrame) -> dict[str, list[Any]]:
-    """Categorical column of a frame → the values of its codes, in their order."""
+    """Return categorical column of a frame → the values of its codes, in their order."""
     procs = [p for p in frame.procs.fs if isinstance(p, Categorify)]
     return {n: list(c) for p in procs for n, c in p.classes.items()}

@@ -34,7 +34,7 @@ _WANTED = [1]
 
 @contextmanager
 def training_on_ranks(count: int) -> Iterator[None]:
-    """While it lasts, every net that an estimator fits is trained by so many processes on this machine.
+    """Train every net that an estimator fits within this context by several processes of this machine.
 
     Args:
         count: how many; 1: by this process.
@@ -51,7 +51,7 @@ def training_on_ranks(count: int) -> Iterator[None]:
 
 
 def check_ranks(count: int, device: torch.device | None = None) -> None:
-    """Refuse more processes than there can be. (Found before hours of other work, not after.)
+    """Refuse more processes than there can be, before hours of other work.
 
     Raises:
         DataError: there are less than one, or this torch has no ``torch.distributed``.
@@ -68,17 +68,17 @@ def check_ranks(count: int, device: torch.device | None = None) -> None:
 
 
 def wanted_ranks() -> int:
-    """How many processes are to train a net."""
+    """Return how many processes are to train a net."""
     return _WANTED[-1]
 
 
 def is_for_ranks() -> bool:
-    """Whether processes are to be started for what is fitted now: they are wanted, and this is none of them."""
+    """Return whether processes are to be started for the next fit: they are wanted, and this is none of them."""
     return wanted_ranks() > 1 and ranks.world_size() == 1
 
 
 def share_of(bs: int) -> int:
-    """Rows of a batch of ``bs`` rows that one rank learns from."""
+    """Return how many rows of a batch of ``bs`` rows one rank learns from."""
     return -(-bs // ranks.world_size())
 
 
@@ -117,7 +117,7 @@ def fit_on_ranks(
 
 
 def _modules_by_file() -> list[tuple[str, str]]:
-    """Modules that no import statement finds, such as a competition's own: name and file."""
+    """Return name and file of modules that no import statement finds, such as a competition's own."""
     found = []
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
@@ -158,7 +158,6 @@ def _launch(count: int, folder: Path) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """The launcher leaves its handler of SIGTERM behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,26 +169,24 @@ def _own_signals() -> Iterator[None]:
 
 
 def _what_ended_it(folder: Path, error: Any) -> Exception:
-    """The first error that is no consequence of another rank's end."""
     told: list[Exception] = [pickle.loads(p.read_bytes()) for p in sorted(folder.glob("error*.pkl"))]
     own = [e for e in told if not isinstance(e, RankError)]
     if own:
         return own[0]
     if told and all(f.exitcode >= 0 for f in error.failures.values()):
         return told[0]
-    ended = ", ".join(f"rank {r} by {_ending(f.exitcode)}" for r, f in sorted(error.failures.items()))
+    ended = ", ".join(
+        f"rank {r} by {'signal' if f.exitcode < 0 else 'exit code'} {abs(f.exitcode)}"
+        for r, f in sorted(error.failures.items())
+    )
     return RankError(
         f"a process that trained the net has ended: {ended}",
         remedy="Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches",
     )
 
 
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
 def told(error: Exception) -> bytes:
-    """An error for the process that started this one."""
+    """Pickle an error for the process that started this one."""
     known = error if isinstance(error, FastrecError) else None
     try:
         data = pickle.dumps(known if known is not None else error)

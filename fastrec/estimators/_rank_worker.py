@@ -50,7 +50,7 @@ def _fit(folder: Path) -> None:
 
 
 def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
-    """What is loaded, with the modules that no import statement finds, such as a competition's, read from files.
+    """Load, and read modules that no import statement finds, such as a competition's, from their files.
 
     Raises:
         DataError: the script that was run defines what is needed; here another one runs.

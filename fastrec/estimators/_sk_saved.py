@@ -46,7 +46,7 @@ _HISTOGRAM_NODES = ("left", "right", "feature_idx", "num_threshold", "missing_go
 
 
 def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> Any:
-    """An estimator, or an attribute of one, as plain values and tensors.
+    """Turn an estimator, or an attribute of one, into plain values and tensors.
 
     Args:
         value: the estimator.
@@ -102,7 +102,6 @@ def _packed_array(array: np.ndarray, at: str) -> dict[str, Any]:
 
 
 def _columns(nodes: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
-    """Columns of nodes that predictions need; whole numbers as small as they are."""
     made = {n: nodes[n] for n in names if n in nodes.dtype.names}  # missing_go_to_left came later than the others
     small = {n: v.astype(np.int32) if v.dtype.kind in "iu" and v.itemsize > 4 else v for n, v in made.items()}
     return {n: _packed_array(np.ascontiguousarray(v), n) for n, v in small.items()}
@@ -138,7 +137,7 @@ def _is(value: Any, usual: Any) -> bool:
 
 
 def unpacked(state: Any) -> Any:
-    """The inverse of ``packed``: it trains nothing, and imports nothing but scikit-learn.
+    """Restore what ``packed`` made; nothing is trained, and nothing imported but scikit-learn.
 
     Raises:
         DataError: it names a class that may not be made, or is not known here.
@@ -181,7 +180,6 @@ def unpacked(state: Any) -> Any:
 
 
 def _spline(state: Mapping[str, Any]) -> BSpline:
-    """A spline as scikit-learn makes it: of a constant column all knots are one, which the constructor would refuse."""
     knots, weights = (np.ascontiguousarray(unpacked(state[n]), dtype=np.float64) for n in ("knots", "weights"))
     degree = int(state["degree"])
     whole = knots.ndim == 1 and degree >= 0 and len(knots) >= 2 * (degree + 1) and bool(np.isfinite(knots).all())
@@ -258,7 +256,6 @@ def _keeps_rows(kind: type) -> bool:
 
 
 def _completed(made: Any) -> None:
-    """What is no data is made again: what turns sums into probabilities, the line between points."""
     if isinstance(made, BaseGradientBoosting | BaseHistGradientBoosting) and hasattr(made, "n_features_in_"):
         made._loss = made._get_loss(sample_weight=None)
     elif hasattr(made, "_get_loss") and hasattr(made, "coef_"):
@@ -312,7 +309,7 @@ def _is_whole_svm(made: Any, wide: Any) -> bool:
 
 
 def _path_of(kind: type) -> str:
-    """The name of a class in a file.
+    """Return the name of a class in a file.
 
     Raises:
         DataError: it is a class of scikit-learn that cannot be saved.

@@ -84,7 +84,7 @@ class TrainedNet:
         return outputs_of(self.net, self.frame_of(data), at_once)
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
+        """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
 
         Args:
             folder: it is there.
@@ -101,7 +101,7 @@ class TrainedNet:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any], loss: Any) -> Self:
-        """The inverse of ``write``.
+        """Restore what ``write`` wrote.
 
         Args:
             folder: what ``write`` wrote to.
@@ -122,7 +122,7 @@ class TrainedNet:
 
 
 def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
-    """What a net in evaluation makes of prepared rows: float64 ``[n, outputs]`` on the CPU."""
+    """Return the outputs of a net in evaluation for prepared rows: float64 ``[n, outputs]`` on the CPU."""
     device = next(net.parameters()).device
     with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
         parts = zip(frame.x_cat.split(at_once), frame.x_cont.split(at_once), strict=True)
@@ -133,7 +133,7 @@ def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
 def net_columns(
     data: Rows, flags: Mapping[str, str], names: list[str], targets: Mapping[str, Tensor] | None = None
 ) -> Table:
-    """A net's columns of rows: those of ``names``, the flags of missing values among them, then targets.
+    """Return a net's columns of rows: those of ``names``, flags of missing values among them, then targets.
 
     Args:
         data: the rows.
@@ -147,7 +147,7 @@ def net_columns(
 
 
 def missing_flags(data: Rows) -> dict[str, str]:
-    """One number column for every distinct set of rows in which columns are missing: name of its flag → column."""
+    """Return flag → column, one flag for every distinct set of rows in which columns are missing."""
     seen: dict[int, str] = {}
     for name in data.conts:
         missing = data.table[name].is_missing().cpu()

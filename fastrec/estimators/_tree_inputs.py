@@ -10,7 +10,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.table import Column, Table, Vocab, load_state, save_state
+from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.table.key_types import is_text
 from fastrec.validate import Rows
 
@@ -44,15 +44,16 @@ class TreeInputs:
         odd = next((n for n in keys if n not in names), None)
         if odd is not None:
             raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")
-        coded = (n for n in names if n in rows.cats or n in keys or _holds_text(rows.table[n]))
+        texts = {n for n in names if (c := rows.table[n]).kind == "category" and is_text(c.distinct.type)}
+        coded = (n for n in names if n in rows.cats or n in keys or n in texts)
         return cls(names, {n: Vocab.fit(rows.table[n]) for n in coded})
 
     def codes(self, table: Table, name: str) -> torch.Tensor:
-        """Codes of a category: int64 ``[n]`` where the table is, 0 where missing or unseen in training."""
+        """Encode a category: int64 ``[n]`` on the table's device, 0 if missing or unseen in training."""
         return self.vocabs[name].encode(table[name])
 
     def matrix(self, table: Table) -> torch.Tensor:
-        """Columns side by side where the table is: float32 ``[n, columns]``, NaN where missing; categories by code."""
+        """Join the columns: float32 ``[n, columns]`` on the table's device, NaN if missing; categories by code."""
         result = torch.empty((len(table), len(self.names)), dtype=torch.float32, device=table.device)
         for i, name in enumerate(self.names):
             if name in self.vocabs:
@@ -74,10 +75,6 @@ class TreeInputs:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> TreeInputs:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         state = load_state(folder / _FOLDER)
         return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in state.items()})
-
-
-def _holds_text(column: Column) -> bool:
-    return column.kind == "category" and is_text(column.distinct.type)

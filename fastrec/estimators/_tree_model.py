@@ -134,7 +134,7 @@ class TreeModel(Estimator):
         self._parts: list[Any] = []  # for each output its trees, or the constant that it is
 
     def start_from(self, other: Estimator) -> bool:
-        """Grow on another's trees, where columns, values of categories and outputs are the same; half the rounds
+        """Continue from another's trees if columns, values of categories and outputs are the same; half the rounds
         follow.
         """
         if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
@@ -185,7 +185,6 @@ class TreeModel(Estimator):
 
     @contextmanager
     def _refusals_as_errors(self) -> Iterator[None]:
-        """Libraries raise classes of their own, among others for a parameter of the wrong kind."""
         try:
             yield
         except Exception as error:
@@ -198,7 +197,7 @@ class TreeModel(Estimator):
             ) from error
 
     def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
-        """The trees to grow on and what is said of it; where there are some, the columns are read as they read them."""
+        """Return the trees to continue from and a note for the trace. Continuing reuses their column encoding."""
         if self._start is None:
             return None, ""
         differs = self._start.differs(self._inputs, used) or self._cannot_go_on(device)
@@ -208,7 +207,7 @@ class TreeModel(Estimator):
         return self._start, "grown on the trees that were there"
 
     def _cannot_go_on(self, device: torch.device | None) -> str:
-        """Why the library grows nothing on trees of these columns; empty: it does."""
+        """Return why the library cannot continue from trees of these columns; empty: it can."""
         return ""
 
     @property
@@ -226,11 +225,6 @@ class TreeModel(Estimator):
         return TreeData(values, label.double().numpy(), None if weight is None else weight.numpy(), groups)
 
     def _objective(self, task: Task) -> str:
-        """The objective of a task.
-
-        Raises:
-            DataError: the one that was given is not for it.
-        """
         known = self.objectives[task]
         if self.objective is None:
             return known[0]
@@ -242,11 +236,10 @@ class TreeModel(Estimator):
         return self.objective
 
     def _over_defaults(self) -> dict[str, Any]:
-        """The library's parameters, over the defaults under whatever name."""
         return {**self.defaults, **{self.aliases.get(n, n): v for n, v in self.params.items()}}
 
     def _by_place(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters whose constraints are in the order of the columns."""
+        """Put constraints in the order of the columns."""
         monotone = params.get("monotone_constraints")
         if not isinstance(monotone, Mapping):
             return dict(params)
@@ -262,22 +255,24 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
-        """The library's parameters in full."""
+        """Return the library's parameters in full."""
 
     @abstractmethod
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> Any:
-        """The columns of rows as the library takes them."""
+        """Return the columns of rows as the library takes them."""
 
     @abstractmethod
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
-        """The trees of one output; ``held``: rows to stop by."""
+        """Grow the trees of one output; ``held``: rows to stop by."""
 
     @abstractmethod
     def _predicted(self, trees: Any, values: Any) -> torch.Tensor:
-        """What one output's trees say: float64 ``[n]``, of a multiclass task ``[n, k]``."""
+        """Predict by one output's trees: float64 ``[n]``, of a multiclass task ``[n, k]``."""
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Scores, probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return scores, probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the
+        CPU.
+        """
         if self._task is None:
             raise self.not_fitted()
         if not len(data):
@@ -297,7 +292,7 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _text_of(self, trees: Any) -> bytes:
-        """One output's trees in the library's own form."""
+        """Return one output's trees in the library's own form."""
 
     @abstractmethod
     def _write_trees(self, trees: Any, path: Path) -> None:
@@ -305,10 +300,10 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _read_trees(self, path: Path) -> Any:
-        """The inverse of ``_write_trees``."""
+        """Restore what ``_write_trees`` wrote."""
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """The trees of each output in the library's own form, and the vocabularies."""
+        """Write the trees of each output in the library's own form, and the vocabularies."""
         if self._task is None:
             raise self.not_fitted()
         constants: list[float | None] = []
@@ -320,7 +315,7 @@ class TreeModel(Estimator):
         return {**self._inputs.write(folder), **learned}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self._inputs = TreeInputs.read(folder, about)
         self._n_outputs, self._task = int(about["n_outputs"]), about["task"]
         self._parts = [

@@ -43,11 +43,11 @@ class TreeStart:
 
     @staticmethod
     def rounds(usual: int) -> int:
-        """How many trees are grown on top, at most: half as many as from the beginning."""
+        """Return the most trees that are grown on top: half as many as from the beginning."""
         return math.ceil(usual / 2)
 
     def differs(self, inputs: TreeInputs, rows: Rows) -> str:
-        """Why the trees cannot go on; empty: they can.
+        """Return why the trees cannot be continued; empty: they can.
 
         Args:
             inputs: the columns of the rows to learn from, and the values of their categories.

@@ -29,7 +29,7 @@ _EXPONENTS = ("Poisson", "Tweedie")  # losses of the logarithm of what is predic
 
 
 def catboost() -> ModuleType:
-    """CatBoost.
+    """Import CatBoost.
 
     Raises:
         MissingPackageError: it is not installed.

@@ -52,7 +52,7 @@ class CentredModel(Wrapper):
         return self
 
     def _centred(self, train: Rows) -> torch.Tensor:
-        """The labels less the share of their day's weighted mean; rows of weight 0 say nothing of their day."""
+        """Take the share of their day's weighted mean off the labels; rows of weight 0 do not count."""
         assert train.label is not None
         label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
         weight = torch.ones(len(train)) if train.weight is None else train.weight

@@ -72,14 +72,14 @@ class ConstantModel(Estimator):
         return float(tried[best])
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The constant for every row: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return the constant for every row: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._value is None:
             raise self.not_fitted()
         return self._value.expand(len(data), *self._value.shape).clone()
 
 
 def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Quantiles of ascending values, from the lowest to the highest; between two that both are one, their mean."""
+    """Return quantiles of ascending values; if two values fit one, their mean."""
     share = torch.cumsum(weight, 0) / weight.sum()
     q = torch.linspace(0, 1, 201, dtype=torch.float64)
     low, high = (torch.searchsorted(share, q + d).clamp(max=len(values) - 1) for d in (-1e-12, 1e-12))

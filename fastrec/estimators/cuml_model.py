@@ -68,7 +68,7 @@ class CuMLModel(SKModel):
         self.tasks = ("binary", "multiclass", "regression", "multilabel")
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         names = ("kind", "name", "columns", "class_weight", "cats")
         return {**{n: getattr(self, n) for n in names}, **self.options}
 
@@ -77,7 +77,6 @@ class CuMLModel(SKModel):
         return (_cuml if on_gpu else _sklearn_twin)(self.kind, task, seed, self.options)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
-        """The task has said which one it is."""
         if type(estimator).__module__.startswith("cuml.") and not hasattr(estimator, "as_sklearn"):
             raise DataError(f"{self.name}: this cuML hands over no models to be saved", remedy="Update cuML")
 

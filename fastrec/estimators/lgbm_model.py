@@ -23,7 +23,7 @@ _ELSEWHERE = {  # what another argument says here, by LightGBM's names for it
 
 
 def lightgbm() -> ModuleType:
-    """LightGBM.
+    """Import LightGBM.
 
     Raises:
         MissingPackageError: it is not installed.
@@ -125,7 +125,13 @@ class LGBMModel(TreeModel):
         if params["objective"] in ("lambdarank", "rank_xendcg"):
             assert train.label is not None
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
-            _check_relevance(train.label, self.name)
+            odd = (train.label < 0) | (train.label != train.label.round())
+            if bool(odd.any()):
+                raise DataError(
+                    f"{self.name} ranks by whole relevances, 0 or above",
+                    row=int(odd.nonzero()[0]),
+                    remedy="Round them, or use XGBModel",
+                )
         return params
 
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> np.ndarray:
@@ -202,13 +208,3 @@ class _Direction:
 
     def __call__(self, env: Any) -> None:
         self.found = bool(env.evaluation_result_list[0][3])
-
-
-def _check_relevance(label: torch.Tensor, name: str) -> None:
-    odd = (label < 0) | (label != label.round())
-    if bool(odd.any()):
-        raise DataError(
-            f"{name} ranks by whole relevances, 0 or above",
-            row=int(odd.nonzero()[0]),
-            remedy="Round them, or use XGBModel",
-        )

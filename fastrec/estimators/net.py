@@ -204,17 +204,17 @@ class NetRanker(Ranker):
         return self._scorer(data)() if len(data) else torch.zeros(0, dtype=torch.float64)
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        """Return the constructor's arguments but ``model`` and its options, which ``write`` keeps."""
         return {n: getattr(self, n) for n in ("name", "epochs", "max_rows", "lr", "bs", "wd")}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
+        """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
         if self._trained is None:
             raise self.not_fitted()
         return self._trained.write(folder)
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self._trained = TrainedNet.read(folder, about, WeightedListLoss())
         self.architecture = self._trained.architecture
 
@@ -233,12 +233,12 @@ class WeightedListLoss(nn.Module):
         self.each = ListwiseSoftmax(reduction="none")
 
     def denominator(self, targets: Tensor) -> Tensor:
-        """What the mean is taken over, a scalar: by it the means of several ranks' batches become one mean."""
+        """Return the divisor of the mean, a scalar, by which the means of several ranks' batches are joined."""
         targets = targets.as_subclass(Tensor)
         return (targets[:, 0] * targets[:, 2]).sum()
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """The loss of scores ``[b, 1]``: a scalar."""
+        """Return the loss of scores ``[b, 1]``: a scalar."""
         targets = targets.as_subclass(Tensor)
         scores = scores.as_subclass(Tensor)
         share, groups, weight = targets.unbind(1)

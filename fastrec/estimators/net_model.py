@@ -145,7 +145,7 @@ class NetModel(Estimator):
         frame: TabularFrame,
         task: Task,
     ) -> NetModel:
-        """The estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
+        """Make an estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
 
         Args:
             name: the estimator's.
@@ -201,7 +201,7 @@ class NetModel(Estimator):
         return self
 
     def predict(self, data: Rows) -> Tensor:
-        """Probabilities or values, float64 ``[n]`` or ``[n, k]`` on the CPU: the mean over the nets of the bag."""
+        """Return the mean probabilities or values of the bag's nets: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._head is None or not self._nets:
             raise self.not_fitted()
         if not len(data):
@@ -216,7 +216,7 @@ class NetModel(Estimator):
             raise DataError(f"{self.name} has no class weights for several labels", remedy="Leave out class_weight")
 
     def _row_weights(self, data: Rows) -> Tensor:
-        """Each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
+        """Return each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
         if data.label is None:
             raise DataError(f"{self.name} was given rows without labels to report on", remedy="Give label=")
         found = output_weight(data, data.label, self.class_weight)
@@ -225,7 +225,7 @@ class NetModel(Estimator):
     def _train(
         self, data: Rows, valid: Rows | None, head: Head, *, seed: int, device: torch.device | None
     ) -> list[dict[str, float]]:
-        """Train one net of the bag; what was noted of its epochs."""
+        """Train one net of the bag and return the records of its epochs."""
         set_seed(seed)
         weights = self._row_weights(data)
         held = held_out(data, 1 / 8, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
@@ -234,7 +234,7 @@ class NetModel(Estimator):
         recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
         n, m = len(train), head.targets(train).shape[1]
         names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
-        targets = torch.cat([head.targets(train), _mean_one(weights[~held])[:, None]], 1)
+        targets = torch.cat([head.targets(train), (weights[~held] / weights[~held].mean())[:, None]], 1)
         frame = TabularFrame(
             net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),
             procs=[*recipe.procs, *self._log_procs(train)],
@@ -301,16 +301,14 @@ class NetModel(Estimator):
     # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but the model's options and a metric of one's own, which ``write`` keeps."""
-        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best", "logs")
-        names += ("objective",)
+        """Return the constructor's arguments but options and a metric of one's own, which ``write`` keeps."""
+        given = {n: v for n, v in super().settings().items() if n != "options"}
         model = self.model if isinstance(self.model, str) else name_of(self.model)
         stop_by = None if self.stop_by is None or self.stop_by.is_own else self.stop_by.name
-        own = {n: getattr(self, n) for n in names}
-        return {**own, "model": model, "class_weight": self.class_weight, "stop_by": stop_by}
+        return {**given, "model": model, "stop_by": stop_by}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """A folder for each net of the bag (see ``TrainedNet.write``)."""
+        """Write a folder for each net of the bag (see ``TrainedNet.write``)."""
         if self._head is None or not self._nets:
             raise self.not_fitted()
         about = []
@@ -323,7 +321,7 @@ class NetModel(Estimator):
         }  # fmt: skip
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self._head = Head.from_state(about["head"])
         nets = enumerate(about["nets"])
         self._nets = [TrainedNet.read(folder / f"net_{i}", own, self._head.loss()) for i, own in nets]
@@ -340,7 +338,6 @@ class _Report:
         self.sets: dict[str, tuple[TabularFrame, Rows, Tensor, Tensor]] = {}
 
     def add(self, name: str, data: Rows, weights: Tensor) -> None:
-        """Rows to score, and their weights in the loss."""
         self.sets[name] = self.trained.frame_of(data), data, self.head.targets(data), weights
 
     def __call__(self, net: nn.Module) -> dict[str, float]:
@@ -354,7 +351,3 @@ class _Report:
                 score = self.metric(data.label, predicted, groups=data.groups, weight=data.weight)
                 found[f"{name}_{self.metric.name}"] = score
         return found
-
-
-def _mean_one(weights: Tensor) -> Tensor:
-    return weights / weights.mean()

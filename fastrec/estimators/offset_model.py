@@ -61,7 +61,7 @@ class OffsetModel(Wrapper):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The column and the correction: float64 ``[n]`` on the CPU."""
+        """Return the column plus the correction: float64 ``[n]`` on the CPU."""
         if self.model is None or self._mean is None:
             raise self.not_fitted()
         return self._offset(data) + self.model.predict(data)

@@ -103,7 +103,7 @@ class PseudoLabelled(Wrapper):
         return self
 
     def _labelled(self, task: Task, predicted: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels for the rows, and bool ``[n]``: which of them are sure."""
+        """Return labels for the rows, and bool ``[n]``: which of them are sure."""
         if task == "regression":
             return predicted, torch.ones(len(predicted), dtype=torch.bool)
         if task == "multiclass":
@@ -113,7 +113,6 @@ class PseudoLabelled(Wrapper):
         return predicted > 0.5, sure if task == "binary" else sure.all(1)
 
     def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
-        """Training rows and those that were labelled, below each other."""
         assert train.label is not None
         n, m = len(train), len(more)
         weight = None
@@ -133,7 +132,7 @@ class PseudoLabelled(Wrapper):
 
 
 def _below(train: Rows, more: Table) -> Table:
-    """The columns of both tables: those that are learned from, and others that are of one kind in both."""
+    """Concatenate the columns that are learned from, and others of one kind in both tables."""
     ours = train.table
     others = [n for n in ours.names if n not in train.names and n in more and ours[n].kind == more[n].kind]
     names = [*train.names, *others]

@@ -101,17 +101,17 @@ class SessionRanker(NetRanker):
         return scored
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        """Return the constructor's arguments but ``model`` and its options, which ``write`` keeps."""
         return {**super().settings(), "most_events": self.most_events}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """What ``NetRanker`` writes, and how events are prepared (``events/``)."""
+        """Write the net as ``NetRanker`` does, and how events are prepared (``events/``)."""
         about = super().write(folder)
         assert self._events is not None
         return {**about, **self._events.write(folder)}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         super().read(folder, about)
         self._events = EventCoder.read(folder, about)
 
@@ -121,7 +121,7 @@ def _items(frame: TabularFrame) -> Categorify:
 
 
 def _blocks(sizes: Tensor) -> list[int]:
-    """How many candidates are scored at a time: whole lists, about ``limits.ROWS_AT_ONCE``."""
+    """Return sizes of blocks of whole lists, each of about ``limits.ROWS_AT_ONCE`` candidates."""
     ends = sizes.cumsum(0)
     block = (ends - 1) // limits.ROWS_AT_ONCE
     _, lists = torch.unique_consecutive(block, return_counts=True)

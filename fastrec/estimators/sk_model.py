@@ -127,7 +127,7 @@ class SKModel(Estimator):
         return self
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
-        """The estimator that learns one output."""
+        """Return the estimator that learns one output."""
         made = clone(self.estimator)
         params = made.get_params(deep=True)
         free = {n: seed for n, v in params.items() if n.split("__")[-1] == "random_state" and v is None}
@@ -156,7 +156,7 @@ class SKModel(Estimator):
         task: Task,
         deadline: Deadline | None,
     ) -> Any:
-        """The trained estimator of one output, or the constant that it is."""
+        """Train the estimator of one output, or return the constant that the output is."""
         if bool((label == label[0]).all()):
             return float(label[0])
         target = label.long().numpy() if task in _CLASSES else label.double().numpy()
@@ -191,7 +191,7 @@ class SKModel(Estimator):
             raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {deadline.left:.0f} s are left")
 
     def _grown(self, made: Any, fit: Callable[[], Any], deadline: Deadline) -> Any:
-        """A forest of as many trees as fit into the time: with enough of it, the same as without a limit."""
+        """Grow as many trees as fit into the time; with enough of it, the same forest as without a limit."""
         wanted, before = made.n_estimators, made.warm_start
         done, jobs = 0, effective_n_jobs(made.n_jobs)
         made.set_params(warm_start=True, n_estimators=min(jobs, wanted))
@@ -204,7 +204,6 @@ class SKModel(Estimator):
         return made.set_params(warm_start=before)
 
     def _weight_for(self, made: Any, weight: torch.Tensor | None) -> dict[str, np.ndarray]:
-        """The weights as the estimator takes them."""
         last, prefix = made, ""
         while isinstance(last, Pipeline):
             step, last = last.steps[-1]
@@ -221,7 +220,6 @@ class SKModel(Estimator):
         return {}
 
     def _importance(self) -> dict[str, float]:
-        """Feature → the importance that the estimators say, where they do."""
         assert self._inputs is not None
         owners = self._inputs.owners if isinstance(self._inputs, DenseInputs) else self._inputs.names
         found: dict[str, float] = {}
@@ -232,7 +230,7 @@ class SKModel(Estimator):
         return found
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._inputs is None:
             raise self.not_fitted()
         task, k = self._task, self._n_outputs
@@ -261,7 +259,7 @@ class SKModel(Estimator):
         return {**super().settings(), "estimator": packed(self.estimator, trained=False)}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """What was learned, and how columns are prepared."""
+        """Write the trained estimators, and how columns are prepared."""
         if self._inputs is None:
             raise self.not_fitted()
         # cuML's hand over scikit-learn's twin with what they have learned
@@ -271,7 +269,7 @@ class SKModel(Estimator):
         return {**self._inputs.write(folder), **about}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         if about["scikit-learn"].split(".")[:2] != sklearn.__version__.split(".")[:2]:
             warnings.warn(
                 f"{self.name} was saved by scikit-learn {about['scikit-learn']}, and this is {sklearn.__version__}: "
@@ -285,7 +283,6 @@ class SKModel(Estimator):
 
 
 def _tasks_of(estimator: Any) -> tuple[Task, ...]:
-    """What an estimator can do, as far as it says."""
     try:
         if is_classifier(estimator):
             return _CLASSES

@@ -107,16 +107,16 @@ class XGBModel(TreeModel):
         return params_for_xgboost({**ranks, **self._over_defaults(), **own}, seed, device)
 
     def _types(self) -> list[str] | None:
-        """XGBoost's type of each column; None: all are numbers."""
+        """Return XGBoost's type of each column; None: all are numbers."""
         return ["c" if n in self._inputs.vocabs else "q" for n in self._inputs.names] if self.native_cats else None
 
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The columns, and the scores that the trees start from."""
+        """Return the columns, and the scores that the trees start from."""
         start = None if self.margin is None else rows.table[self.margin].number(torch.float32)
         return self._inputs.matrix(rows.table), start
 
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
-        """Rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
+        """Return rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
         ranks = params["objective"].startswith("rank:")
         binned = {"max_bin": params["max_bin"], "ref": ref}
         # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.

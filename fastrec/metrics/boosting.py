@@ -26,7 +26,7 @@ Transform = Callable[[np.ndarray], Any]
 def xgboost_metric(
     name: str | Metric, *, groups: Any = None, weight: Any = None, transform: Transform | None = None
 ) -> Callable[[np.ndarray, Any], tuple[str, float]]:
-    """A metric for ``xgboost.train(custom_metric=…, maximize=metric.greater_is_better)``.
+    """Make a metric for ``xgboost.train(custom_metric=…, maximize=metric.greater_is_better)``.
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
@@ -61,7 +61,7 @@ def xgboost_metric(
 def lightgbm_metric(
     name: str | Metric, *, groups: Any = None, weight: Any = None, transform: Transform | None = None
 ) -> Callable[[np.ndarray, Any], tuple[str, float, bool]]:
-    """A metric for ``lightgbm.train(feval=…)``; with ``params['metric'] = 'None'`` it is the only one.
+    """Make a metric for ``lightgbm.train(feval=…)``; with ``params['metric'] = 'None'`` it is the only one.
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
@@ -97,7 +97,7 @@ def catboost_metric(
     several_targets: bool = False,
     transform: Transform | None = None,
 ) -> Any:
-    """A metric for CatBoost's ``eval_metric=…``.
+    """Make a metric for CatBoost's ``eval_metric=…``.
 
     CatBoost hands over raw margins. Where the metric wants probabilities or classes they go through a sigmoid (one
     column, or several targets) or a softmax (several classes), unless ``transform`` is given. Weights are the pool's.
@@ -140,11 +140,11 @@ class _CatBoostMetric:
         self.metric, self.groups, self.several, self.transform = metric, groups, several_targets, transform
 
     def is_max_optimal(self) -> bool:
-        """Whether greater is better."""
+        """Return whether greater is better."""
         return self.metric.greater_is_better
 
     def evaluate(self, approxes: Sequence[Any], target: Any, weight: Any) -> tuple[float, float]:
-        """The value of a whole set, and 1, which is what CatBoost divides by at the end."""
+        """Return the value of a whole set, and 1, by which CatBoost divides at the end."""
         raw = np.column_stack([np.asarray(a) for a in approxes])
         y = np.column_stack([np.asarray(t) for t in target]) if self.several else np.asarray(target)
         raw = raw if self.several or raw.shape[1] > 1 else raw[:, 0]
@@ -154,7 +154,7 @@ class _CatBoostMetric:
         return self.metric(y.copy(), p, groups=groups, weight=None if weight is None else np.array(weight)), 1.0
 
     def get_final_error(self, error: float, weight: float) -> float:
-        """The value."""
+        """Return the value."""
         return error
 
     def _activated(self, raw: np.ndarray, y: np.ndarray) -> np.ndarray:

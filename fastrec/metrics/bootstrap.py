@@ -34,11 +34,11 @@ class Resampled(NamedTuple):
     level: float
 
     def interval(self, name: str) -> Interval:
-        """The metric of one prediction with its interval."""
+        """Return the metric of one prediction with its interval."""
         return self._interval(self.values[name], self.draws[name])
 
     def difference(self, a: str, b: str) -> Interval:
-        """The metric of ``a`` less that of ``b``; an interval that leaves out 0 tells the two apart."""
+        """Return the metric of ``a`` less that of ``b``; an interval without 0 tells the two apart."""
         return self._interval(self.values[a] - self.values[b], self.draws[a] - self.draws[b])
 
     def _interval(self, value: float, draws: np.ndarray) -> Interval:
@@ -116,7 +116,7 @@ def _by_blocks(
     repeats: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Draws of a mean over lists, which is a mean of the blocks' means, weighed by their numbers of lists."""
+    """Draw a mean over lists as a mean of the blocks' means, weighed by their numbers of lists."""
     count = int(codes.max()) + 1
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
@@ -157,7 +157,6 @@ def _by_fewer(
     repeats: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """The metric of ``limits.DRAWN_CLUSTERS`` clusters of many, drawn with replacement."""
     rng, count = np.random.default_rng(seed), int(codes.max()) + 1
     draws: dict[str, list[float]] = {n: [] for n in data}
     for _ in range(repeats):
@@ -172,7 +171,7 @@ def _by_fewer(
 
 
 def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Callable[[Tensor], float]:
-    """The metric as a function of how often each row was drawn."""
+    """Return the metric as a function of how often each row was drawn."""
     if metric.name == "auc" and y.ndim == p.ndim == 1:
         return _sorted_auc(y, p)
     # a metric of one's own may take no weights: then rows are given as often as they were drawn
@@ -193,7 +192,6 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
 
 
 def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
-    """The area under the ROC curve, with the rows sorted once for all resamples."""
     order = torch.sort(p).indices
     relevant = (y > 0)[order]
     run = torch.unique_consecutive(p[order], return_inverse=True)[1]

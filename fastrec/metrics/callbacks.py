@@ -72,7 +72,7 @@ class _CollectingMetric(Metric):
             )
 
     def reset(self) -> None:
-        """Forget the epoch so far."""
+        """Drop the epoch so far."""
         self._preds: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._epoch_groups: Any = None
@@ -106,7 +106,7 @@ class _CollectingMetric(Metric):
         self._preds, self._targets = [joined[0]], [joined[1]]
 
     def _of_rows(self, learn: Any, name: str) -> Any:
-        """The groups (or what else has a value for each validation row) of the loader that is validated."""
+        """Return the groups (or another value for each row) of the loader that is validated."""
         given = getattr(self, name)
         if given is None:
             raise DataError(f"this metric was loaded without its {name}", remedy=f"Set its {name} attribute before use")

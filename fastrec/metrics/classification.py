@@ -31,34 +31,34 @@ class Counts(NamedTuple):
 
 
 def accuracy_of(c: Counts) -> Tensor:
-    """Share of the rows whose class is right."""
+    """Compute the share of the rows whose class is right."""
     return c.hits.sum(-1) / c.true.sum(-1)
 
 
 def balanced_accuracy_of(c: Counts) -> Tensor:
-    """Mean recall of the classes that the target has (Brodersen et al. 2010)."""
+    """Compute the mean recall of the classes that the target has (Brodersen et al. 2010)."""
     there = c.true > 0
     recall = torch.where(there, c.hits / c.true, 0.0)
     return recall.sum(-1) / there.sum(-1)
 
 
 def f1_of(c: Counts) -> Tensor:
-    """Harmonic mean of precision and recall of class 1; 0 where neither target nor prediction has it."""
+    """Compute the harmonic mean of precision and recall of class 1; 0 if neither target nor prediction has it."""
     return _f1(c)[..., 1]
 
 
 def f1_macro_of(c: Counts) -> Tensor:
-    """Mean F1 of the classes that the target or the prediction has."""
+    """Compute the mean F1 of the classes that the target or the prediction has."""
     return _f1(c).sum(-1) / (c.true + c.predicted > 0).sum(-1)
 
 
 def f1_micro_of(c: Counts) -> Tensor:
-    """F1 of all classes counted together; for one class a row the accuracy."""
+    """Compute the F1 of all classes counted together; for one class a row the accuracy."""
     return 2 * c.hits.sum(-1) / (c.true.sum(-1) + c.predicted.sum(-1))
 
 
 def mcc_of(c: Counts) -> Tensor:
-    """Matthews' correlation for any number of classes (Gorodkin 2004, equation 8); 0 where one side has one class."""
+    """Compute Matthews' correlation of any classes (Gorodkin 2004, equation 8); 0 if one side has one class."""
     rows = c.true.sum(-1)
     agreed = c.hits.sum(-1) * rows - (c.true * c.predicted).sum(-1)
     spread = [x.sum(-1).square() - x.square().sum(-1) for x in (c.true, c.predicted)]
@@ -66,7 +66,7 @@ def mcc_of(c: Counts) -> Tensor:
 
 
 def binary_kappa_of(c: Counts) -> Tensor:
-    """Quadratic kappa of two classes, where it is Cohen's kappa; NaN where both sides are one and the same class."""
+    """Compute quadratic kappa of two classes (Cohen's kappa); NaN if both sides are one and the same class."""
     rows = c.true.sum(-1)
     true, predicted = c.true[..., 1] / rows, c.predicted[..., 1] / rows
     return 1 - (1 - accuracy_of(c)) / (true + predicted - 2 * true * predicted)
@@ -81,19 +81,19 @@ def _f1(c: Counts) -> Tensor:
 
 
 def of_counts(y: Tensor, p: Tensor, *, formula: Callable[[Counts], Tensor], weight: Tensor | None, **_: Any) -> float:
-    """A formula of counts on one class a row."""
+    """Apply a formula of counts to one class a row."""
     return float(formula(_count(y, p, weight)))
 
 
 def f1(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """F1 of class 1, for a target of two classes."""
+    """Compute the F1 of class 1, for a target of two classes."""
     check_binary(y)
     check_binary(p, "prediction")
     return float(f1_of(_count(y, p, weight)))
 
 
 def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Share of the rows that are right: of a row of labels, all of them."""
+    """Compute the share of the rows that are right: of a row of labels, all of them."""
     if y.ndim == 2:
         check_binary(y)
         return float(mean_of((y == p).all(1).double(), weight))
@@ -101,20 +101,20 @@ def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def f1_macro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean F1: of the classes that are there, or of all labels of a multilabel target."""
+    """Compute the mean F1 of the classes that are there, or of all labels of a multilabel target."""
     if y.ndim == 2:
         return float(_f1(_count_labels(y, p, weight)).mean())
     return float(f1_macro_of(_count(y, p, weight)))
 
 
 def f1_micro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """F1 of all classes, or all labels, counted together; 0 where no label is true or predicted."""
+    """Compute the F1 of all classes, or all labels, counted together; 0 if no label is true or predicted."""
     counts = _count_labels(y, p, weight) if y.ndim == 2 else _count(y, p, weight)
     return float(torch.nan_to_num(f1_micro_of(counts)))
 
 
 def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Agreement of ordered classes beyond chance, weighted by squared distance (Cohen 1968).
+    """Compute the agreement of ordered classes beyond chance, weighted by squared distance (Cohen 1968).
 
     The expected squared distance of independent rows is a sum of moments, so that no table of classes is needed.
     NaN where both sides are one and the same class.
@@ -154,7 +154,7 @@ def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
 
 
 def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean negative log likelihood in nats; labels of a row averaged. Clipped to what float64 tells from 0 and 1."""
+    """Compute the mean negative log likelihood in nats, mean over a row's labels; clipped at float64's precision."""
     eps = torch.finfo(torch.float64).eps
     if y.ndim == 1 and p.ndim == 2:
         codes = check_codes(y, "y", p.shape[1])
@@ -167,7 +167,7 @@ def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean squared error of probabilities (Brier 1950); of several classes their sum (0..2), of labels their mean."""
+    """Compute the mean squared error of probabilities (Brier 1950); of classes their sum, of labels their mean."""
     if y.ndim == 1 and p.ndim == 2:
         codes = check_codes(y, "y", p.shape[1])
         of_true = p.gather(1, codes[:, None])[:, 0]
@@ -177,7 +177,7 @@ def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def auc(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Area under the ROC curve; of several classes or labels the mean of each against the rest.
+    """Compute the area under the ROC curve; of several classes or labels the mean of each against the rest.
 
     A class that all rows or none are of has no area and is left out (NaN where that leaves none).
     """
@@ -185,7 +185,7 @@ def auc(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def average_precision(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Sum of precision times gain in recall over the distinct scores; of several classes or labels the mean.
+    """Sum precision times gain in recall over the distinct scores; of several classes or labels the mean.
 
     A class that no row is of has none and is left out (NaN where that leaves none).
     """

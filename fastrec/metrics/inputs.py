@@ -18,7 +18,7 @@ from fastrec.metrics.lists import check_weights, flat_tensor, plain_tensor, refu
 
 
 def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """Targets and predictions as float64 tensors on the predictions' device.
+    """Return targets and predictions as float64 tensors on the predictions' device.
 
     Args:
         y: ``[n]``, ``[n, 1]`` or ``[n, t]`` numbers without a missing one.
@@ -51,7 +51,7 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
 
 def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
-    """Weights ``[n]`` as float64 on the predictions' device; None stays None.
+    """Return weights ``[n]`` as float64 on the predictions' device; None stays None.
 
     Raises:
         DataError: another length, or a weight that is no finite number >= 0.
@@ -87,7 +87,7 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
 
 
 def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tensor:
-    """Class codes from what was predicted.
+    """Turn predictions into class codes.
 
     Several classes: the highest of a row (the first among equals). One column: whole numbers are codes already;
     for a target of 0 and 1, class 1 is above .5. Several targets: each above .5.
@@ -119,7 +119,7 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
 
 
 def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
-    """Class codes as int64.
+    """Return class codes as int64.
 
     Args:
         codes: ``[n]`` float64.
@@ -156,7 +156,7 @@ def _columns(x: Any, name: str) -> Tensor:
 
 
 def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """As ``paired``, for one finite number a row.
+    """Return targets and predictions as ``paired`` does, of one finite number a row.
 
     Raises:
         DataError: as ``paired``, or several columns, or an infinite prediction.

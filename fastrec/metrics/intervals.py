@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 
 def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Percentile bootstrap interval of a mean (Efron and Tibshirani 1993, section 13.3).
+    """Compute the percentile bootstrap interval of a mean (Efron and Tibshirani 1993, section 13.3).
 
     Args:
         values: ``[g]`` finite numbers, one per independent unit (a group's reciprocal rank, a session's mean).
@@ -54,7 +54,7 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
 
 
 def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Mean of ``a - b`` over the same groups, with its bootstrap interval.
+    """Compute the mean of ``a - b`` over the same groups, with its bootstrap interval.
 
     Args:
         a: ``[g]`` values of one model, one per group.
@@ -78,7 +78,7 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
 def cluster_means(
     values: np.ndarray, clusters: np.ndarray, *, repeats: int = 2000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means of several columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
+    """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 
     A resample draws as many clusters as there are, with replacement, and takes all rows of each: its mean is the
     drawn clusters' sum over their number of rows. All columns share the draws, so that differences between columns
@@ -107,7 +107,7 @@ def cluster_means(
 
 
 def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Interval:
-    """Percentile interval of resampled means.
+    """Compute the percentile interval of resampled means.
 
     Args:
         mean: the mean of the data itself.
@@ -122,7 +122,7 @@ def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Inter
 
 
 def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray | None = None) -> np.ndarray:
-    """Sums over resamples with replacement of as many rows as there are.
+    """Sum over resamples with replacement of as many rows as there are.
 
     Args:
         rows: float64 ``[n]`` or ``[n, c]``.

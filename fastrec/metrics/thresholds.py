@@ -34,7 +34,7 @@ _OF_COUNTS: dict[str, Callable[[c.Counts], Tensor]] = {
 
 
 def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: Any = None) -> float:
-    """The cut between class 0 and class 1 that a metric of classes is best at.
+    """Find the cut between class 0 and class 1 that a metric of classes is best at.
 
     For accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc and quadratic_kappa every cut between distinct
     probabilities is tried, by counting. For your own metric 500 cuts spread over the rows are, then up to 500 about
@@ -67,7 +67,7 @@ def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: An
 
 
 def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> float:
-    """The best of some cuts that are spread over all, and of those between its neighbours."""
+    """Find the best of some cuts that are spread over all, and of those between its neighbours."""
     sign = 1 if metric.greater_is_better else -1
     first, last = 0, len(cuts) - 1
     for _ in range(2):
@@ -80,7 +80,7 @@ def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> 
 
 
 def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> c.Counts:
-    """Counts for the cuts below all of the sorted rows and above each of their runs: ``[m + 1, 2]``."""
+    """Count for the cuts below all of the sorted rows and above each of their runs: ``[m + 1, 2]``."""
     w = torch.ones_like(y) if w is None else w
     zero = y.new_zeros(1)
     below = torch.stack([torch.cat([zero, (w * of).cumsum(0)[ends]]) for of in (1 - y, y)])  # of class 0, of class 1
@@ -94,7 +94,7 @@ def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> c.Counts:
 
 
 def _best_cut(cuts: Tensor, values: Tensor) -> float:
-    """The cut of the highest value; NaN is lowest, and among equals (but for rounding) the nearest to .5 wins."""
+    """Return the cut of the highest value; among equals (but for rounding) the nearest to .5 wins."""
     values = torch.nan_to_num(values, nan=-torch.inf)
     best = values.max()
     good = values >= best - 1e-12 * best.abs() if bool(best.isfinite()) else values == best
@@ -102,7 +102,7 @@ def _best_cut(cuts: Tensor, values: Tensor) -> float:
 
 
 def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric, *, weight: Any = None) -> Tensor:
-    """Classes of out-of-fold predictions, those of each fold by cuts that were learned on the other folds.
+    """Turn out-of-fold predictions into classes, each fold by cuts that were learned on the other folds.
 
     What a metric of classes says of them is honest: no row was cut by what its own target had a part in.
 
@@ -144,7 +144,7 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
 
 
 def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tensor:
-    """Make of out-of-fold predictions what a metric scores: the one rule by which a run's classes are judged.
+    """Turn out-of-fold predictions into what a metric scores: the one rule by which a run's classes are judged.
 
     Args:
         metric: the metric, or its name.
@@ -166,7 +166,7 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
 
 
 def loss_of(metric: str | Metric, task: str) -> Metric:
-    """The loss of predictions for a metric of classes, which no model can climb on; other metrics are their own.
+    """Return the loss to climb on instead of a metric of classes; other metrics are their own.
 
     Args:
         metric: the metric, or its name.
@@ -182,13 +182,22 @@ _Cut = Callable[[Tensor], Tensor]
 
 
 def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tensor, Tensor | None], _Cut]:
-    """What learns cuts on some rows (targets, predictions, weights) and gives a function that cuts others."""
+    """Return a function that learns cuts from targets, predictions and weights, and returns one that applies them."""
     two = bool(((target == 0) | (target == 1)).all())
     if target.ndim == 2:
         name = of_classes(metric, "multilabel").name
         if name not in ("f1_macro", "f1_micro"):
             raise DataError(f"{name} has no thresholds of labels", remedy="Take f1_macro or f1_micro")
-        return _cut_each_label if name == "f1_macro" else _cut_all_labels
+
+        def by_label(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+            if name == "f1_macro":  # the mean over labels is highest where each label's own F1 is
+                each = [best_threshold(y[:, j], p[:, j], "f1", weight=w) for j in range(y.shape[1])]
+            else:
+                times = None if w is None else w.repeat_interleave(y.shape[1])
+                each = [best_threshold(y.flatten(), p.flatten(), "f1", weight=times)]
+            return lambda rows: (rows > torch.tensor(each).to(rows)).long()
+
+        return by_label
     if two:
 
         def by_threshold(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
@@ -202,15 +211,3 @@ def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tenso
         return lambda rows: apply_cuts(rows, cuts)
 
     return by_cuts
-
-
-def _cut_each_label(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-    # The mean over labels is highest where each label's own F1 is.
-    thresholds = torch.tensor([best_threshold(y[:, j], p[:, j], "f1", weight=w) for j in range(y.shape[1])])
-    return lambda rows: (rows > thresholds.to(rows)).long()
-
-
-def _cut_all_labels(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-    each = None if w is None else w.repeat_interleave(y.shape[1])
-    threshold = best_threshold(y.flatten(), p.flatten(), "f1", weight=each)
-    return lambda rows: (rows > threshold).long()

@@ -22,7 +22,7 @@ Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
 
 def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Tensor]:
-    """What a model's scores say within each list.
+    """Return a model's rank, gap and share of the softmax within each list.
 
     A score of NaN or -inf puts a candidate last, at a softmax of 0; of several of +inf each shares the top.
 
@@ -46,7 +46,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
 
 
 def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[str] = ()) -> Lists:
-    """The candidates with level-2 inputs instead of features; the models' own scores are there too, but no input.
+    """Return the candidates with level-2 inputs instead of features; the models' own scores are columns, but no input.
 
     Args:
         scores: base model → float64 ``[n]``.
@@ -120,7 +120,7 @@ class LinearBlend(Ranker):
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The weighted sum: float64 ``[n]``."""
+        """Return the weighted sum: float64 ``[n]``."""
         if self.weights is None:
             raise self.not_fitted()
         return self._inputs(data) @ self.weights
@@ -158,7 +158,7 @@ class BoostedBlend(Ranker):
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The blend, corrected: float64 ``[n]``."""
+        """Return the corrected blend: float64 ``[n]``."""
         return self.trees.predict(self._started(data))
 
     def _started(self, data: Lists) -> Lists:
@@ -183,10 +183,10 @@ class AverageBlend(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        """Nothing to learn."""
+        """Return the blend as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The mean: float64 ``[n]``."""
+        """Return the mean: float64 ``[n]``."""
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)

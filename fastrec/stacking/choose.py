@@ -35,7 +35,7 @@ class Judge:
     restore: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def values(self, oof: torch.Tensor) -> torch.Tensor:
-        """What the metric scores of out-of-fold predictions, see ``as_scored``: ``[n]`` or ``[n, k]``."""
+        """Turn out-of-fold predictions into what the metric scores, see ``as_scored``: ``[n]`` or ``[n, k]``."""
         own = oof if self.restore is None else self.restore(oof)
         if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
             return own
@@ -45,7 +45,7 @@ class Judge:
         return made
 
     def __call__(self, values: torch.Tensor, rows: torch.Tensor | None = None) -> float:
-        """The metric of ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
+        """Score ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
         used = self.counted if rows is None else self.counted & rows
         if rows is not None and not bool(used.any()):
             used = rows
@@ -55,7 +55,7 @@ class Judge:
 
 
 def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
-    """A blend's predictions of rows that it was not fitted on, and the mean of the folds' blends for test rows.
+    """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
     Args:
         blend: what to fit.
@@ -89,12 +89,11 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
 
 
 def rows_of_a_blend(outputs: int) -> int:
-    """How many rows a blend of rows learns from at most, by the numbers in a prediction."""
+    """Return how many rows a blend of rows learns from at most, by the numbers in a prediction."""
     return max(limits.BLEND_ROWS // outputs, limits.BLEND_ROWS_OF_MANY)
 
 
 def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
-    """As many of the rows as a blend learns from, in their order."""
     most = rows_of_a_blend(data.n_scores)
     if data.task == "ranking" or len(rows) <= most:
         return rows
@@ -102,7 +101,7 @@ def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
     return rows[drawn.sort().values]
 
 
-class Choice:
+class BlendChoice:
     """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
 
     Blends of the same models differ by less than their scores are sure of. The highest of such scores is chance, and
@@ -142,7 +141,7 @@ class Choice:
         return mask
 
     def best(self, among: torch.Tensor | None = None) -> int:
-        """The place of the blend to take.
+        """Return the place of the blend to take.
 
         Args:
             among: bool ``[n]``: the rows that may be looked at; None: all. Of folds by time the first one is not: its
@@ -174,7 +173,7 @@ class Choice:
         return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
-        """Out-of-fold predictions of what is chosen for each fold on the rows that its level 2 learned from.
+        """Return out-of-fold predictions of the blend chosen for each fold without it.
 
         Returns:
             float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
@@ -191,7 +190,7 @@ class Choice:
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
-    """The metric of targets and predictions on the target's own scale, where they are learned on another."""
+    """Return the metric on the target's own scale, if targets are learned on another."""
     if restore is None:
         return metric
 

@@ -63,7 +63,7 @@ class HillClimb(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The weighted mean: float64 ``[n]`` or ``[n, k]``."""
+        """Return the weighted mean: float64 ``[n]`` or ``[n, k]``."""
         if self.weights is None:
             raise self.not_fitted()
         return as_task(torch.einsum("nmk,m->nk", self._inputs(data), self.weights), data)
@@ -74,7 +74,6 @@ class HillClimb(Estimator):
         return predicted_by(self.models, data)
 
     def _some(self, train: Rows, seed: int) -> Rows:
-        """About ``rows`` of the rows; of lists, whole ones."""
         if self.rows is None or len(train) <= self.rows:
             return train
         draw = torch.Generator().manual_seed(seed)
@@ -98,7 +97,7 @@ class HillClimb(Estimator):
 
 
 def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
-    """How often each model is taken.
+    """Count how often each model is taken.
 
     Args:
         metric: what to climb on.
@@ -131,7 +130,7 @@ def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tens
 
 
 def best_of(metric: Metric, scores: Sequence[float]) -> int:
-    """Which score is the best; of equal ones the first."""
+    """Return the place of the best score; of equal ones the first."""
     best = 0
     for i, value in enumerate(scores):
         if metric.better(value, scores[best]):
@@ -140,7 +139,7 @@ def best_of(metric: Metric, scores: Sequence[float]) -> int:
 
 
 def is_known(name: str | None) -> bool:
-    """Whether a metric has this name."""
+    """Return whether a metric has this name."""
     try:
         get_metric(str(name))
     except DataError:

@@ -58,7 +58,11 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
         DataError: lengths differ, there is no fold, or a list is in two folds.
     """
     size = len(data)
-    given = _pairs_of_codes(folds, size) if _are_codes(folds) else [(a.cpu(), b.cpu()) for a, b in folds]
+    are_codes = isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable)
+    if not are_codes:
+        first = next(iter(folds), None)
+        are_codes = not (isinstance(first, tuple) and len(first) == 2)
+    given = _pairs_of_codes(folds, size) if are_codes else [(a.cpu(), b.cpu()) for a, b in folds]
     if not given:
         raise DataError("there are no folds", remedy="Give the base models' own folds")
     digest = folds_digest([valid for _, valid in given], size)
@@ -81,13 +85,6 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
             rows = others.nonzero().squeeze(1)
         pairs.append((rows.sort().values, valid.sort().values))
     return LevelTwoFolds(pairs, scored, digest, tuple(ahead))
-
-
-def _are_codes(folds: Any) -> bool:
-    if isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable):
-        return True
-    first = next(iter(folds), None)
-    return not (isinstance(first, tuple) and len(first) == 2)
 
 
 def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -8,7 +8,7 @@ import torch
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least squares with a free constant; x and y are taken in units of the standard deviation of y.
+    """Fit least squares with a free constant; x and y are taken in units of the standard deviation of y.
 
     Args:
         x: float64 ``[n, m]``.
@@ -31,7 +31,7 @@ def ridge_regression(
 
 
 def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved where they go too far.
+    """Fit maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved if they go too far.
 
     Args:
         x: float64 ``[n, m]``.
@@ -69,7 +69,7 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
 
 
 def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
+    """Fit maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
 
     Args:
         x: float64 ``[n, m, k]``.

@@ -52,14 +52,14 @@ class RankMean(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Probabilities or values in the order of the mean ranks: float64 ``[n]`` or ``[n, k]``."""
+        """Return probabilities or values in the order of the mean ranks: float64 ``[n]`` or ``[n, k]``."""
         if self._line is None:
             raise self.not_fitted()
         sums = _on_scale(self._shares(predicted_by(self.models, data)), data) * self._line[0] + self._line[1]
         return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
 
     def _shares(self, x: torch.Tensor) -> torch.Tensor:
-        """Mean over the models of the share of training rows below: float64 ``[n, k]``."""
+        """Return the share of training rows below, mean over the models: float64 ``[n, k]``."""
         each = [_interpolated(v.contiguous(), *knots) for v, knots in zip(x.flatten(1).T, self._knots, strict=True)]
         return torch.stack(each, 1).reshape(x.shape).mean(1)
 
@@ -69,7 +69,7 @@ def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
 
 
 def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
-    """Distinct values and the share of rows at or below each (ties: their middle), at most ``limits.RANK_KNOTS``."""
+    """Return distinct values and the share of rows at or below each (ties: their middle)."""
     ordered = torch.sort(values).values
     distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
     shares = (counts.cumsum(0) - counts / 2) / len(values)

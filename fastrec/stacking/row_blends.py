@@ -27,17 +27,17 @@ class OneBase(Estimator):
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was learned; the whole weight is the model's."""
+        """Give the whole weight to the model: nothing is learned."""
         self.trace = Trace(importance={self.model: 1.0})
 
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Estimator:
-        """Nothing to learn."""
+        """Return the blend as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """What the model predicts: float64 ``[n]`` or ``[n, k]``."""
+        """Return the model's predictions: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by([self.model], data)[:, 0], data)
 
 
@@ -57,17 +57,17 @@ class MeanBlend(Estimator):
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was learned; all weights are alike."""
+        """Give all models the same weight: nothing is learned."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
 
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Estimator:
-        """Nothing to learn."""
+        """Return the blend as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The mean: float64 ``[n]`` or ``[n, k]``."""
+        """Return the mean: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by(self.models, data).mean(1), data)
 
 
@@ -103,11 +103,11 @@ class WeightedBlend(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The weighted sum, as the task has it: float64 ``[n]`` or ``[n, k]``."""
+        """Return the weighted sum on the task's scale: float64 ``[n]`` or ``[n, k]``."""
         return as_task(self._as_predicted(self.linear(data)), data)
 
     def linear(self, data: Rows) -> torch.Tensor:
-        """The weighted sum itself (logits, log-probabilities or values): float64 ``[n, k]``."""
+        """Return the weighted sum itself (logits, log-probabilities or values): float64 ``[n, k]``."""
         if self.weights is None or self.constant is None:
             raise self.not_fitted()
         return torch.einsum("nmk,mk->nk", self._inputs(data), self.weights) + self.constant

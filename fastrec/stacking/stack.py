@@ -18,7 +18,7 @@ from fastrec.estimators import Estimator, XGBRanker
 from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric, loss_of
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
-from fastrec.stacking.choose import Choice, Judge, cross_fit, refuse_same_names, restored
+from fastrec.stacking.choose import BlendChoice, Judge, cross_fit, refuse_same_names, restored
 from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
@@ -64,12 +64,11 @@ class Stacked:
 class Stack:
     """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
-    Tried are blends (see ``blends``) and each base model alone. Of lists the fitted weighted sum is taken, of rows hill
-    climbing, unless another is better by more than two standard errors, or a constant by one (``Choice``). The choice
-    is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What
-    predicts test rows is the same choice, made by all there is.
+    Blends (see ``blends``) and each base model alone are tried. The usual one, the fitted weighted sum for lists and
+    hill climbing for rows, is taken unless another is clearly better (see ``BlendChoice``). The choice is cross-fitted
+    as well: the stack's score is that of the choice made for each fold without it.
 
-    The best base model may score higher: it is the best of many on the very rows that it is scored by, which flatters.
+    The best base model may score higher: it is the best of many on the rows that it is scored by, which flatters.
 
     Args:
         extra: columns of level 1 that the trees see too.
@@ -82,7 +81,7 @@ class Stack:
         self.params = {"max_depth": 3, "eta": 0.1, "min_child_weight": 20, "colsample_bytree": 0.8, **params}
 
     def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
-        """What is tried.
+        """Return the blends to try.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
         Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, and trees that
@@ -155,7 +154,12 @@ class Stack:
         refuse_others(every, train, test, ours)
         blends = self.blends(names, train, restored(loss_of(chosen_by, train.task), restore))
         for one in every[len(base) :]:
-            _add_constant(blends, one.name, climbs=not ours.ahead)
+            # Hill climbing may take the constant, but not in folds by time: their first ones know too little of models.
+            for blend in blends:
+                if isinstance(blend, HillClimb):
+                    blend.models = [*(m for m in blend.models if m != one.name), *([] if ours.ahead else [one.name])]
+            if one.name not in [b.name for b in blends]:
+                blends.append(OneBase(one.name))
         refuse_same_names(blends)
         two = level_two_of({p.name: p.oof for p in every}, train, self.extra)
         # A fold's constant is high where its labels are low: trees would learn that.
@@ -168,11 +172,11 @@ class Stack:
         kind = LinearBlend if train.task == "ranking" else HillClimb
         usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
         level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
-        choice = Choice(tried, usual, ours, judge, constant=level)
+        choice = BlendChoice(tried, usual, ours, judge, constant=level)
         return self._outcome(base, every, choice, seed=seed)
 
     def _outcome(
-        self, base: Sequence[Predictions], every: Sequence[Predictions], choice: Choice, *, seed: int
+        self, base: Sequence[Predictions], every: Sequence[Predictions], choice: BlendChoice, *, seed: int
     ) -> Stacked:
         judge, tried = choice.judge, choice.tried
         scores = {p.name: judge(judge.values(p.oof)) for p in tried}
@@ -180,7 +184,11 @@ class Stack:
         oof, choices = choice.nested()
         best = tried[choice.best()]
         made = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
-        intervals, difference = _intervals(oof, best_base, judge, seed)
+        rows, data = judge.counted, judge.data
+        assert data.label is not None
+        groups = None if data.groups is None else data.groups[rows]
+        both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
+        sampled = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
         blends = best.models if best.models[0].learns else best.models[:1]
         used = {*getattr(blends[0], "models", ()), getattr(blends[0], "model", "")}
         return Stacked(
@@ -190,22 +198,10 @@ class Stack:
             best_base=best_base.name,
             chosen=best.name,
             choices=choices,
-            scores=intervals,
-            difference=difference,
+            scores={n: sampled.interval(n) for n in both},
+            difference=sampled.difference("stack", best_base.name),
             model=StackModel([p.name for p in every if p in base or p.name in used], blends, self.extra),
         )
-
-
-def _add_constant(blends: list[Estimator], name: str, *, climbs: bool) -> None:
-    """Try a constant alone, and let hill climbing take it.
-
-    Not in folds by time: the first ones know little, and what they say of models and a constant holds for no later one.
-    """
-    for blend in blends:
-        if isinstance(blend, HillClimb):
-            blend.models = [*(m for m in blend.models if m != name), *([name] if climbs else [])]
-    if name not in [b.name for b in blends]:
-        blends.append(OneBase(name))
 
 
 def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
@@ -255,15 +251,3 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
                 raise DataError(f"a prediction of {one.name} is no number", row=row, remedy="Look at what predicted it")
-
-
-def _intervals(
-    oof: torch.Tensor, best_base: Predictions, judge: Judge, seed: int
-) -> tuple[dict[str, Interval], Interval]:
-    """The stack's score and the best base model's, with bootstrap intervals, and their difference."""
-    rows, data = judge.counted, judge.data
-    assert data.label is not None
-    groups = None if data.groups is None else data.groups[rows]
-    both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
-    made = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
-    return {n: made.interval(n) for n in both}, made.difference("stack", best_base.name)

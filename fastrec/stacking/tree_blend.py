@@ -74,7 +74,7 @@ class TreeBlend(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Probabilities or values: float64 ``[n]`` or ``[n, k]``."""
+        """Return probabilities or values: float64 ``[n]`` or ``[n, k]``."""
         if not self._boosters:
             raise self.not_fitted()
         if not len(data):  # XGBoost warns of them
@@ -117,13 +117,13 @@ class TreeBlend(Estimator):
 
 
 def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
-    """The weighted sum of a task."""
+    """Return the weighted sum of a task."""
     if task == "regression":
         return RidgeBlend(models)
     return PoolBlend(models) if task == "multiclass" else LogisticBlend(models)
 
 
 def _margins(sums: torch.Tensor, data: Rows) -> list[np.ndarray]:
-    """What each booster starts from: all classes at once, or a target each."""
+    """Return the margins that each booster starts from: of all classes at once, or of a target each."""
     values = sums.float().numpy()
     return [values] if data.task == "multiclass" else [np.ascontiguousarray(v) for v in values.T]

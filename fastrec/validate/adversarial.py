@@ -79,7 +79,7 @@ class AdversarialReport:
 def adversarial_validation(
     train: Any, test: Any, *, columns: Sequence[str] | None = None, seed: int = 0
 ) -> AdversarialReport:
-    """Whether test rows are like train rows: how well trees, cross-fitted, tell which of the two a row is from.
+    """Measure how well cross-fitted trees tell train rows from test rows.
 
     Every column goes in by the order of its values (text by the alphabet, dates by time), missing ones as missing. At
     most 50,000 rows a side are looked at, drawn at random.
@@ -119,7 +119,7 @@ def adversarial_validation(
 
 
 def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The columns to look at, and those that no classifier takes."""
+    """Return the columns to look at, and those that no classifier takes."""
     names = [n for n in sides[0].names if n in sides[1]]
     odd = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
     if odd and columns is not None:
@@ -141,7 +141,7 @@ def _drawn(side: Table, rng: np.random.Generator) -> Table:
 def _cross_fitted(
     codes: Sequence[torch.Tensor], labels: torch.Tensor, folds: torch.Tensor, *, seed: int
 ) -> tuple[np.ndarray, list[float]]:
-    """Out-of-fold scores, and each column's share of the gain.
+    """Return out-of-fold scores, and each column's share of the gain.
 
     Ranks among some 100,000 values are exact in XGBoost's float32, which ids and times are not.
     """
@@ -160,7 +160,7 @@ def _cross_fitted(
 
 
 def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor:
-    """Bins of a column's values: a category's own, a number's by quantile where it has many; 0 = missing."""
+    """Bin a column's values: a category's own, many numbers by quantile; 0 = missing."""
     if column.kind == "category" or int(codes.max()) <= bins:
         return codes
     known = codes[codes > 0].sort().values
@@ -169,7 +169,7 @@ def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor
 
 
 def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> torch.Tensor:
-    """The share of test rows in each row's bin among the other folds' rows, drawn to the share of all: float64 ``[n]``.
+    """Return the smoothed share of test rows in each row's bin among the other folds' rows: float64 ``[n]``.
 
     The prior is the same in all folds, which hold test rows in equal shares.
     """
@@ -186,7 +186,7 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
 
 
 def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
-    """The area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
+    """Return the area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
     is_test = labels.numpy() > 0
     distinct, place = np.unique(scores, return_inverse=True)
     sides, size = (place[is_test], place[~is_test]), len(distinct)

@@ -27,7 +27,7 @@ class Model(Protocol):
     time_limit: float | None
 
     def fresh(self) -> Model:
-        """An untrained copy with the same settings."""
+        """Return an untrained copy with the same settings."""
         ...
 
     def start_anew(self) -> None:
@@ -41,7 +41,7 @@ class Model(Protocol):
         ...
 
     def predict(self, data: Any) -> torch.Tensor:
-        """Predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
         ...
 
 
@@ -60,11 +60,11 @@ class Trained:
     test: torch.Tensor
 
 
-class Store(Protocol):
+class FoldStore(Protocol):
     """Where trained models are kept while a run is not complete, so that another can go on from there."""
 
     def find(self, name: str, fold: int) -> Trained | None:
-        """What an earlier run trained, or None."""
+        """Return the model and predictions of an earlier run, or None."""
         ...
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
@@ -98,7 +98,7 @@ class Predictions:
 
 
 def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
-    """A short text that is the same for the same folds alone.
+    """Return a short text that differs for different folds.
 
     Args:
         folds: the rows that each fold scores: int64 tensors.
@@ -139,7 +139,7 @@ class CrossFit:
         advance: Callable[[int], None] | None = None,
         scored: torch.Tensor | None = None,
         repeated: bool = False,
-        store: Store | None = None,
+        store: FoldStore | None = None,
     ) -> None:
         self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
         self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
@@ -187,7 +187,7 @@ class CrossFit:
         for name, one in found.items():
             if one is not None and self.watch is not None:
                 self.watch(name, len(self._rows), one.oof)
-        beside = [m for m in missing if m.beside and _is_cpu(self.device)]
+        beside = [m for m in missing if m.beside and (self.device is None or self.device.type == "cpu")]
         own = [m for m in missing if m not in beside]
         shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
@@ -226,7 +226,7 @@ class CrossFit:
                 )  # fmt: skip
 
     def _train_or_leave(self, model: Model, **about: Any) -> Trained | None:
-        """The trained model; None: it cannot learn, and others do."""
+        """Return the trained model; None: it cannot learn, and others do."""
         try:
             return self._train(model, **about)
         except DataError as error:
@@ -274,7 +274,7 @@ class CrossFit:
         return made
 
     def finish(self) -> dict[str, Predictions]:
-        """The predictions, once every fold is done.
+        """Return the predictions, once every fold is done.
 
         Raises:
             DataError: a row that folds are to score was in no fold.
@@ -302,10 +302,6 @@ class CrossFit:
         test /= count
         made.importance = {n: g / count for n, g in made.importance.items()}
         return made
-
-
-def _is_cpu(device: torch.device | None) -> bool:
-    return device is None or device.type == "cpu"
 
 
 def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:

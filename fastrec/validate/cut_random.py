@@ -15,7 +15,7 @@ from fastrec.table import Column, Table
 
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
-    """The validation fold of each row: rows with one key share a fold, whatever else is in the table.
+    """Assign each row its validation fold: rows with one key share a fold, whatever else is in the table.
 
     Args:
         table: the rows: a ``Table``, or a frame of any supported library.
@@ -42,12 +42,12 @@ def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: i
 
 
 def random_folds(rows: int, folds: int, *, seed: int) -> torch.Tensor:
-    """Folds int64 ``[n]`` at random; their sizes differ by one at most."""
+    """Assign folds int64 ``[n]`` at random; their sizes differ by one at most."""
     return stratified_folds(torch.zeros(rows, dtype=torch.int64), folds, seed=seed)
 
 
 def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
-    """Folds at random with the same share of every stratum in each.
+    """Assign folds at random with the same share of every stratum in each.
 
     Rows are shuffled, sorted by stratum and dealt out in turn: each stratum's counts in two folds, and the sizes of two
     folds, differ by one at most.
@@ -68,7 +68,7 @@ def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Te
 
 
 def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
-    """Folds of whole groups with about the same share of every stratum, and of all rows, in each.
+    """Assign whole groups to folds, with about the same share of every stratum, and of all rows, in each.
 
     Greedy, as scikit-learn's ``StratifiedGroupKFold``: groups go, the largest first, each where it adds least to the
     sum over folds and strata of the squared share of the stratum's rows (whose least value is equal shares); that is
@@ -101,7 +101,7 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
 
 
 def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tensor, str]:
-    """What a target is stratified by: its classes, or quantile bins of its numbers.
+    """Turn a target into strata: its classes, or quantile bins of its numbers.
 
     Args:
         column: the target ``[n]``.
@@ -142,13 +142,12 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
 
 
 def has_fractions(column: Column) -> bool:
-    """Whether a number column holds numbers that are not whole."""
+    """Return whether a number column holds numbers that are not whole."""
     values = column.values
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
 
 
 def _quantile_bins(column: Column, bins: int) -> torch.Tensor:
-    """Bins int64 ``[n]`` of about equal size; equal values share a bin, missing ones have bin 0."""
     if bins < 2:
         raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
     values = column.number().cpu()

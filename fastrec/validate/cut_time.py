@@ -12,7 +12,7 @@ Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never 
 def time_folds(
     ticks: torch.Tensor, folds: int, *, gap: float, window: float | None, horizon: float | None, name: str
 ) -> Cut:
-    """Folds that train on the past alone.
+    """Cut folds that train on the past alone.
 
     Args:
         ticks: times int64 or float64 ``[n]``.
@@ -57,7 +57,7 @@ def time_folds(
 
 
 def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo: float, names: tuple[str, str]) -> Cut:
-    """Blocks of time, each scored by what was trained on rows whose labels do not overlap its own.
+    """Cut blocks of time, each scored by models of rows whose labels do not overlap its own.
 
     Purging and embargo of López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2): a
     row's label is known at ``end`` from what happens since ``start``; a training row whose closed span meets the closed
@@ -100,7 +100,7 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
 
 
 def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
-    """Consecutive blocks of about as many rows each, cut between distinct times: int64 ``[n]`` from 0.
+    """Cut consecutive blocks of about as many rows each, between distinct times: int64 ``[n]`` from 0.
 
     Raises:
         DataError: there are fewer distinct times than blocks.

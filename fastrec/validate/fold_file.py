@@ -33,7 +33,7 @@ class FoldArrays(NamedTuple):
     why: str
 
     def digest(self) -> str:
-        """SHA-256 over all of it."""
+        """Return the SHA-256 of all of it."""
         about = [*self.layers.shape, self.method, self.why, sorted(self.train)]
         made = hashlib.sha256(json.dumps(about).encode())
         made.update(self.layers.numpy().astype("<i4").tobytes())

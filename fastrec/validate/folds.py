@@ -100,7 +100,7 @@ class Folds:
         return (self[k] for k in range(len(self)))
 
     def __getitem__(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fold ``k``: the rows it trains on and those it scores."""
+        """Return the rows that fold ``k`` trains on and those it scores."""
         if not -len(self) <= k < len(self):
             raise IndexError(f"there are {len(self)} folds, and no fold {k}")
         train, valid = self._trained_in(k % len(self)), self._scored_in(k % len(self))
@@ -175,7 +175,7 @@ class Folds:
 
     @classmethod
     def kfold(cls, data: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
-        """At random, in folds of equal size.
+        """Cut at random, in folds of equal size.
 
         Args:
             data: the rows, or their number.
@@ -194,7 +194,7 @@ class Folds:
     def stratified(
         cls, data: Any, target: Any, folds: int = 5, *, bins: int | None = None, repeats: int = 1, seed: int = 0
     ) -> Folds:
-        """At random, with the same share of each class in every fold.
+        """Cut at random, with the same share of each class in every fold.
 
         Args:
             data: the rows, or their number.
@@ -215,7 +215,7 @@ class Folds:
 
     @classmethod
     def group(cls, data: Any, groups: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
-        """By a stable hash of a key, whose rows stay together: the folds of :func:`group_folds`.
+        """Cut by a stable hash of a key, whose rows stay together: the folds of :func:`group_folds`.
 
         Adding rows or features changes no row's fold. Few groups make folds of unequal size: see
         :meth:`stratified_group`. Rows without a key share a fold.
@@ -247,7 +247,7 @@ class Folds:
         repeats: int = 1,
         seed: int = 0,
     ) -> Folds:
-        """Whole groups, with about the same share of each class, and as many rows, in every fold.
+        """Cut whole groups, with about the same share of each class, and as many rows, in every fold.
 
         Args:
             data: the rows, or their number.
@@ -273,7 +273,7 @@ class Folds:
     def time_series(
         cls, data: Any, time: Any, folds: int = 5, *, gap: Any = 0, window: Any = None, horizon: Any = None
     ) -> Folds:
-        """By time: every fold trains on rows that are earlier than all it scores; equal times are never on both sides.
+        """Cut by time: every fold trains on rows earlier than all it scores; equal times are never on both sides.
 
         Args:
             data: the rows, or their number; in any order.
@@ -301,7 +301,7 @@ class Folds:
 
     @classmethod
     def purged(cls, data: Any, start: Any, end: Any, folds: int = 5, *, embargo: Any = 0) -> Folds:
-        """By time, on past and future, without training rows whose labels overlap those of scored rows.
+        """Cut by time, on past and future, without training rows whose labels overlap those of scored rows.
 
         López de Prado (Advances in Financial Machine Learning, 2018, section 7.4), for labels that are made of what
         happens from ``start`` to ``end``, both included.
@@ -326,7 +326,7 @@ class Folds:
 
     @classmethod
     def predefined(cls, data: Any, column: Any) -> Folds:
-        """By a given column: its distinct values, in order, are the folds.
+        """Cut by a given column: its distinct values, in order, are the folds.
 
         Args:
             data: the rows, or their number.
@@ -362,7 +362,7 @@ class Folds:
         folds: int = 5,
         seed: int = 0,
     ) -> Folds:
-        """As the test was cut: by time, by group, or at random; ``folds.why`` says what it was seen by.
+        """Cut as the test was cut: by time, by group, or at random; ``folds.why`` says why.
 
         By time where the test's times come after train's in a column of dates (or of numbers whose name says time):
         folds last as long as the test and are as far from what they train on; where train is too short, there are
@@ -477,7 +477,7 @@ def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int
 
 
 def _stacked(cut: list[torch.Tensor], folds: int) -> torch.Tensor:
-    """Folds of several repeats, numbered through: ``[r, n]``."""
+    """Number the folds of several repeats through: ``[r, n]``."""
     return torch.stack([codes + folds * r for r, codes in enumerate(cut)])
 
 

@@ -54,7 +54,7 @@ class ListEvents:
         conts: Sequence[str] = (),
         time: str | None = None,
     ) -> Self:
-        """The events of each list's session that are strictly before the list.
+        """Find the events of each list's session that are strictly before the list.
 
         Args:
             candidates: the lists' rows, with ``session`` and ``order``; the first row of a list speaks for it.
@@ -102,7 +102,7 @@ class ListEvents:
         return cls(ordered, ids, starts, last + 1, moments, item, list(cats), list(conts), time)
 
     def log_rows(self, groups: torch.Tensor) -> torch.Tensor:
-        """Which events are before some lists: places in the log, int64 ``[events]``, ascending, each once.
+        """Return the places in the log of events before some lists: int64 ``[events]``, ascending, each once.
 
         Args:
             groups: ids of lists.
@@ -116,7 +116,7 @@ class ListEvents:
         return (seen.cumsum(0)[:-1] > 0).nonzero().squeeze(1)
 
     def of(self, groups: torch.Tensor) -> torch.Tensor:
-        """The place of each of some lists among these: int64 ``[lists]``.
+        """Return the place of each of some lists among these: int64 ``[lists]``.
 
         Args:
             groups: ids of lists.
@@ -135,7 +135,7 @@ class ListEvents:
 
 
 def _key(table: Table, name: str) -> torch.Tensor:
-    """A column to order by; times, which may have two units, as seconds."""
+    """Return a column to order by; times, which may have two units, as seconds."""
     column = table[name]
     whole = column.kind == "number" and not column.values.is_floating_point()
     return column.integer() if whole else column.number()

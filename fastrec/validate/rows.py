@@ -92,11 +92,11 @@ class Rows:
         return [*self.cats, *self.conts]
 
     def with_table(self, table: Table) -> Self:
-        """The same rows with other columns."""
+        """Return the same rows with other columns."""
         return replace(self, table=table)
 
     def take(self, rows: torch.Tensor) -> Self:
-        """Some of the rows.
+        """Return some of the rows.
 
         Args:
             rows: bool ``[n]``, or int64 ``[m]``; ascending where the rows are lists.

@@ -13,7 +13,7 @@ Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
 
 
 def check_task(task: str) -> Task:
-    """The task, if there is one of that name.
+    """Return the task, if there is one of that name.
 
     Raises:
         DataError: there is none.

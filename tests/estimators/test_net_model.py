@@ -24,7 +24,7 @@ from fastrec.estimators._head import Head, RowLoss
 from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._real_mlp_training import ScheduledDropout, coslog, flat_cos, train_real_mlp
-from fastrec.estimators._recipes import Recipe
+from fastrec.estimators._recipes import NetRecipe
 from fastrec.metrics import as_metric, get_metric
 from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
 from fastrec.table import Table
@@ -288,8 +288,8 @@ def test_any_number_of_rows_and_any_batch(n, bs):
 
 
 def test_batches_of_the_recipe():
-    assert [Recipe().batch(n) for n in (10, 22_000, 26_000, 100_000, 10**7)] == [256, 256, 512, 1_024, 2_048]
-    assert Recipe(bs=77).batch(10**6) == 77
+    assert [NetRecipe().batch(n) for n in (10, 22_000, 26_000, 100_000, 10**7)] == [256, 256, 512, 1_024, 2_048]
+    assert NetRecipe(bs=77).batch(10**6) == 77
 
 
 # Losses and heads, by hand -------------------------------------------------------------------------------------------
