@@ -92,11 +92,7 @@ class Architecture:
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Architecture, dict[str, Any]]:
-        """Read the architecture and the plan of a saved net.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError, FastrecError: it is not what ``save`` wrote.
-        """
+        """Read the architecture and the plan of a saved net."""
         state = load_state(folder)
         classes = {n: getattr(nn, v) for n, v in state["classes"].items()}
         if not all(_class_name(c) for c in classes.values()):

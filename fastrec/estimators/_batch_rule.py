@@ -25,7 +25,6 @@ def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[
     BENCHMARKS.md (extreme batches), after arXiv 2205.10287.
 
     Args:
-        net: what is trained.
         lr: the highest rate at ``base_bs`` rows.
         bs: rows in a batch.
         base_bs: the batch size that ``lr`` is for.

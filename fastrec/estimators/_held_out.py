@@ -65,9 +65,6 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
     Args:
         rows: the training rows, with labels.
         name: who is to learn from the others, for messages.
-
-    Raises:
-        DataError: there are too few rows, times or groups.
     """
     held = rows_to_stop_by(rows)
     if held is not None:

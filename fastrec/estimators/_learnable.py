@@ -19,11 +19,7 @@ def learnable(rows: Rows, *, name: str) -> Rows:
     """Return the rows of a weight above 0; in ranking the lists of ``whole_lists``.
 
     Args:
-        rows: training rows.
         name: who is to learn from them, for messages.
-
-    Raises:
-        DataError: there are no labels, no such row, or all rows are of one class.
     """
     if rows.task == "ranking":
         return whole_lists(rows, name=name)  # type: ignore[arg-type]
@@ -43,10 +39,6 @@ def check_whole(name: str, **given: object) -> None:
 
     Args:
         name: whose arguments they are, for messages.
-        **given: argument → value.
-
-    Raises:
-        DataError: naming the argument.
     """
     for argument, value in given.items():
         if value is None:
@@ -58,11 +50,7 @@ def check_whole(name: str, **given: object) -> None:
 
 
 def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both classes") -> None:
-    """Refuse rows from which no classes can be told apart.
-
-    Raises:
-        DataError: all are of one class.
-    """
+    """Refuse rows from which no classes can be told apart."""
     assert rows.label is not None
     if bool((rows.label == rows.label[0]).all()):
         raise DataError(f"{name} was given rows of one class only ({int(rows.label[0])}) to learn from", remedy=remedy)
@@ -101,11 +89,7 @@ def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) ->
 
 
 def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
-    """Return class weights with numbers of classes as keys, also if a file gave them as text.
-
-    Raises:
-        DataError: they are neither ``'balanced'`` nor weights, 0 or above, of class numbers.
-    """
+    """Return class weights with numbers of classes as keys, also if a file gave them as text."""
     if class_weight is None or class_weight == "balanced":
         return class_weight
     try:
@@ -120,11 +104,7 @@ def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
 
 
 def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
-    """Refuse class weights where there are no such classes.
-
-    Raises:
-        DataError: the task has no classes, or none of a number that is named.
-    """
+    """Refuse class weights where there are no such classes."""
     if class_weight is None:
         return
     if rows.task in ("ranking", "regression"):
@@ -148,7 +128,6 @@ def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
 
     Args:
         parts: float64 ``[n]`` of each output; of a multiclass task ``[n, k]``.
-        task: the task.
 
     Returns:
         float64 ``[n]`` or ``[n, k]``; a multiclass task's rows sum to 1.

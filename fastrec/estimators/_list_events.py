@@ -81,11 +81,7 @@ class EventCoder:
 
     @classmethod
     def fit(cls, rows: Lists, most: int) -> Self:
-        """Learn the columns of the events before some lists.
-
-        Raises:
-            DataError: it is not known what was before them.
-        """
+        """Learn the columns of the events before some lists."""
         events = known_events(rows)
         log = events.log.take(events.log_rows(rows.groups))
         frame = TabularFrame(log, [Categorify, RankGauss], list(events.cats), list(events.conts))
@@ -102,7 +98,6 @@ class EventCoder:
         """Encode the events before each list.
 
         Args:
-            rows: whole lists.
             items: codes items, as the column ``ITEM``.
         """
         events = known_events(rows)
@@ -163,11 +158,7 @@ class AddEvents(Transform):
 
 
 def known_events(rows: Lists) -> ListEvents:
-    """Return the events of lists.
-
-    Raises:
-        DataError: they came without.
-    """
+    """Return the events of lists."""
     if rows.events is None:
         raise DataError(
             "the lists came without the events before them", remedy="Give Lists(…, events=ListEvents.before(…))"

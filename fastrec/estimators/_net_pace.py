@@ -32,19 +32,14 @@ def epochs_in_time(
     A copy of the net learns from a few batches against the clock, and is scored once, as it is after every epoch.
 
     Args:
-        deadline: the time.
         dls: dataloaders of the training rows.
         net: the net; it stays as it is.
-        loss: its loss.
         report: what scores it after an epoch.
         epochs: how many there would be with all the time.
         name: the estimator, for messages.
 
     Returns:
         1 to ``epochs``.
-
-    Raises:
-        OutOfTimeError: not one epoch fits.
     """
 
     def judged() -> int:

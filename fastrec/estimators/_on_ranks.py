@@ -38,9 +38,6 @@ def training_on_ranks(count: int) -> Iterator[None]:
 
     Args:
         count: how many; 1: by this process.
-
-    Raises:
-        DataError: there are less than one, or this torch has no ``torch.distributed``.
     """
     check_ranks(count)
     _WANTED.append(count)
@@ -51,12 +48,7 @@ def training_on_ranks(count: int) -> Iterator[None]:
 
 
 def check_ranks(count: int, device: torch.device | None = None) -> None:
-    """Refuse more processes than there can be, before hours of other work.
-
-    Raises:
-        DataError: there are less than one, or this torch has no ``torch.distributed``.
-        DeviceError: there are fewer GPUs than processes.
-    """
+    """Refuse more processes than there can be, before hours of other work."""
     if count < 1:
         raise DataError(f"{count} processes", remedy="Give 1 or more")
     if count > 1 and not torch.distributed.is_available():
@@ -85,16 +77,7 @@ def share_of(bs: int) -> int:
 def fit_on_ranks(
     estimator: Estimator, train: Rows, valid: Rows | None, *, seed: int, device: torch.device | None
 ) -> None:
-    """Fit an estimator by ``wanted_ranks()`` processes; it then holds what the first of them learned.
-
-    Args:
-        estimator, train, valid, seed, device: of ``Estimator.fit``.
-
-    Raises:
-        RankError: a process ended without an error of its own.
-        FastrecError: what the estimator raised.
-        DeviceError: there are fewer GPUs than processes.
-    """
+    """Fit an estimator by ``wanted_ranks()`` processes; it then holds what the first of them learned."""
     count, device = wanted_ranks(), device or torch.device("cpu")
     check_ranks(count, device)
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:

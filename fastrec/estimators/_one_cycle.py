@@ -27,14 +27,8 @@ def train_one_cycle(
 
     Args:
         dls: dataloaders; validation rows are not looked at.
-        net: the net.
-        loss: a loss.
-        epochs: how many.
         lr: the highest rate, at batches of ``base_bs`` rows; see ``fit_options`` for others.
         bs: rows in a batch, of all ranks together.
-        base_bs: rows.
-        wd: weight decay.
-        cbs: callbacks.
     """
     rule, schedule = fit_options(net, lr, bs, base_bs)
     learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)

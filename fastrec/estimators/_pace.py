@@ -83,14 +83,7 @@ def catboost_in_time(
     Its rate cannot change while it trains: a few rounds are timed beforehand.
 
     Args:
-        deadline: the time.
-        library: CatBoost.
-        params: its parameters.
-        pool: the training rows.
         rounds: how many there are to be at most.
-
-    Raises:
-        OutOfTimeError: a round takes longer than the time that is left.
     """
 
     def seconds(few: int) -> float:

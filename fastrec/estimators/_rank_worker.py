@@ -50,11 +50,7 @@ def _fit(folder: Path) -> None:
 
 
 def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
-    """Load, and read modules that no import statement finds, such as a competition's, from their files.
-
-    Raises:
-        DataError: the script that was run defines what is needed; here another one runs.
-    """
+    """Load, and read modules that no import statement finds, such as a competition's, from their files."""
     from fastrec.errors import DataError
 
     while True:

@@ -27,12 +27,8 @@ def train_real_mlp(
 
     Args:
         dls: dataloaders; validation rows are not looked at.
-        net: the net.
-        loss: a loss.
-        epochs: how many.
         lr: the highest rate; parts of the net have theirs in proportion (``RATES``).
         wd: weight decay, of all but biases, at the beginning.
-        cbs: callbacks.
     """
     parts = dict(zip(RATES, RealMLP.rate_groups(net), strict=True))
     used = [name for name, parameters in parts.items() if parameters]
@@ -57,7 +53,6 @@ def coslog(t: float, waves: int = 4) -> float:
 
     Args:
         t: the share of the training that is done, 0 to 1.
-        waves: how many.
     """
     return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
 

@@ -49,12 +49,8 @@ def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> An
     """Turn an estimator, or an attribute of one, into plain values and tensors.
 
     Args:
-        value: the estimator.
         trained: False: JSON values alone, as the parameters of an untrained estimator are.
         at: where the value is, for messages.
-
-    Raises:
-        DataError: it holds something that cannot be saved.
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {"is": "number", "type": value.dtype.name, "of": value.item()}
@@ -137,12 +133,7 @@ def _is(value: Any, usual: Any) -> bool:
 
 
 def unpacked(state: Any) -> Any:
-    """Restore what ``packed`` made; nothing is trained, and nothing imported but scikit-learn.
-
-    Raises:
-        DataError: it names a class that may not be made, or is not known here.
-        ValueError, KeyError, TypeError: the state is damaged.
-    """
+    """Restore what ``packed`` made; nothing is trained, and nothing imported but scikit-learn."""
     if isinstance(state, list):
         return [unpacked(v) for v in state]
     if not isinstance(state, Mapping):
@@ -265,11 +256,7 @@ def _completed(made: Any) -> None:
 
 
 def _check(made: Any) -> None:
-    """Refuse an estimator whose compiled code would read beyond its arrays.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Refuse an estimator whose compiled code would read beyond its arrays."""
     wide, good = getattr(made, "n_features_in_", None), True
     if isinstance(made, BaseDecisionTree) and hasattr(made, "tree_"):
         good = type(made.tree_) is Tree and made.tree_.n_features == wide
@@ -309,11 +296,7 @@ def _is_whole_svm(made: Any, wide: Any) -> bool:
 
 
 def _path_of(kind: type) -> str:
-    """Return the name of a class in a file.
-
-    Raises:
-        DataError: it is a class of scikit-learn that cannot be saved.
-    """
+    """Return the name of a class in a file."""
     library, *module = kind.__module__.split(".")
     if library != "sklearn":
         return f"{kind.__module__}:{kind.__qualname__}"

@@ -57,13 +57,9 @@ class TrainedNet:
         """Build a net with first weights, or with those of ``start``.
 
         Args:
-            architecture, flags: see the class.
             dls: dataloaders of the training rows.
-            frame: the training rows.
-            n_out: how many outputs.
             start: the net to begin with.
             more: further options of the model.
-            events: see ``NetStart.give_to``.
         """
         plan = architecture.plan(dls, n_out)
         plan = plan if start is None else start.planned(plan)
@@ -86,9 +82,6 @@ class TrainedNet:
     def write(self, folder: Path) -> dict[str, Any]:
         """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
 
-        Args:
-            folder: it is there.
-
         Returns:
             What else ``read`` needs, as JSON values.
         """
@@ -105,7 +98,6 @@ class TrainedNet:
 
         Args:
             folder: what ``write`` wrote to.
-            about: what it returned.
             loss: the loss that the net was trained with: it settles how members are averaged.
         """
         architecture, plan = Architecture.load(folder / "net")
@@ -136,7 +128,6 @@ def net_columns(
     """Return a net's columns of rows: those of ``names``, flags of missing values among them, then targets.
 
     Args:
-        data: the rows.
         flags: flag → the column that it is of.
         names: the columns, flags or not.
         targets: name → values ``[n]``.

@@ -33,12 +33,8 @@ class TreeInputs:
         """Find the codes of training rows.
 
         Args:
-            rows: training rows.
             columns: the columns to use; None: all categories and numbers.
             keys: numbers among them that are categories here.
-
-        Raises:
-            DataError: a key is none of the columns.
         """
         names = rows.names if columns is None else list(columns)
         odd = next((n for n in keys if n not in names), None)

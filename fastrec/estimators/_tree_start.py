@@ -51,7 +51,6 @@ class TreeStart:
 
         Args:
             inputs: the columns of the rows to learn from, and the values of their categories.
-            rows: these rows.
         """
         if (self.task, self.n_outputs) != (rows.task, rows.n_outputs):
             return "the classes or targets are others"

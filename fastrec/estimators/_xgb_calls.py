@@ -22,11 +22,7 @@ _ELSEWHERE = {  # names that XGBoost's other interfaces have: here they would be
 
 
 def refuse_names_of_other_interfaces(params: Mapping[str, Any], kind: str) -> None:
-    """Refuse parameters that another argument has here.
-
-    Raises:
-        DataError: naming the argument.
-    """
+    """Refuse parameters that another argument has here."""
     elsewhere = next((n for n in params if n in _ELSEWHERE), None)
     if elsewhere is not None:
         raise DataError(f"{kind} does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
@@ -79,9 +75,6 @@ def predicted(
     """Predict rows. With CuPy, GPU rows are predicted in place and only the predictions are copied to the host.
 
     Args:
-        booster: the trees.
-        values: float32 ``[n, columns]``.
-        names: the columns.
         margin: sums of leaves instead of what the objective makes of them.
         start: float32 ``[n]``, the margin to start from.
         types: XGBoost's type of each column; None: all are numbers.
@@ -118,7 +111,6 @@ def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
 
     Args:
         margins: float64 ``[n]``, of several classes ``[n, k]``.
-        objective: XGBoost's name.
     """
     if objective == "multi:softprob":
         return margins.softmax(1)

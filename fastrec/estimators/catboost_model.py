@@ -40,20 +40,13 @@ def catboost() -> ModuleType:
 class CatBoostModel(TreeModel):
     """CatBoost for any task: one model for each target of a task with several.
 
-    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing numbers, and
-    categories, text among the numbers too, are CatBoost's own affair (ordered statistics of the target); missing and
-    unseen categories are one category of their own. A ranking's scores are raw, and its relevance is divided by the
-    largest one.
+    Rows are chosen as by ``XGBModel``. CatBoost encodes categories, text among the numbers too, by ordered statistics
+    of the target; missing and unseen ones are one category. A ranking's scores are raw, its relevance is divided by
+    the largest one.
 
     Args:
         name: the model's name.
-        rounds: how many trees at most.
-        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
-            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
-            random; the trees up to the best are kept. They stop by the loss (NDCG in ranking), or by ``eval_metric``
-            where that is given. None: grow all ``rounds``, from all rows.
-        columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        rounds, early_stopping_rounds, columns, class_weight: as of ``XGBModel``; ``eval_metric`` as there.
         objective: CatBoost's loss function, one that fits the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
             ``RMSE``.
         keys: numbers that are categories here, such as months and days: CatBoost joins categories with one another,

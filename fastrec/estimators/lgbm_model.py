@@ -34,20 +34,13 @@ def lightgbm() -> ModuleType:
 class LGBMModel(TreeModel):
     """LightGBM for any task: one booster for each target of a task with several.
 
-    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing values are LightGBM's
-    own. Categories, and text among the numbers, go in by their code among the training rows' sorted values; unseen ones
-    are missing. Trees grow on the CPU unless ``device_type`` says otherwise: the usual packages of LightGBM have no
-    CUDA. A ranking's scores are margins; its relevance is counted as it is (a gain of 2 for a relevance of 2).
+    Rows and columns are prepared as by ``XGBModel``. Trees grow on the CPU unless ``device_type`` is given: the usual
+    packages of LightGBM have no CUDA. A ranking's scores are margins; a relevance of 2 is a gain of 2.
 
     Args:
         name: the model's name.
-        rounds: how many trees (of a multiclass task: for each class) at most.
-        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
-            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
-            random; the trees up to the best are kept. They stop by the loss, or by ``metric`` where that is given
-            (the first of several). None: grow all ``rounds``, from all rows.
-        columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        rounds, early_stopping_rounds, columns, class_weight: as of ``XGBModel``; trees stop by the
+            first ``metric`` if it is given.
         objective: LightGBM's, one that fits the task; None: ``lambdarank``, ``binary``, ``multiclass``, ``regression``,
             in a run what its metric of amounts is best at.
         native_cats: split categories by sets of values (LightGBM's own categorical splits); False: by code.

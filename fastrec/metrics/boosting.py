@@ -91,11 +91,7 @@ def lightgbm_metric(
 
 
 def catboost_metric(
-    name: str | Metric,
-    *,
-    groups: Sequence[Any] = (),
-    several_targets: bool = False,
-    transform: Transform | None = None,
+    name: str | Metric, *, groups: Sequence[Any] = (), several_targets: bool = False, transform: Transform | None = None
 ) -> Any:
     """Make a metric for CatBoost's ``eval_metric=…``.
 

@@ -102,19 +102,14 @@ def bootstrap_metric(
         draws = _by_blocks(metric, data, groups, codes, repeats, seed)
     else:
         share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
-        draws = (_by_fewer if share < 1 else _by_weights)(metric, data, groups, codes, repeats, seed)
+        draws = _by_clusters(metric, data, groups, codes, repeats, seed)
         if share < 1:
             draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
     return Resampled(values, draws, level)
 
 
 def _by_blocks(
-    metric: Metric,
-    data: Mapping[str, tuple[Tensor, Tensor]],
-    groups: Tensor,
-    codes: Tensor,
-    repeats: int,
-    seed: int,
+    metric: Metric, data: Mapping[str, tuple[Tensor, Tensor]], groups: Tensor, codes: Tensor, repeats: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Draw a mean over lists as a mean of the blocks' means, weighed by their numbers of lists."""
     count = int(codes.max()) + 1
@@ -131,25 +126,7 @@ def _by_blocks(
     return {n: draws[:, j] for j, n in enumerate(data)}
 
 
-def _by_weights(
-    metric: Metric,
-    data: Mapping[str, tuple[Tensor, Tensor]],
-    groups: Tensor | None,
-    codes: Tensor,
-    repeats: int,
-    seed: int,
-) -> dict[str, np.ndarray]:
-    score = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()}
-    rng, count = np.random.default_rng(seed), int(codes.max()) + 1
-    draws: dict[str, list[float]] = {n: [] for n in score}
-    for _ in range(repeats):
-        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=count), minlength=count))[codes]
-        for name, one in score.items():
-            draws[name].append(one(times))
-    return {n: np.array(d) for n, d in draws.items()}
-
-
-def _by_fewer(
+def _by_clusters(
     metric: Metric,
     data: Mapping[str, tuple[Tensor, Tensor]],
     groups: Tensor | None,
@@ -158,15 +135,18 @@ def _by_fewer(
     seed: int,
 ) -> dict[str, np.ndarray]:
     rng, count = np.random.default_rng(seed), int(codes.max()) + 1
+    size = min(count, limits.DRAWN_CLUSTERS)
+    whole = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()} if size == count else {}
     draws: dict[str, list[float]] = {n: [] for n in data}
     for _ in range(repeats):
-        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=limits.DRAWN_CLUSTERS), minlength=count))[
-            codes
-        ]
+        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=size), minlength=count))[codes]
         rows = times.nonzero().squeeze(1)
-        own = None if groups is None else groups[rows]
         for name, (y, p) in data.items():
-            draws[name].append(_weighted(metric, y[rows], p[rows], own)(times[rows]))
+            if size == count:
+                draws[name].append(whole[name](times))
+            else:  # of many clusters most are not drawn: the metric is computed on the rows that were
+                own = None if groups is None else groups[rows]
+                draws[name].append(_weighted(metric, y[rows], p[rows], own)(times[rows]))
     return {n: np.array(d) for n, d in draws.items()}
 
 

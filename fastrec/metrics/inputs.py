@@ -26,9 +26,6 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
     Returns:
         Both float64; a single column is ``[n]``.
-
-    Raises:
-        DataError: no rows, lengths or numbers of targets differ, a value is missing.
     """
     p = _columns(prediction, "prediction")
     p = (p.cpu() if p.device.type == "mps" else p).double()  # Apple's GPU has no float64
@@ -51,11 +48,7 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
 
 def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
-    """Return weights ``[n]`` as float64 on the predictions' device; None stays None.
-
-    Raises:
-        DataError: another length, or a weight that is no finite number >= 0.
-    """
+    """Return weights ``[n]`` as float64 on the predictions' device; None stays None."""
     if weight is None:
         return None
     w = check_weights(flat_tensor(weight, "weight").to(prediction.device), "weight")
@@ -74,9 +67,6 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
     Args:
         prediction: ``[n]`` or ``[n, k]``.
         of_classes: whether the k columns exclude each other, so that a row sums to 1.
-
-    Raises:
-        DataError: a number outside 0..1, or a row whose classes do not sum to 1.
     """
     outside = ~((prediction >= 0) & (prediction <= 1))
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
@@ -99,9 +89,6 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
 
     Returns:
         Codes as float64, in the shape of ``y``.
-
-    Raises:
-        DataError: one number a row that is no code, for a target of more than two classes.
     """
     if y.ndim == 2:
         return (prediction > 0.5).double()
@@ -122,12 +109,8 @@ def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
     """Return class codes as int64.
 
     Args:
-        codes: ``[n]`` float64.
         name: what to call them in a message.
         n: number of classes, so that codes are 0..n-1; None for any whole numbers.
-
-    Raises:
-        DataError: a number that is not whole, or not among the classes.
     """
     bad = (codes != codes.round()) | codes.isinf()
     if n is not None:
@@ -156,11 +139,7 @@ def _columns(x: Any, name: str) -> Tensor:
 
 
 def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """Return targets and predictions as ``paired`` does, of one finite number a row.
-
-    Raises:
-        DataError: as ``paired``, or several columns, or an infinite prediction.
-    """
+    """Return targets and predictions as ``paired`` does, of one finite number a row."""
     target, p = paired(y, prediction)
     if p.ndim == 2:
         raise DataError(

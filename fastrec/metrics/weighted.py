@@ -26,8 +26,6 @@ def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tens
     """Integrate cumulated ``w y`` over the weights, rows from high to low, equal values as one step.
 
     Args:
-        y: float64 ``[n]``.
-        order_by: float64 ``[n]``.
         weight: float64 ``[n]``, or None.
 
     Returns:

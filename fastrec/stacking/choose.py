@@ -58,7 +58,6 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
     Args:
-        blend: what to fit.
         two: training rows with level-2 inputs.
         folds: what to learn from and what to predict.
         test: test rows with level-2 inputs.

@@ -52,10 +52,6 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
 
     Args:
         folds: whole numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``: pairs of rows trained on and rows scored.
-        data: the training rows.
-
-    Raises:
-        DataError: lengths differ, there is no fold, or a list is in two folds.
     """
     size = len(data)
     are_codes = isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable)

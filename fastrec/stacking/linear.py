@@ -11,8 +11,6 @@ def ridge_regression(
     """Fit least squares with a free constant; x and y are taken in units of the standard deviation of y.
 
     Args:
-        x: float64 ``[n, m]``.
-        y: float64 ``[n]``.
         w: float64 ``[n]``, weights of the rows.
         ridge: penalty on the squared coefficients.
 
@@ -34,7 +32,6 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
     """Fit maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved if they go too far.
 
     Args:
-        x: float64 ``[n, m]``.
         y: float64 ``[n]`` of 0 and 1.
         w: float64 ``[n]``, weights of the rows.
         ridge: penalty on the squared coefficients.
@@ -73,7 +70,6 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
 
     Args:
         x: float64 ``[n, m, k]``.
-        y: int64 ``[n]`` classes.
         w: float64 ``[n]``, weights of the rows.
         ridge: penalty on the squared coefficients and constants.
 

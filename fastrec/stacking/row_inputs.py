@@ -23,11 +23,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
 
     Args:
         predicted: base model → float64 ``[n]`` or ``[n, k]``.
-        data: the rows.
         extra: columns of level 1 to keep beside them.
-
-    Raises:
-        DataError: two inputs have one name, or a prediction is not of the shape that the task asks for.
     """
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
@@ -60,11 +56,7 @@ def predicted_by(models: Sequence[str], data: Rows) -> torch.Tensor:
 
 
 def labels_of(data: Rows) -> torch.Tensor:
-    """Return labels as float64 ``[n, targets]``.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return labels as float64 ``[n, targets]``."""
     if data.label is None:
         raise DataError("a blend was given rows without labels to learn from", remedy="Give label=")
     return in_columns(data.label.double())

@@ -1,8 +1,7 @@
 """Stacking: a second model over the base models' out-of-fold predictions, for every task.
 
-Level-2 inputs of a list's candidate, for every base model: its rank in the list, its gap to the list's best score, and
-its share of the list's softmax. They do not depend on the offset of a model's scores in a list, so that out-of-fold
-scores (one model) and test scores (mean of the folds' models) mean the same. Of other rows they are the predictions.
+Inputs of a list's candidate do not depend on the offset of a model's scores in the list: out-of-fold scores (one
+model) and test scores (mean of the folds' models) then mean the same.
 """
 
 from __future__ import annotations

@@ -11,13 +11,7 @@ import torch
 
 from fastrec.errors import DataError, LeakageError
 from fastrec.table import Table
-from fastrec.validate.cut_random import (
-    group_folds,
-    random_folds,
-    strata_of,
-    stratified_folds,
-    stratified_group_folds,
-)
+from fastrec.validate.cut_random import group_folds, random_folds, strata_of, stratified_folds, stratified_group_folds
 from fastrec.validate.cut_time import purged_folds, time_folds
 from fastrec.validate.fold_checks import refuse_split_groups, refuse_time_backwards
 from fastrec.validate.fold_file import FoldArrays, read_folds, write_folds
@@ -180,7 +174,7 @@ class Folds:
         Args:
             data: the rows, or their number.
             folds: how many, at least 2.
-            repeats: so many times over, the r-th time with ``seed + r``; there are ``folds * repeats`` folds.
+            repeats: how many times, the r-th time with ``seed + r``; there are ``folds * repeats`` folds.
             seed: other seeds give other folds.
 
         Raises:
@@ -197,13 +191,10 @@ class Folds:
         """Cut at random, with the same share of each class in every fold.
 
         Args:
-            data: the rows, or their number.
+            data, folds, repeats, seed: as of :meth:`kfold`.
             target: the column of classes, or of numbers to predict.
-            folds: how many, at least 2.
             bins: how many quantile bins of the target stand for classes; 0: its values are classes, however many;
                 None: 10 for numbers with fractions or with more than 50 distinct values, else classes.
-            repeats: so many times over, the r-th time with ``seed + r``.
-            seed: other seeds give other folds.
 
         Raises:
             DataError: fewer than two folds, or every class has fewer rows than there are folds.
@@ -221,11 +212,8 @@ class Folds:
         :meth:`stratified_group`. Rows without a key share a fold.
 
         Args:
-            data: the rows, or their number.
+            data, folds, repeats, seed: as of :meth:`kfold`.
             groups: the column that must not be split (a session, a user), or several by their names.
-            folds: how many, at least 2.
-            repeats: so many times over, the r-th time with ``seed + r``.
-            seed: other seeds give other folds.
 
         Raises:
             DataError: fewer than two folds, or a fold would be empty.
@@ -250,13 +238,10 @@ class Folds:
         """Cut whole groups, with about the same share of each class, and as many rows, in every fold.
 
         Args:
-            data: the rows, or their number.
+            data, folds, repeats, seed: as of :meth:`kfold`.
             target: the column of classes, or of numbers to predict.
             groups: the column that must not be split, or several by their names; rows without a key are one group.
-            folds: how many, at least 2.
             bins: as for :meth:`stratified`.
-            repeats: so many times over, the r-th time with ``seed + r``.
-            seed: of the order in which equal groups are dealt out.
 
         Raises:
             DataError: fewer than two folds, or fewer groups than folds.

@@ -319,10 +319,9 @@ def test_losses_are_the_formulas(task, smoothing):
     rng = np.random.default_rng(0)
     width = {"binary": 1, "multiclass": 3, "regression": 2, "multilabel": 4}[task]
     out, weight = rng.normal(size=(6, width)), rng.random(6)
-    y = {
-        "multiclass": rng.integers(0, 3, (6, 1)).astype(float),
-        "regression": rng.normal(size=(6, width)),
-    }.get(task, rng.integers(0, 2, (6, width)).astype(float))
+    y = {"multiclass": rng.integers(0, 3, (6, 1)).astype(float), "regression": rng.normal(size=(6, width))}.get(
+        task, rng.integers(0, 2, (6, width)).astype(float)
+    )
     loss = RowLoss(task, width, smoothing)
     targets = torch.from_numpy(np.concatenate([y, weight[:, None]], 1))
     smooth = 0 if task == "regression" else smoothing

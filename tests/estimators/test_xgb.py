@@ -207,9 +207,7 @@ def test_importance_is_the_total_gain():
 
 
 @settings(max_examples=25)
-@given(
-    names=st.lists(st.text("[]<%5BDC 3a", min_size=1, max_size=4), min_size=3, max_size=3, unique=True),
-)
+@given(names=st.lists(st.text("[]<%5BDC 3a", min_size=1, max_size=4), min_size=3, max_size=3, unique=True))
 def test_columns_may_have_any_names(names, tmp_path_factory):
     """Names change nothing but the names: the same trees, importance by the columns' own."""
     frame = clicks(40)
@@ -252,10 +250,7 @@ def test_early_stopping_keeps_the_trees_up_to_the_best_on_lists_held_out(objecti
     names = ["color", "x", "z"]
     inside, held = (
         kind(matrix(part), part.label, feature_names=names, **({"qid": part.list} if ranks else {}), **more)
-        for kind, part, more in (
-            (xgb.QuantileDMatrix, used[~out], {"max_bin": 64}),
-            (xgb.DMatrix, used[out], {}),
-        )
+        for kind, part, more in ((xgb.QuantileDMatrix, used[~out], {"max_bin": 64}), (xgb.DMatrix, used[out], {}))
     )
     found: dict = {}
     params = {**PARAMS, **(RANKING if ranks else {}), "objective": objective, "seed": 5}

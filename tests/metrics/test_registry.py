@@ -365,13 +365,7 @@ def test_inputs_of_any_library():
         ("average_precision", [0, 2], [0.1, 0.5], {}, r"column 'y', row 1: a value is neither 0 nor 1"),
         ("f1", [0, 1, 2], [0, 1, 2], {}, r"column 'y', row 2: a value is neither 0 nor 1"),
         ("f1", [0, 1, 1], [[0.2, 0.5, 0.3]] * 3, {}, r"f1 is for binary, but there are 3 numbers a row"),
-        (
-            "accuracy",
-            [0, 1, 2],
-            [0.1, 1.2, 2],
-            {},
-            r"row 0: a value is no class code.*best_rounding",
-        ),
+        ("accuracy", [0, 1, 2], [0.1, 1.2, 2], {}, r"row 0: a value is no class code.*best_rounding"),
         ("accuracy", [0.5, 1], [0, 1], {}, r"column 'y', row 0: a value is not a class code"),
     ],
 )
