@@ -38,12 +38,14 @@ class _Number:
     @classmethod
     def fit(cls, values: torch.Tensor) -> _Number:
         missing = values.isnan()
+        # An infinite value would make mean and deviation useless.
         finite = values[values.isfinite()]
         if not len(finite):
             return cls(0.0, 0.0, 0.0, 0.0, 1.0, bool(missing.any()))
         made = cls(float(finite.median()), float(finite.min()), float(finite.max()), 0.0, 1.0, bool(missing.any()))
         filled = made.fill(values)
         made.mean, spread = float(filled.mean()), float(filled.std(correction=0))
+        # A constant column is not divided by its rounding errors.
         made.scale = spread if spread > 1e-12 * max(abs(made.mean), 1e-300) else 1.0
         return made
 
@@ -73,6 +75,7 @@ class DenseInputs:
         """Learn from training rows."""
         inputs = TreeInputs.fit(rows, columns)
         if cats == "onehot":
+            # Rarer values share one column: a column for each would make the matrix too wide.
             inputs.vocabs = {n: Vocab.fit(rows.table[n], max_size=64) for n in inputs.vocabs}
         others = (n for n in inputs.names if n not in inputs.vocabs)
         return cls(inputs, cats, {n: _Number.fit(rows.table[n].number()) for n in others})

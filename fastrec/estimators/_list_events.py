@@ -179,6 +179,7 @@ def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: T
     if not len(candidates) or not len(events):
         return torch.full((len(events),), -1)
     codes = int(max(candidates.max(), events.max())) + 1
+    # One sort and one search for all lists: an item's key is its list's number and its code.
     keys, rows = torch.sort(lists * codes + candidates, stable=True)
     wanted = of_list * codes + events
     found = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)

@@ -28,6 +28,7 @@ def long_tails(table: Table, names: Sequence[str]) -> list[str]:
         if len(ordered.unique_consecutive()) < 5:
             continue  # so few different values are kinds, not amounts
         low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
+        # Eight distances of the quartiles: far beyond a normal distribution's extremes.
         if max(float(ordered[-1]) - middle, middle - float(ordered[0])) > 8.0 * (high - low):
             found.append(name)
     return found

@@ -83,6 +83,7 @@ def fit_on_ranks(
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
         events = getattr(train, "events", None)  # they are matched by the candidates' item, a feature or not
+        # Columns that are not learned from are not written.
         names = list(dict.fromkeys([*train.names, *([] if events is None else [events.item])]))
         parts = [None if r is None else r.with_table(r.table.select(names)) for r in (train, valid)]
         given = {"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}

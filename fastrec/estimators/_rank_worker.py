@@ -43,6 +43,7 @@ def _fit(folder: Path) -> None:
     given = _with_modules(
         lambda: torch.load(folder / "given.pt", weights_only=False, map_location="cpu"), dict(about["modules"])
     )
+    # Long, as the first rank scores held-out rows alone; the launcher notices at once a process that dies.
     join_ranks(device, timeout=1_800.0)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():

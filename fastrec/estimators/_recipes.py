@@ -48,6 +48,7 @@ class NetRecipe:
         """Return the rows in a batch, for ``n`` training rows."""
         if self.bs is not None:
             return self.bs
+        # About a hundred steps an epoch, but neither tiny nor huge batches.
         return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
 
 
@@ -76,6 +77,7 @@ def default_model(data: Rows) -> str:
 
     For amounts RealMLP (Rossmann), for classes and labels TabM (Adult, Census-Income), for many numbers TabularNet.
     """
+    # Beyond, a TabM's embeddings of numbers cost more than they bring.
     if len(data.conts) > 150:
         return "TabularNet"
     return "RealMLP" if data.task == "regression" else "TabM"

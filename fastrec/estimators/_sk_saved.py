@@ -218,6 +218,7 @@ def _check_children(left: np.ndarray, right: np.ndarray, leaf: np.ndarray) -> in
     Returns:
         The depth.
     """
+    # Compiled code follows children unchecked: only later nodes end every walk.
     place, n = np.arange(len(leaf)), len(leaf)
     after = (left > place) & (left < n) & (right > place) & (right < n)
     if not n or not (leaf | after).all():

@@ -141,8 +141,10 @@ def missing_flags(data: Rows) -> dict[str, str]:
     """Return flag → column, one flag for every distinct set of rows in which columns are missing."""
     seen: dict[int, str] = {}
     for name in data.conts:
+        # A column that is never or always missing needs no flag.
         missing = data.table[name].is_missing().cpu()
         if bool(missing.any()) and not bool(missing.all()):
+            # Columns that are missing in the same rows share a flag: copies of it only cost time.
             seen.setdefault(hash(np.packbits(missing.numpy()).tobytes()), name)
     flags: dict[str, str] = {}
     for name in seen.values():

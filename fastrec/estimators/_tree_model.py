@@ -160,6 +160,7 @@ class TreeModel(Estimator):
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
         params = self._params(train, seed, device)
+        # Rows to stop by are part of the training rows: the fold that is scored stays unseen.
         held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         self.forget()
@@ -170,6 +171,7 @@ class TreeModel(Estimator):
         whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             self._deadline = None if whole is None else whole.share(len(outputs) - i)
+            # Libraries refuse, or warn of, a target without variation.
             if self.margin is None and bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
@@ -191,6 +193,7 @@ class TreeModel(Estimator):
             library = type(error).__module__.split(".")[0].strip("_")
             if library not in ("lightgbm", "xgboost", "catboost"):
                 raise
+            # A library's message may hold a stack trace of its own.
             said = " ".join(str(error).split())[:300]
             raise DataError(
                 f"{self.name}: {library} refuses to learn ({said})", remedy=f"Check the parameters {self.params}"
@@ -278,6 +281,7 @@ class TreeModel(Estimator):
         if not len(data):
             wide = self._task not in ("ranking", "binary") and self._n_outputs > 1
             return torch.zeros((0, self._n_outputs) if wide else 0, dtype=torch.float64)
+        # Constants need no columns.
         trees = any(not isinstance(part, float) for part in self._parts)
         values = self._values(data, {}) if trees else None
         said = [

@@ -60,6 +60,7 @@ class TreeStart:
         if self.inputs.vocabs.keys() != inputs.vocabs.keys():
             return "other columns are categories"
         for name, vocab in inputs.vocabs.items():
+            # A new value moves the codes of those behind it in sorted order.
             new = set(vocab.classes) - set(self.inputs.vocabs[name].classes)
             if new:
                 return f"{name} has new values ({', '.join(map(str, sorted(new, key=str)[:3]))})"

@@ -82,6 +82,7 @@ def predicted(
     Returns:
         float64 ``[n]`` or ``[n, k]`` on the CPU.
     """
+    # In place: the columns are not copied to the host.
     if values.is_cuda and types is None and _cupy() is not None:
         booster.set_param({"device": str(values.device)})
         there = booster.inplace_predict(
@@ -91,6 +92,7 @@ def predicted(
             base_margin=handed(start, on_gpu=True),
         )
         return torch.as_tensor(there).double().cpu()
+    # The booster may have been trained on a GPU that is gone.
     booster.set_param({"device": "cpu"})
     matrix = xgb.DMatrix(
         handed(values, on_gpu=False),

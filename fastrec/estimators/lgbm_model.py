@@ -171,6 +171,7 @@ class LGBMModel(TreeModel):
             curve = np.array(next(iter(found["held"].values())))
             best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
             best += 0 if self._before is None else self._before.current_iteration()
+        # LightGBM keeps the trees after the best one.
         if held is not None and 0 < best < trees.current_iteration():
             trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=best))
         gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))

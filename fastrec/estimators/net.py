@@ -137,6 +137,7 @@ class NetRanker(Ranker):
         bs = min(self.bs, len(train))
         tfms, more = self._event_inputs(train, frame)
         dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"), **tfms)
+        # After _event_inputs, which learns the codes of events.
         events = self._event_values()
         self._trained = TrainedNet.begin(
             self.architecture, dls, frame, flags, start=self._start, more=more, events=events

@@ -193,6 +193,7 @@ class NetModel(Estimator):
         curves: list[dict[str, float]] = []
         whole = None if self.time_limit is None else Deadline(self.time_limit)
         for i in range(self.seeds):
+            # Time that a net of the bag leaves goes to the next ones.
             self._deadline = None if whole is None else whole.share(self.seeds - i)
             found = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
             curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
@@ -234,6 +235,7 @@ class NetModel(Estimator):
         recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
         n, m = len(train), head.targets(train).shape[1]
         names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
+        # The weight is a last target: it goes through the loader with its row.
         targets = torch.cat([head.targets(train), (weights[~held] / weights[~held].mean())[:, None]], 1)
         frame = TabularFrame(
             net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),

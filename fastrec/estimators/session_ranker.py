@@ -87,6 +87,7 @@ class SessionRanker(NetRanker):
         frame = trained.frame_of(with_items(data))
         events = self._events(data, _items(trained.frame)).to(device)
         _, numbers, sizes = torch.unique_consecutive(data.groups, return_inverse=True, return_counts=True)
+        # Lists stay whole: their events are padded to the longest of a block.
         blocks = torch.arange(len(data)).split(_blocks(sizes))
 
         def scored() -> Tensor:

@@ -109,6 +109,7 @@ class SKModel(Estimator):
         self.check_task(train)
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
+        # Refused before hours of training, not after.
         self._check_kind(self._untrained(train.task, seed, device), train.task)
         self.forget()
         if self.prepare:
@@ -174,6 +175,7 @@ class SKModel(Estimator):
         self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, deadline: Deadline, *, few_trees: bool
     ) -> None:
         """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
+        # Rows in their order may be of one class.
         rows = np.random.default_rng(0).permutation(len(values))
         jobs = effective_n_jobs(made.n_jobs) if few_trees else 1
 
@@ -186,6 +188,7 @@ class SKModel(Estimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
             seconds = seconds_for(len(values), fit, deadline)
+        # A forest of fewer than ten trees is not worth beginning.
         seconds *= math.ceil(min(10, made.n_estimators) / jobs) if few_trees else 1
         if seconds > deadline.left:
             raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {deadline.left:.0f} s are left")
@@ -194,6 +197,7 @@ class SKModel(Estimator):
         """Grow as many trees as fit into the time; with enough of it, the same forest as without a limit."""
         wanted, before = made.n_estimators, made.warm_start
         done, jobs = 0, effective_n_jobs(made.n_jobs)
+        # Trees are added in turns, so that the time of the next ones can be judged by the last.
         made.set_params(warm_start=True, n_estimators=min(jobs, wanted))
         while fit() and made.n_estimators < wanted:
             done = made.n_estimators

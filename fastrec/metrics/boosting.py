@@ -46,6 +46,7 @@ def xgboost_metric(
     def evaluate(predictions: np.ndarray, data: Any) -> tuple[str, float]:
         sizes = np.diff(np.asarray(data.get_uint_info("group_ptr")).astype(np.int64))
         own = np.asarray(data.get_weight())
+        # XGBoost's weights are those of lists if the objective ranks.
         if len(sizes) and len(own) == len(sizes):
             own = np.repeat(own, sizes)
         return metric.name, metric(

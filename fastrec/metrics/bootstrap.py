@@ -104,6 +104,7 @@ def bootstrap_metric(
         share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
         draws = _by_clusters(metric, data, groups, codes, repeats, seed)
         if share < 1:
+            # The spread of fewer draws is wider by the root of the share.
             draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
     return Resampled(values, draws, level)
 
@@ -113,6 +114,7 @@ def _by_blocks(
 ) -> dict[str, np.ndarray]:
     """Draw a mean over lists as a mean of the blocks' means, weighed by their numbers of lists."""
     count = int(codes.max()) + 1
+    # Lists in their order may be alike: blocks of neighbours would differ too much.
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
     order = torch.argsort(block, stable=True)

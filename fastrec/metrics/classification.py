@@ -130,6 +130,7 @@ def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) ->
 def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
     true, predicted = check_codes(y, "y"), check_codes(p, "prediction")
     both = torch.cat([true, predicted])
+    # Counts are an array as long as the highest code.
     if int(both.min()) < 0 or int(both.max()) > limits.COUNTED_CODES:
         both = torch.unique(both, return_inverse=True)[1]
         true, predicted = both[: len(y)], both[len(y) :]

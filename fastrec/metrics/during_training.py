@@ -77,6 +77,7 @@ class RegistryMetric(_CollectingMetric):
         if self.weighted and self._epoch_weight is None:
             self._epoch_weight = self._of_rows(learn, "weight")
         target = learn.yb[0].detach().as_subclass(Tensor).cpu()
+        # fastai's regression targets are columns.
         target = target[:, 0] if target.ndim == 2 and target.shape[1] == 1 else target
         self._preds.append(self._activated(learn, target))
         self._targets.append(target)

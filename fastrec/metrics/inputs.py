@@ -72,6 +72,7 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
     refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
     if of_classes:
+        # Sums of half-precision probabilities are off by up to .002.
         off = (prediction.sum(1) - 1).abs() > 0.01
         refuse_rows(off, "prediction", "is of a row whose classes do not sum to 1", remedy)
 

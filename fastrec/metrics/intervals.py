@@ -48,6 +48,7 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
         )
     # Reciprocal ranks take a few dozen values: counting them first is the same bootstrap at a small part of the cost.
     distinct, counts = np.unique(x, return_counts=True)
+    # A multinomial draw costs a time per distinct value: only worth it if values repeat often.
     few = len(distinct) * 16 <= len(x)
     sums = _resampled(distinct if few else x, repeats, seed, counts=counts if few else None)
     return interval_of(float(x.mean()), sums / len(x), level=level)

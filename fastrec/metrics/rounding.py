@@ -40,6 +40,7 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
     """
     chosen = of_classes(metric, "multiclass")
     target, p = one_column(y, value)
+    # Dynamic programming takes a pass over the rows for each class.
     bad = (target < 0) | (target > 1000) | (target != target.round())
     refuse_rows(bad, "y", f"is no class from 0 to {1000}", "Number the ordered classes from 0")
     w = row_weights(weight, p)
@@ -173,11 +174,13 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
         return value if value == value else -float("inf")
 
     best, places = max(((score(s), s) for s in starts), key=lambda pair: pair[0])
+    # Bounds the sweeps; they stop once nothing improves.
     for _ in range(20):
         before = best
         for i in range(len(places)):
             low = int(places[i - 1]) if i else 0
             high = int(places[i + 1]) if i + 1 < len(places) else len(rows.cuts) - 1
+            # The metric is called for each place: a hundred of them between the neighbours.
             for place in torch.linspace(low, high, min(100, high - low + 1)).round().long().unique().tolist():
                 moved = places.clone()
                 moved[i] = place

@@ -71,6 +71,7 @@ def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> 
     sign = 1 if metric.greater_is_better else -1
     first, last = 0, len(cuts) - 1
     for _ in range(2):
+        # The metric is called for each cut: first a coarse grid, then a fine one.
         tried = torch.linspace(first, last, min(500, last - first + 1), dtype=torch.float64).round().long().unique()
         values = torch.tensor([sign * value(float(t)) for t in cuts[tried]], dtype=torch.float64)
         best = _best_cut(cuts[tried], values)
@@ -161,6 +162,7 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
         return p
     codes = flat_tensor(folds, "folds")
     if len(codes.unique()) < 2:
+        # Of a single fold, parts of rows stand for folds: no row is cut by its own target.
         codes = torch.arange(len(p)) % 5
     return cross_fitted_classes(target, p, codes, metric)
 

@@ -36,6 +36,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
     """
     _, codes = torch.unique(groups, return_inverse=True)
     size = int(codes.max()) + 1 if len(codes) else 0
+    # A missing score ranks last, as in the metrics.
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = segment_max(rough, codes, size)[codes]
     gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP))
@@ -108,6 +109,7 @@ class LinearBlend(Ranker):
         def loss() -> torch.Tensor:
             optimizer.zero_grad()
             score = x @ weights
+            # The softmax of large scores overflows without its maximum taken off.
             top = segment_max(score.detach(), codes, size)[codes]
             total = torch.zeros(size, dtype=torch.float64).index_add(0, codes, (score - top).exp())
             value = -(share * (score - top - total.log()[codes])).sum() + self.ridge * (weights**2).sum()

@@ -164,6 +164,7 @@ class BlendChoice:
     def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
         better = range(len(self.tried))
         if len(whole) > 1:
+            # Paired by fold: folds differ more than blends do.
             gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
             error = limits.CHOICE_ERRORS * gain.std(1) / len(whole) ** 0.5
             better = [i for i in better if bool(gain[i].mean() > error[i])]

@@ -124,6 +124,7 @@ def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tens
         since += 1
         if step == 1 or metric.better(made[chosen], best_score):
             best, best_score, since = taken, made[chosen], 0
+        # One addition may bring nothing where two would; five in a row hardly do.
         if since >= 5:
             break
     return best

@@ -49,6 +49,7 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
         return w @ (torch.nn.functional.softplus(z) - y * z) + (penalty * b.square()).sum() / 2
 
     value = loss(found)
+    # Bounds the steps; they stop once they bring no gain.
     for _ in range(50):
         p = (a @ found).sigmoid()
         gradient = a.T @ (w * (p - y)) + penalty * found

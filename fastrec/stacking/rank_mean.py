@@ -65,6 +65,7 @@ class RankMean(Estimator):
 
 
 def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
+    # The logit of the first and the last row would be infinite.
     return shares if data.task == "regression" else shares.logit(eps=1e-4)
 
 

@@ -162,6 +162,7 @@ class LogisticBlend(WeightedBlend):
         return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
 
     def _inputs(self, data: Rows) -> torch.Tensor:
+        # A model that is sure beyond a millionth gets no more weight by it.
         return predicted_by(self.models, data).logit(eps=1e-6)
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
@@ -189,6 +190,7 @@ class PoolBlend(WeightedBlend):
         return weights[:, None].expand(-1, x.shape[2]).contiguous(), constant
 
     def _inputs(self, data: Rows) -> torch.Tensor:
+        # As in LogisticBlend.
         return predicted_by(self.models, data).clamp(min=1e-6).log()
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:

@@ -103,6 +103,7 @@ class Stack:
         else:
             made = [MeanBlend(models), linear_blend(models, data.task)]
             made += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
+            # Each output has trees of its own: of many outputs they take too long.
             made += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
         return [*made, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
@@ -159,6 +160,7 @@ class Stack:
                     blend.models = [*(m for m in blend.models if m != one.name), *([] if ours.ahead else [one.name])]
             if one.name not in [b.name for b in blends]:
                 blends.append(OneBase(one.name))
+        # Scores of what was tried go by name.
         refuse_same_names(blends)
         two = level_two_of({p.name: p.oof for p in every}, train, self.extra)
         # A fold's constant is high where its labels are low: trees would learn that.

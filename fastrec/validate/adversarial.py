@@ -152,6 +152,7 @@ def _cross_fitted(
     scores, gains = np.zeros(len(y)), np.zeros(len(codes))
     for k in range(limits.ADVERSARIAL_FOLDS):
         data = xgb.QuantileDMatrix(x[fold != k], y[fold != k], max_bin=_TREES["max_bin"], nthread=params["nthread"])
+        # Few large steps: how well rows are told apart matters, not the last digit.
         trees = xgb.train(params, data, 60)
         scores[fold == k] = trees.inplace_predict(x[fold == k])
         for name, gain in trees.get_score(importance_type="total_gain").items():
@@ -181,6 +182,7 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
     tests = torch.bincount(place, weights=labels, minlength=limits.ADVERSARIAL_FOLDS * size).view(
         limits.ADVERSARIAL_FOLDS, size
     )
+    # Ten rows of the overall share keep small bins from extreme rates.
     others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
     return others[place]
 
@@ -188,6 +190,7 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
 def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
     """Return the area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
     is_test = labels.numpy() > 0
+    # Counting distinct scores makes a resample a sum, without a sort.
     distinct, place = np.unique(scores, return_inverse=True)
     sides, size = (place[is_test], place[~is_test]), len(distinct)
     rng = np.random.default_rng(seed)

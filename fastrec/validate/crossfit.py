@@ -189,6 +189,7 @@ class CrossFit:
                 self.watch(name, len(self._rows), one.oof)
         beside = [m for m in missing if m.beside and (self.device is None or self.device.type == "cpu")]
         own = [m for m in missing if m not in beside]
+        # Two trainings at once would otherwise both start a thread for each core.
         shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
             k = len(self._rows)
@@ -255,6 +256,7 @@ class CrossFit:
                 remedy="Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets",
             )
         fresh = model.fresh()
+        # A model that was trained on this fold's rows must not be where it begins: that would leak.
         if k in self.cold_folds:
             fresh.start_anew()
         if self.time_limit is not None:
@@ -283,6 +285,7 @@ class CrossFit:
         if bool(left.any()):
             row = int(left.nonzero()[0])
             raise DataError("there is no out-of-fold score", row=row, remedy="Put every training row in one fold")
+        # By the digest a stack refuses predictions of other folds.
         digest = folds_digest(self._rows, self.size)
         return {name: self._predictions(name, made, digest) for name, made in self._trained.items()}
 

@@ -60,6 +60,7 @@ def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Te
     Returns:
         int64 ``[n]``.
     """
+    # Dealing shuffled rows out in turn keeps counts within one of each other.
     shuffled = torch.from_numpy(np.random.default_rng(seed).permutation(len(strata)))
     order = shuffled[torch.sort(strata[shuffled], stable=True).indices]
     codes = torch.empty(len(strata), dtype=torch.int64)
@@ -91,6 +92,7 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
     counts = torch.cat([counts, counts.sum(1, keepdim=True)], 1)  # the last: rows of any stratum
     shares = (counts / counts.sum(0).clamp(min=1)).numpy()
     shuffled = np.random.default_rng(seed).permutation(size)
+    # Large groups first: small ones can still even out their shares.
     order = shuffled[np.argsort(-np.square(shares[shuffled]).sum(1), kind="stable")]
     held, fold = np.zeros((folds, kinds + 1)), np.empty(size, dtype=np.int64)
     for group, share in zip(order.tolist(), shares[order], strict=True):
@@ -117,6 +119,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     """
     coded = column.coded()
     if bins is None:
+        # Whole numbers of few values are classes more often than amounts.
         bins = 10 if column.kind == "number" and (has_fractions(column) or len(coded.keys) > 50) else 0
     if bins:
         return _quantile_bins(column, bins), f"{bins} quantile bins of {column.name}"

@@ -56,6 +56,7 @@ class Folds:
                 f"folds are numbered {int(layers.min())} to {int(layers.max())}",
                 remedy="Number the folds 0, 1, 2, …, and give -1 to rows that none scores",
             )
+        # A copy: folds are frozen, whatever happens to the array that they were given as.
         self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
         self._method, self._why = method, why
@@ -68,6 +69,7 @@ class Folds:
             raise DataError(f"there are training rows of fold {min(odd)}, and no such fold", remedy="Leave them out")
         by_layer = [torch.bincount(layer[layer >= 0].long(), minlength=self._count) for layer in self._layers]
         sizes = torch.stack(by_layer)
+        # A fold's rows are all in one line, which is looked up once.
         self._layer_of = sizes.argmax(0)
         if bool(((sizes > 0).sum(0) > 1).any()):
             raise DataError("a fold stands in two lines", remedy="Number the folds through: 0…4, then 5…9")

@@ -173,6 +173,7 @@ def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
             column=others.name,
             remedy="Give both in one form",
         )
+    # The finer unit holds the values of the coarser one exactly.
     if times.per_second is not None and others.per_second is not None:
         finest = max(times.per_second, others.per_second)
         return _scaled(times, finest), _scaled(others, finest)

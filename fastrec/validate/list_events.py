@@ -82,6 +82,7 @@ class ListEvents:
                     f"{where} lack it", column=absent, remedy=f"There are {', '.join(table.names)}"
                 )
         groups = candidates[lists].integer().cpu()
+        # One row speaks for its list: the as-of join is over lists, not candidates.
         first = torch.ones(len(groups), dtype=torch.bool)
         first[1:] = groups[1:] != groups[:-1]
         shown = candidates.select(list(dict.fromkeys([*shared, lists]))).take(first.to(candidates.device)).to("cpu")
@@ -111,6 +112,7 @@ class ListEvents:
             DataError: of a list it is not known what was before.
         """
         at = self.of(torch.unique(groups))
+        # Stretches overlap: marks at their ends and a running sum take each event once.
         seen, ones = torch.zeros(len(self.log) + 1, dtype=torch.int64), torch.ones_like(at)
         seen.index_add_(0, self.starts[at], ones).index_add_(0, self.ends[at], -ones)
         return (seen.cumsum(0)[:-1] > 0).nonzero().squeeze(1)

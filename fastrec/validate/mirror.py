@@ -92,6 +92,7 @@ def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
     """Mirror the length of the test and its distance from train, if train lasts long enough."""
     ours, theirs = in_one_unit(given_times(train, name, "time"), given_times(test, name, "time"))
     last, first = ours.ticks.max(), ours.ticks.min()
+    # Some test rows may overlap train: only later ones tell how long the test lasts.
     later = theirs.ticks[theirs.ticks > last]
     if not len(later):
         return Mirror("time", name, f"by {name}, as asked, though test is not later than train", folds)
@@ -128,12 +129,14 @@ def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tup
         ours, theirs = column.coded(), other.coded()
         rows, groups = int((ours.codes > 0).sum()), len(ours.keys)
         new = theirs.codes > 0
+        # Fewer groups may be apart by chance; with hardly a row each the column numbers rows.
         if groups < max(20, 2 * folds) or rows < 1.5 * groups or int(new.sum()) < 20:
             continue
         try:
             known = (theirs.recode(ours.keys) > 0)[new].double().mean().item()
         except DataError:
             continue  # values of another kind in test
+        # A few known groups do not make the cut random.
         if known <= 0.01:
             why = f"{100 * (1 - known):.4g} % of the test rows have a {name} that train does not have, though a {name} "
             found.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))

@@ -113,6 +113,7 @@ class Target:
             row = int(missing.nonzero()[0])
             raise DataError("the target is missing", column=column.name, row=row, remedy="Drop the row")
         if self.classes is not None:
+            # Code 0 of a Vocab is a missing or unseen value.
             codes = self.classes.encode(column).cpu().long() - 1
             if bool((codes < 0).any()):
                 row = int((codes < 0).nonzero()[0])
@@ -181,6 +182,7 @@ def _task_of(columns: Sequence[Column]) -> Task:
         return "binary" if len(Vocab.fit(column).values) <= 2 else "multiclass"
     values = column.number()
     values = torch.unique(values[~values.isnan()])
+    # So many different values are amounts; fewer whole ones may be classes.
     if bool((values != values.round()).any()) or len(values) > 20:
         return "regression"
     shown = ", ".join(f"{v:g}" for v in values[:5].tolist())
