@@ -1,4 +1,4 @@
-"""Which model a net is and the options it is made with: checked at once, built for columns, saved without pickle."""
+"""A net's class and options: checked at once, built for columns, saved without pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a net is trained at its batch size: AdamW, whose momenta and rates go with a large batch."""
+"""The rule of training by batch size: AdamW, whose momenta and rates scale with a large batch."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _FOLDER = "numbers"
 
 @dataclass
 class _Number:
-    """How a column of numbers is prepared.
+    """Preparation of a column of numbers.
 
     Args:
         median, low, high: of the training rows' finite values: missing values become the median, infinite ones the

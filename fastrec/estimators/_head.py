@@ -1,4 +1,4 @@
-"""What a net's outputs are for a task: targets to train on, the loss between them, and predictions made of outputs."""
+"""A net's outputs for a task: targets, loss and predictions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Head:
 
 
 class RowLoss(nn.Module):
-    """A task's loss of each row times its weight, mean over the rows.
+    """Task's loss of each row times its weight, mean over the rows.
 
     Binary and multilabel: cross-entropy of sigmoids (mean over the labels); multiclass: of the softmax; regression:
     squared error or pinball loss (mean over the targets). Targets are ``[b, m + 1]``: the last column is the row's

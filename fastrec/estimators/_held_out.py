@@ -1,4 +1,4 @@
-"""Which of its training rows an estimator holds out to stop by."""
+"""Rows that an estimator holds out of its training rows to stop by."""
 
 from __future__ import annotations
 

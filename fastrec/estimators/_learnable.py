@@ -1,4 +1,4 @@
-"""What an estimator learns from: rows with labels and a weight, one output at a time, classes weighted as asked."""
+"""Labels and weights that an estimator learns from, one output at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events before lists as a net takes them: coded once, kept list after list, padded where a batch is made."""
+"""Events before lists as a net takes them: encoded once, stored list after list, padded in a batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CodedEvents:
 
 
 class EventCoder:
-    """How events become codes and numbers: learned from the events before training lists.
+    """Encoding of events as codes and numbers, learned from the events before training lists.
 
     Args:
         frame: a frame without rows, which knows the prepared columns of events.

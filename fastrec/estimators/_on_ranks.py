@@ -1,7 +1,7 @@
-"""A net trained by several processes that are started for it: torch's elastic launcher, which is what ``torchrun`` is.
+"""Training of a net by several processes, by torch's elastic launcher (as ``torchrun``).
 
-The rows are written once to a temporary folder, which every process reads; the first process writes the
-trained estimator there. What ends one process ends all, with its error.
+The rows are written once to a temporary folder, which every process reads; the first process writes the trained
+estimator there. An error of one process ends all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How each model is trained on a table unless its user says otherwise: procs, options, epochs, batch, rate."""
+"""Defaults of each model's training on a table: procs, options, epochs, batch, rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trained net with how its columns are prepared: what ``NetRanker`` and ``NetModel`` predict with, save and read."""
+"""``TrainedNet``: a net, and how its columns are prepared."""
 
 from __future__ import annotations
 

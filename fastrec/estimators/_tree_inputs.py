@@ -18,7 +18,7 @@ _FOLDER = "vocabularies"
 
 
 class TreeInputs:
-    """Which columns trees learn from, and the codes of those that are categories.
+    """Columns that trees learn from, and the codes of those that are categories.
 
     Args:
         names: the columns.

@@ -15,12 +15,11 @@ from fastrec.validate import Rows
 class CentredModel(Wrapper):
     """An estimator that learns labels less a share of what the labels of one day have in common.
 
-    For rows of many stores, series or users on the same days: what all rows of a day miss together (the weather, a
-    strike) cannot be foretold for the days to come, and a model that is asked to explain it finds some column of that
-    day that seems to. Each training label loses ``share`` of its day's mean label, and gets the same share of the mean
-    of all labels back; what is predicted is what the estimator predicts. What days do have in common and features
-    tell (a weekday, a promotion) must come from elsewhere, or be left to the rest: inside ``OffsetModel`` the labels
-    are what the offset misses. Rows without a value of the column are a day of their own.
+    For rows of many stores, series or users on the same days. An error that all rows of a day share (the weather, a
+    strike) cannot be predicted for later days, and a model would explain it by chance. Each training label loses
+    ``share`` of its day's mean label and gains the same share of the mean of all labels. Effects of a day that features
+    tell (a weekday, a promotion) are lost too: use it inside ``OffsetModel``, whose offset has them. Rows without a
+    value of the column are a day of their own.
 
     Args:
         model: what learns; its name is this estimator's name, too. None: ``read`` brings it.

@@ -51,13 +51,11 @@ _TARGETS, _WEIGHT = "__target_{}__", "__weight__"  # not names that a feature ma
 class NetModel(Estimator):
     """A net for binary, multiclass, regression and multilabel tasks, with a strong default for tables.
 
-    Trained on seven eighths of the rows it is given; on the others (whole groups; the last ones where there is an
-    order; else drawn by class) it is scored after every epoch, and the best epoch's weights stay. Where values are
-    missing a flag goes in beside them (one for all columns that are missing in the same rows). The loss is the mean by
-    weight of the task's: cross-entropy, or the squared error of standardised targets.
+    It trains on seven eighths of its rows and is scored on the others after every epoch; the best epoch's weights stay.
+    The others are whole groups, the last rows if there is an order, else drawn by class. Flags of missing values are
+    further inputs. The loss is cross-entropy, or the squared error of standardised targets, mean by weight.
 
-    What is left None is as the model's recipe has it. Every recipe bounds the number of rows that are seen, whatever
-    the size of the table: ``max_rows``.
+    Options that are None have the model's defaults, which bound the number of rows that are seen by ``max_rows``.
 
     Args:
         name: the estimator's name.
@@ -333,7 +331,7 @@ class NetModel(Estimator):
 
 
 class _Report:
-    """What is noted of a net after an epoch: the loss of held-out and other rows, and the metric if one is given."""
+    """Scorer of a net after an epoch: the loss of held-out and other rows, and the metric if one is given."""
 
     def __init__(self, trained: TrainedNet, head: Head, metric: Metric | None) -> None:
         self.trained, self.head, self.metric, self.loss = trained, head, metric, head.loss()

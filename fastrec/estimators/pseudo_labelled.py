@@ -21,15 +21,12 @@ _TASKS = ("binary", "multiclass", "regression", "multilabel")
 class PseudoLabelled(Wrapper):
     """An estimator that is trained twice: on the labelled rows, and on these and the rows that it then labels itself.
 
-    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). Of classes, a row is sure whose likeliest class (of several
-    labels: each of them, there or not) has at least the probability ``confidence``; it gets that class. Of amounts one
-    model tells no row surer than another, and those that several models agree on would be the easy ones alone: all
-    rows are taken, with what is predicted of them. Rows that were labelled so are never held out to stop by.
+    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). A row gets its likeliest class if that has at least the
+    probability ``confidence`` (with several labels: if each of them has). Amounts have no such confidence: all rows are
+    taken, with their predictions. Rows that were labelled so are never held out to stop by.
 
-    It may pay where labels are few and classes lie apart, for smooth models sooner than for trees: the out-of-fold
-    score tells. Where a class is rare few rows are sure to be of it, and a lower ``confidence`` takes more of them.
-
-    ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
+    It may pay if labels are few and classes lie apart, for smooth models rather than trees; the out-of-fold score
+    tells. ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
 
     Args:
         model: what learns; its name is this estimator's name, too. None: ``read`` brings it.

@@ -24,9 +24,9 @@ from fastrec.validate import Lists
 class SessionRanker(NetRanker):
     """A net over candidates that attends to the events before their list, trained as ``NetRanker`` is.
 
-    The lists come with their events (``Lists(…, events=ListEvents.before(…))``). What an event says: its item, its
-    categories and numbers, how long ago it was, how many came after, and the candidate's own columns where the item
-    stands in the list.
+    The lists come with their events (``Lists(…, events=ListEvents.before(…))``). Inputs of an event are its item,
+    its categories and numbers, its age, the number of later events, and the candidate's own columns if its item is in
+    the list.
 
     Args:
         name: the ranker's name.

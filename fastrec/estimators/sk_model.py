@@ -46,7 +46,7 @@ class SKModel(Estimator):
     """Any estimator or pipeline of scikit-learn, one for each target of a task with several.
 
     A classifier for tasks with classes, which must say probabilities; a regressor for amounts. Rows of weight 0 are
-    left out. What draws random numbers draws them by the seed of ``fit``, unless its ``random_state`` is given.
+    left out. Random numbers are drawn by the seed of ``fit``, unless ``random_state`` is given.
 
     It is saved as plain values and arrays, without pickle, and predicts the same to the bit when it is loaded by the
     same version of scikit-learn; nothing is trained again. That can be done with most of scikit-learn's estimators (not

@@ -1,7 +1,7 @@
 """Cut points learned from predictions: probabilities to two classes, values to ordered classes, scored out of fold.
 
-A row is above a cut where its prediction is greater than it. What is learned on rows and scored on the same rows
-flatters: ``cross_fitted_classes`` learns the cuts of each fold on the others.
+A row is above a cut where its prediction is greater than it. Cuts that are learned and scored on the same rows
+flatter: ``cross_fitted_classes`` learns the cuts of each fold on the others.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _best_cut(cuts: Tensor, values: Tensor) -> float:
 def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric, *, weight: Any = None) -> Tensor:
     """Turn out-of-fold predictions into classes, each fold by cuts that were learned on the other folds.
 
-    What a metric of classes says of them is honest: no row was cut by what its own target had a part in.
+    A metric of these classes is honest: no row's own target has a part in its cuts.
 
     Args:
         y: targets ``[n]``: 0 and 1 (a threshold is learned), ordered classes (cuts between values); or labels

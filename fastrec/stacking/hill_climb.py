@@ -15,7 +15,7 @@ from fastrec.validate import Rows
 
 
 class HillClimb(Estimator):
-    """A mean of base models in which each stands as often as it helps the metric; many not at all.
+    """Mean of base models in which each counts as often as it helps the metric; many not at all.
 
     The search starts from the best model and adds, step by step, the one whose addition makes the best mean; what it
     ends with is the best mean on its way. Probabilities and values are averaged; in lists, the in-list log-softmax.

@@ -1,4 +1,4 @@
-"""What level 2 learns from and what it scores, fold by fold, of the base models' own folds."""
+"""Folds of level 2, made of the base models' own folds."""
 
 from __future__ import annotations
 

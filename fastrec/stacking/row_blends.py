@@ -72,7 +72,7 @@ class MeanBlend(Estimator):
 
 
 class WeightedBlend(Estimator):
-    """What fitted weighted sums share: weights ``[models, k]``, a constant ``[k]``, and how they are kept.
+    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``.
 
     Args:
         models: the base models' names.

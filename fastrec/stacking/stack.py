@@ -30,7 +30,7 @@ from fastrec.validate import Predictions, Rows
 
 @dataclass(frozen=True)
 class Stacked:
-    """What a stack came to; unpacks into ``predictions`` and ``tried``.
+    """Result of a stack; unpacks into ``predictions`` and ``tried``.
 
     Args:
         predictions: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of

@@ -30,7 +30,7 @@ _VERDICTS = ((0.6, "they are hardly told apart"), (0.8, "they differ"), (1.1, "t
 
 
 class ColumnShift(NamedTuple):
-    """How a column tells train from test.
+    """Power of a column to tell train from test.
 
     Args:
         name: the column.
@@ -45,7 +45,7 @@ class ColumnShift(NamedTuple):
 
 @dataclass(frozen=True)
 class AdversarialReport:
-    """How well a classifier tells train rows from test rows; ``str(report)`` is for reading.
+    """Report of how well a classifier tells train rows from test rows; ``str(report)`` is for reading.
 
     Args:
         auc: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all.

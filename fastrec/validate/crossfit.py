@@ -18,7 +18,7 @@ from fastrec.validate.rows import Rows
 
 
 class Model(Protocol):
-    """What ``CrossFit`` asks of what it trains; ``fastrec.estimators.Estimator`` says what each part means."""
+    """Model as ``CrossFit`` trains it; see ``fastrec.estimators.Estimator``."""
 
     name: str
     trace: Any
@@ -47,7 +47,7 @@ class Model(Protocol):
 
 @dataclass
 class Trained:
-    """A fold's model, and what it predicts.
+    """Model of a fold, and its predictions.
 
     Args:
         model: the model.
@@ -61,7 +61,7 @@ class Trained:
 
 
 class FoldStore(Protocol):
-    """Where trained models are kept while a run is not complete, so that another can go on from there."""
+    """Store of trained models while a run is not complete, so that another run can continue."""
 
     def find(self, name: str, fold: int) -> Trained | None:
         """Return the model and predictions of an earlier run, or None."""

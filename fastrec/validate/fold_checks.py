@@ -1,4 +1,4 @@
-"""What folds must not do: split a group, train on what is later than what they score."""
+"""Checks of folds: no group is split, nothing trains on rows later than those it scores."""
 
 from __future__ import annotations
 

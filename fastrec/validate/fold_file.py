@@ -19,7 +19,7 @@ _KEY = b"fastrec.folds"
 
 
 class FoldArrays(NamedTuple):
-    """What folds consist of.
+    """Contents of folds.
 
     Args:
         layers: int32 ``[r, n]``: folds in which each row is scored, -1 = none.

@@ -112,12 +112,12 @@ class Folds:
 
     @property
     def method(self) -> str:
-        """How the folds were cut, in plain words, parameters included."""
+        """The way the folds were cut, in plain words, parameters included."""
         return self._method
 
     @property
     def why(self) -> str:
-        """Why they were cut so, in plain words; '' where the user chose it."""
+        """The reason for this cut, in plain words; '' if the user chose it."""
         return self._why
 
     @property

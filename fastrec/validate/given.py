@@ -1,4 +1,4 @@
-"""What a user gives to be cut by (rows, a column's name, values, times, spans) as columns, codes and ticks."""
+"""Arguments of cuts (rows, a column's name, values, times, spans) as columns, codes and ticks."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _TIME_WORDS = re.compile(
 
 
 class Mirror(NamedTuple):
-    """How the test was cut.
+    """Cut that mirrors how the test was cut.
 
     Args:
         by: ``'time'``, ``'group'`` or ``'random'``.
