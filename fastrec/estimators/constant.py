@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from fastrec.estimators._learnable import constant_of, learnable, outputs_of
@@ -38,9 +40,7 @@ class ConstantModel(Estimator):
         super().forget()
         self._value: torch.Tensor | None = None
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> ConstantModel:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the constant."""
         self.check_task(train)
         train = learnable(train, name=self.name)

@@ -114,6 +114,7 @@ class NetRanker(Ranker):
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> NetRanker:
         """Train the net and record the loss and MRR of ``valid`` after each epoch."""
+        self.check_task(train)
         if is_for_ranks():
             fit_on_ranks(self, train, valid, seed=seed, device=device)
             return self

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from fastai.callback.core import Callback
@@ -175,9 +175,7 @@ class NetModel(Estimator):
         self._starts: list[NetStart] = []
         self.began_with = ""  # which weights: what is kept of a run goes by it
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> NetModel:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Train; the curves tell of the held-out rows and of ``valid``."""
         self.check_task(train)
         if is_for_ranks():

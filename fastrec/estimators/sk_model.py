@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import sklearn
@@ -102,9 +102,7 @@ class SKModel(Estimator):
         self._n_outputs = 1
         self._parts: list[Any] = []  # for each output its estimator, or the constant that it is
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> SKModel:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Train; ``valid`` is not looked at."""
         self.check_task(train)
         check_classes(train, self.class_weight, name=self.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -50,9 +50,7 @@ class HillClimb(Estimator):
         super().forget()
         self.weights: torch.Tensor | None = None
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
         if train.label is None:
             raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")

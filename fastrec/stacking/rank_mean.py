@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 
@@ -38,9 +39,7 @@ class RankMean(Estimator):
         self._knots: list[list[torch.Tensor]] = []  # of each model and column: values, shares
         self._line: torch.Tensor | None = None  # [2, k]: slope and constant
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Keep the training rows' distribution, and find the line; ``valid`` is not looked at."""
         self.check_task(train)
         x, y, w = predicted_by(self.models, train), labels_of(train), weights_of(train)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
 
 import torch
 
@@ -30,9 +31,7 @@ class OneBase(Estimator):
         """Give the whole weight to the model: nothing is learned."""
         self.trace = Trace(importance={self.model: 1.0})
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Return the blend as it is: there is nothing to learn."""
         return self
 
@@ -60,9 +59,7 @@ class MeanBlend(Estimator):
         """Give all models the same weight: nothing is learned."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Return the blend as it is: there is nothing to learn."""
         return self
 
@@ -81,6 +78,7 @@ class WeightedBlend(Estimator):
     """
 
     kind: str
+    solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # of one target
     learned = ("weights", "constant")
 
     def __init__(self, models: Sequence[str], *, name: str | None = None, ridge: float = 1.0) -> None:
@@ -93,9 +91,7 @@ class WeightedBlend(Estimator):
         self.weights: torch.Tensor | None = None
         self.constant: torch.Tensor | None = None
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
         self.check_task(train)
         found = self._find(self._inputs(train), labels_of(train), weights_of(train))
@@ -113,7 +109,8 @@ class WeightedBlend(Estimator):
         return torch.einsum("nmk,mk->nk", self._inputs(data), self.weights) + self.constant
 
     def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        raise NotImplementedError
+        found = [type(self).solve(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
+        return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
 
     def _inputs(self, data: Rows) -> torch.Tensor:
         return predicted_by(self.models, data)
@@ -137,11 +134,7 @@ class RidgeBlend(WeightedBlend):
     Source: Breiman 1996, "Stacked regressions"; Hoerl and Kennard 1970.
     """
 
-    kind, tasks = "ridge", ("regression",)
-
-    def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [ridge_regression(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
-        return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
+    kind, tasks, solve = "ridge", ("regression",), staticmethod(ridge_regression)
 
 
 class LogisticBlend(WeightedBlend):
@@ -155,11 +148,7 @@ class LogisticBlend(WeightedBlend):
     Source: Wolpert 1992, "Stacked generalization".
     """
 
-    kind, tasks = "logistic", ("binary", "multilabel")
-
-    def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [logistic(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
-        return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
+    kind, tasks, solve = "logistic", ("binary", "multilabel"), staticmethod(logistic)
 
     def _inputs(self, data: Rows) -> torch.Tensor:
         # A model that is sure beyond a millionth gets no more weight by it.

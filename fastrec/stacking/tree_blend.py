@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -55,9 +55,7 @@ class TreeBlend(Estimator):
         self._boosters: list[xgb.Booster] = []
         self._inputs = TreeInputs([], {})
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights, then grow the trees; ``valid`` is not looked at."""
         self.check_task(train)
         self.sums.fit(train)

@@ -29,6 +29,7 @@ from fastrec.estimators import (
     Estimator,
     LGBMModel,
     NetModel,
+    NetRanker,
     OffsetModel,
     PseudoLabelled,
     SKModel,
@@ -65,6 +66,7 @@ MADE = {
     "pseudo": lambda: PseudoLabelled(XGBModel("p", eta=0.3, max_depth=3, rounds=10, early_stopping_rounds=None)),
     "offset": lambda: OffsetModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "x"),
     "centred": lambda: CentredModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "z[m]", share=0.5),
+    "net-ranker": lambda: NetRanker("net", layers=[32], epochs=8, bs=80, lr=3e-2, ps=0.0),
     "net": lambda: NetModel("net", model="TabularNet", epochs=10, bs=64, lr=5e-2, options={"layers": [32]}),
 }
 NO_WEIGHTS = {"cuml-knn"}  # it says so, in a warning

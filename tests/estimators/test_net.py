@@ -80,13 +80,6 @@ def test_learns_a_planted_signal_within_lists():
     assert (gym > spa).double().mean() > 0.95
 
 
-def test_same_seed_same_bytes_other_seed_other_scores():
-    data = clicks()
-    a, b, c = (small(epochs=2).fit(data, seed=s).predict(data) for s in (1, 1, 2))
-    assert a.numpy().tobytes() == b.numpy().tobytes()
-    assert not torch.equal(a, c)
-
-
 def test_reporting_on_other_lists_changes_no_score():
     data, valid = clicks(), clicks(seed=1)
     alone, with_valid = small(epochs=2).fit(data, seed=1), small(epochs=2).fit(data, valid, seed=1)
@@ -221,13 +214,6 @@ def test_missing_only_in_the_test_and_infinite_values_are_scored():
     odd = torch.full((len(data),), torch.nan, dtype=torch.float64)
     odd[::2] = torch.inf
     assert model.predict(hidden(data.with_table(data.table.with_columns({"gap": odd})))).isfinite().all()
-
-
-def test_scores_do_not_depend_on_which_candidates_are_scored_together():
-    data = clicks()
-    model = small().fit(data, seed=1)
-    some = torch.arange(len(data)) % 2 == 0
-    torch.testing.assert_close(model.predict(data)[some], model.predict(data.take(some)), rtol=0, atol=1e-6)
 
 
 def test_features_may_have_any_name():
