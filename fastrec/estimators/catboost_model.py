@@ -105,6 +105,7 @@ class CatBoostModel(TreeModel):
         self.keys = list(keys)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        catboost()  # imported before a limit of time begins: it takes a second or more
         params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
         params |= {"loss_function": self._objective(train.task), "iterations": self.rounds, "random_seed": seed}
         params |= {"allow_writing_files": False, "logging_level": "Silent"}
