@@ -197,17 +197,6 @@ def test_a_flag_tells_what_the_numbers_do_not():
     assert score(model, data) > 0.95
 
 
-def test_unseen_and_missing_categories_are_scored_alike():
-    data = clicks()
-    model = small().fit(data, seed=1)
-    a, b = (
-        model.predict(hidden(data.with_table(data.table.with_columns({"kind": k}))))
-        for k in (["cellar"] * len(data), [None] * len(data))
-    )
-    assert a.isfinite().all()
-    assert torch.equal(a, b)
-
-
 def test_missing_only_in_the_test_and_infinite_values_are_scored():
     data = clicks()
     model = small().fit(data, seed=1)
@@ -242,21 +231,6 @@ def test_only_the_proportions_of_weights_count():
     torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
     assert not torch.allclose(a, c, atol=1e-3)
     assert torch.equal(c, small().fit(data, seed=1).predict(data))
-
-
-def test_lists_that_teach_nothing_or_weigh_nothing_change_nothing():
-    data = clicks()
-    odd = data.groups % 40 == 0
-    single = torch.zeros(len(data), dtype=torch.bool)
-    single[-4:] = True  # one candidate is left of the last list
-    label = data.label.clone()
-    label[odd] = 0
-    kept = data.take(~odd & (data.groups < data.groups[-1]))
-    cut = replace(data, label=label).take(~single)
-    weighed = replace(data, weight=(~odd & (data.groups < data.groups[-1])).double())
-    scores = [small().fit(d, seed=1).predict(data) for d in (kept, cut, weighed)]
-    assert torch.equal(scores[0], scores[1])
-    assert torch.equal(scores[0], scores[2])
 
 
 def loss_by_loops(scores, label, groups, weight) -> float:
