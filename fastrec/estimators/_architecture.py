@@ -81,12 +81,12 @@ class Architecture:
         options = plan["options"]
         classes = {n: c for n, v in options.items() if (c := _class_name(v)) is not None}
         plain = {n: v for n, v in options.items() if n not in classes}
-        own = [n for n in self.options if n not in classes]
+        given = [n for n in self.options if n not in classes]
         state = {
             **plan,
             "options": plain,
             "classes": classes,
-            "own": [*own, *(n for n in classes if n in self.options)],
+            "own": [*given, *(n for n in classes if n in self.options)],
         }
         save_state(folder, {"model": name_of(self.model), **state})
 
@@ -98,8 +98,8 @@ class Architecture:
         if not all(_class_name(c) for c in classes.values()):
             raise ValueError(f"torch.nn lacks one of {', '.join(state['classes'].values())}")
         options = {**state["options"], **classes}
-        made = cls(state["model"], {n: options[n] for n in state["own"]})
-        return made, {**{n: state[n] for n in ("emb_szs", "cats", "n_cont", "n_out")}, "options": options}
+        architecture = cls(state["model"], {n: options[n] for n in state["own"]})
+        return architecture, {**{n: state[n] for n in ("emb_szs", "cats", "n_cont", "n_out")}, "options": options}
 
 
 def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:

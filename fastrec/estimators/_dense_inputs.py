@@ -42,19 +42,19 @@ class _Number:
         finite = values[values.isfinite()]
         if not len(finite):
             return cls(0.0, 0.0, 0.0, 0.0, 1.0, bool(missing.any()))
-        made = cls(float(finite.median()), float(finite.min()), float(finite.max()), 0.0, 1.0, bool(missing.any()))
-        filled = made.fill(values)
-        made.mean, spread = float(filled.mean()), float(filled.std(correction=0))
+        number = cls(float(finite.median()), float(finite.min()), float(finite.max()), 0.0, 1.0, bool(missing.any()))
+        filled = number.fill(values)
+        number.mean, spread = float(filled.mean()), float(filled.std(correction=0))
         # A constant column is not divided by its rounding errors.
-        made.scale = spread if spread > 1e-12 * max(abs(made.mean), 1e-300) else 1.0
-        return made
+        number.scale = spread if spread > 1e-12 * max(abs(number.mean), 1e-300) else 1.0
+        return number
 
     def fill(self, values: torch.Tensor) -> torch.Tensor:
         return values.nan_to_num(self.median, self.high, self.low)
 
     def columns(self, values: torch.Tensor) -> list[torch.Tensor]:
-        made = [(self.fill(values) - self.mean) / self.scale]
-        return [*made, values.isnan().double()] if self.flag else made
+        columns = [(self.fill(values) - self.mean) / self.scale]
+        return [*columns, values.isnan().double()] if self.flag else columns
 
 
 class DenseInputs:

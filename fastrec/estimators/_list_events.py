@@ -182,6 +182,6 @@ def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: T
     # One sort and one search for all lists: an item's key is its list's number and its code.
     keys, rows = torch.sort(lists * codes + candidates, stable=True)
     wanted = of_list * codes + events
-    found = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+    place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
     starts = sizes.cumsum(0) - sizes
-    return torch.where((keys[found] == wanted) & (events > 0), rows[found] - starts[of_list], -1)
+    return torch.where((keys[place] == wanted) & (events > 0), rows[place] - starts[of_list], -1)

@@ -21,7 +21,7 @@ def long_tails(table: Table, names: Sequence[str]) -> list[str]:
         Those of the names.
     """
     step = max(len(table) // limits.LONG_TAIL_ROWS, 1)
-    found = []
+    long = []
     for name in names:
         values = table[name].number(torch.float64)[::step]
         ordered = values[values.isfinite()].sort().values
@@ -30,5 +30,5 @@ def long_tails(table: Table, names: Sequence[str]) -> list[str]:
         low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
         # Eight distances of the quartiles: far beyond a normal distribution's extremes.
         if max(float(ordered[-1]) - middle, middle - float(ordered[0])) > 8.0 * (high - low):
-            found.append(name)
-    return found
+            long.append(name)
+    return long

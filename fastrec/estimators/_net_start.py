@@ -38,11 +38,11 @@ class NetStart:
         return self  # it is never changed, and may be large
 
     def __repr__(self) -> str:
-        made = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, values in sorted(self._trained.net.state_dict().items()):
-            made.update(name.encode())
-            made.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        return f"NetStart({made.hexdigest()[:20]})"
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return f"NetStart({digest.hexdigest()[:20]})"
 
     @property
     def model(self) -> type[nn.Module]:
@@ -90,15 +90,15 @@ class NetStart:
                 by_value |= {n for n in net.state_dict() if n == "item.weight" or n.startswith("kinds.")}
                 items = new[frame.cat_names[-1]], old[self._trained.frame.cat_names[-1]]
                 _give_events(self._trained.net, net, items, self._events, events or {})
-            kept, given = [], self._trained.net.state_dict()
+            unchanged, given = [], self._trained.net.state_dict()
             for name, values in net.state_dict().items():
                 if name in by_value:
                     continue
                 if name in given and given[name].shape == values.shape:
                     values.copy_(given[name])
                 else:
-                    kept.append(name)
-        return kept
+                    unchanged.append(name)
+        return unchanged
 
 
 def _give_tables(

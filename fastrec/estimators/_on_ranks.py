@@ -102,13 +102,13 @@ def fit_on_ranks(
 
 def _modules_by_file() -> list[tuple[str, str]]:
     """Return name and file of modules that no import statement finds, such as a competition's own."""
-    found = []
+    modules = []
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         package = name.rpartition(".")[0]
         if package and package not in sys.modules and spec is not None and spec.has_location:
-            found.append((name, str(spec.origin)))
-    return found
+            modules.append((name, str(spec.origin)))
+    return modules
 
 
 def _launch(count: int, folder: Path) -> None:

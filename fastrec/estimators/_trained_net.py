@@ -118,8 +118,8 @@ def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
     device = next(net.parameters()).device
     with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
         parts = zip(frame.x_cat.split(at_once), frame.x_cont.split(at_once), strict=True)
-        made = [net(cats.to(device), conts.to(device)).double().cpu() for cats, conts in parts]
-    return torch.cat(made)
+        outputs = [net(cats.to(device), conts.to(device)).double().cpu() for cats, conts in parts]
+    return torch.cat(outputs)
 
 
 def net_columns(

@@ -194,9 +194,9 @@ class TreeModel(Estimator):
             if library not in ("lightgbm", "xgboost", "catboost"):
                 raise
             # A library's message may hold a stack trace of its own.
-            said = " ".join(str(error).split())[:300]
+            message = " ".join(str(error).split())[:300]
             raise DataError(
-                f"{self.name}: {library} refuses to learn ({said})", remedy=f"Check the parameters {self.params}"
+                f"{self.name}: {library} refuses to learn ({message})", remedy=f"Check the parameters {self.params}"
             ) from error
 
     def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
@@ -284,13 +284,13 @@ class TreeModel(Estimator):
         # Constants need no columns.
         trees = any(not isinstance(part, float) for part in self._parts)
         values = self._values(data, {}) if trees else None
-        said = [
+        predictions = [
             torch.full((len(data),), part, dtype=torch.float64)
             if isinstance(part, float)
             else self._predicted(part, values)
             for part in self._parts
         ]
-        return assembled(said, self._task)
+        return assembled(predictions, self._task)
 
     # Saving ----------------------------------------------------------------------------------------------------------
 

@@ -30,10 +30,10 @@ class TreeStart:
         self, inputs: TreeInputs, parts: Sequence[Any], task: Task | None, n_outputs: int, texts: Sequence[bytes]
     ) -> None:
         self.inputs, self.parts, self.task, self.n_outputs = inputs, list(parts), task, n_outputs
-        made = hashlib.sha256(repr([p for p in parts if isinstance(p, float)]).encode())
+        digest = hashlib.sha256(repr([p for p in parts if isinstance(p, float)]).encode())
         for text in texts:
-            made.update(text)
-        self._digest = made.hexdigest()[:20]
+            digest.update(text)
+        self._digest = digest.hexdigest()[:20]
 
     def __deepcopy__(self, memo: Any) -> TreeStart:
         return self  # it is never changed, and may be large

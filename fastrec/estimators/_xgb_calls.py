@@ -125,5 +125,5 @@ def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
 
 def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
     """Return feature → total gain."""
-    found: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
-    return {n: float(found.get(own, 0.0)) for n, own in zip(names, names_for_xgboost(names), strict=True)}
+    scores: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
+    return {n: float(scores.get(escaped, 0.0)) for n, escaped in zip(names, names_for_xgboost(names), strict=True)}

@@ -115,9 +115,9 @@ class Estimator(ABC):
 
     def fresh(self) -> Self:
         """Return an untrained copy with the same settings."""
-        made = copy.copy(self)
-        made.forget()  # before the deep copy: a trained model may be large
-        return copy.deepcopy(made)
+        untrained = copy.copy(self)
+        untrained.forget()  # before the deep copy: a trained model may be large
+        return copy.deepcopy(untrained)
 
     def start_from(self, other: Estimator) -> bool:
         """Let the next ``fit`` begin with what another, trained one has learned, and not from nothing.
@@ -145,7 +145,7 @@ class Estimator(ABC):
         Raises:
             DataError: an argument is no attribute.
         """
-        found: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         for name, parameter in inspect.signature(type(self)).parameters.items():
             if not hasattr(self, name):
                 raise DataError(
@@ -153,8 +153,8 @@ class Estimator(ABC):
                     remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
                 )
             value = getattr(self, name)
-            found |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
-        return found
+            given |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
+        return given
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write what was learned into an existing folder, without pickle.
@@ -231,24 +231,24 @@ class Estimator(ABC):
         except (ValueError, TypeError, KeyError) as error:
             raise _unreadable(path, error) from error
         try:
-            found = class_named(Estimator, name, cls)
+            kind = class_named(Estimator, name, cls)
         except DataError as error:
             raise DataError(error.problem, file=path, remedy=error.remedy) from None
         try:
             # XGBoost's reader ends the process at some damaged files: they must not reach it
             if digests_below(folder, but="estimator.json") != about["digests"]:
                 raise ValueError("its files are not those that were written")
-            made = found(**settings)
-            made.read(folder, about)
+            estimator = kind(**settings)
+            estimator.read(folder, about)
             if "began" in about:
-                made.trace = replace(
-                    getattr(made, "trace", Trace()), importance=about["importance"], began=str(about["began"])
+                estimator.trace = replace(
+                    getattr(estimator, "trace", Trace()), importance=about["importance"], began=str(about["began"])
                 )
         except (MissingFileError, UnreadableFileError):
             raise
         except Exception as error:  # safetensors and XGBoost raise classes of their own for a damaged file
             raise _unreadable(path, error) from error
-        return made
+        return estimator
 
 
 def _unreadable(path: Path, error: Exception) -> UnreadableFileError:

@@ -155,10 +155,10 @@ class CatBoostModel(TreeModel):
         else:
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
             trees.fit(pool, eval_set=self._pool(held), **stop, **options)
-        found = trees.get_evals_result().get("validation", {})
+        results = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
         # a metric may be called by its name with options that were not given; YetiRank tells of another one first
-        curve = next((v for n, v in found.items() if n == metric or n.startswith(f"{metric}:")), [])
+        curve = next((v for n, v in results.items() if n == metric or n.startswith(f"{metric}:")), [])
         gains = trees.get_feature_importance(type="PredictionValuesChange")
         return Grown(trees, curve, dict(zip(self._inputs.names, map(float, gains), strict=True)))
 
@@ -168,9 +168,9 @@ class CatBoostModel(TreeModel):
             kind = "Exponent"
         cats = [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
         pool = catboost().Pool(values, cat_features=cats)
-        said = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
-        said = said[:, 1] if self._task in ("binary", "multilabel") else said
-        return torch.from_numpy(np.array(said, dtype=np.float64))
+        predictions = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
+        predictions = predictions[:, 1] if self._task in ("binary", "multilabel") else predictions
+        return torch.from_numpy(np.array(predictions, dtype=np.float64))
 
     def _cannot_go_on(self, device: torch.device | None) -> str:
         # With statistics of categories CatBoost joins the trees but not what they look up: predictions go wrong.

@@ -115,12 +115,12 @@ def _cuml(kind: str, task: str, seed: int, options: dict[str, Any]) -> Any:
             return of("linear_model", "Ridge")(alpha=1 / options["C"], output_type="numpy")
         return of("linear_model", "LogisticRegression")(C=options["C"], max_iter=1000, output_type="numpy")
     if kind == "knn":
-        made = of("neighbors", "KNeighborsRegressor" if amounts else "KNeighborsClassifier")
-        return made(n_neighbors=options["neighbors"], output_type="numpy")
+        kind_of = of("neighbors", "KNeighborsRegressor" if amounts else "KNeighborsClassifier")
+        return kind_of(n_neighbors=options["neighbors"], output_type="numpy")
     if kind == "random_forest":
-        made = of("ensemble", "RandomForestRegressor" if amounts else "RandomForestClassifier")
+        kind_of = of("ensemble", "RandomForestRegressor" if amounts else "RandomForestClassifier")
         # one stream: more than one draw in no fixed order
-        return made(**_forest(options, amounts), random_state=seed, n_streams=1, output_type="numpy")
+        return kind_of(**_forest(options, amounts), random_state=seed, n_streams=1, output_type="numpy")
     if amounts:
         return of("svm", "SVR")(C=options["C"], output_type="numpy")
     return of("svm", "SVC")(C=options["C"], probability=True, random_state=seed, output_type="numpy")

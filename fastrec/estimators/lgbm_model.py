@@ -146,8 +146,8 @@ class LGBMModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         lgb, params = lightgbm(), self._by_place(params)
-        own = self._dataset(data, params)
-        found: dict[str, dict[str, list[float]]] = {}
+        dataset = self._dataset(data, params)
+        results: dict[str, dict[str, list[float]]] = {}
         options: dict[str, Any] = {"init_model": self._before}
         if (deadline := self._deadline) is not None:
             rate, rounds = float(params["learning_rate"]), self._rounds
@@ -161,25 +161,25 @@ class LGBMModel(TreeModel):
             options["callbacks"] = [in_time]
         if held is not None:
             stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
-            options |= {"valid_sets": [self._dataset(held, params, own)], "valid_names": ["held"]}
-            options["callbacks"] = [stop, lgb.record_evaluation(found), *options.get("callbacks", [])]
+            options |= {"valid_sets": [self._dataset(held, params, dataset)], "valid_names": ["held"]}
+            options["callbacks"] = [stop, lgb.record_evaluation(results), *options.get("callbacks", [])]
             higher_is_better = _Direction()
             options["callbacks"].append(higher_is_better)
-        trees = lgb.train(params, own, self._rounds, **options)
+        trees = lgb.train(params, dataset, self._rounds, **options)
         best = trees.best_iteration
         if held is not None and deadline is not None and deadline.is_over:  # stopped before it was known to be over
-            curve = np.array(next(iter(found["held"].values())))
+            curve = np.array(next(iter(results["held"].values())))
             best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
             best += 0 if self._before is None else self._before.current_iteration()
         # LightGBM keeps the trees after the best one.
         if held is not None and 0 < best < trees.current_iteration():
             trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=best))
         gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))
-        return Grown(trees, next(iter(found["held"].values())) if found else [], gains)
+        return Grown(trees, next(iter(results["held"].values())) if results else [], gains)
 
     def _predicted(self, trees: Any, values: np.ndarray) -> torch.Tensor:
-        said = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
-        return torch.from_numpy(np.asarray(said, dtype=np.float64))
+        predictions = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
+        return torch.from_numpy(np.asarray(predictions, dtype=np.float64))
 
     def _text_of(self, trees: Any) -> bytes:
         return trees.model_to_string().encode()

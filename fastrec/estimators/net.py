@@ -83,8 +83,8 @@ class NetRanker(Ranker):
         )
         layers = None if layers is None else list(layers)
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
-        own = _TABULAR if Architecture(model).model is TabularNet else {}
-        self.architecture = Architecture(model, {**own, **given, **(options or {})})
+        defaults = _TABULAR if Architecture(model).model is TabularNet else {}
+        self.architecture = Architecture(model, {**defaults, **given, **(options or {})})
         self.start_anew()
         if issubclass(self.architecture.model, EventNet) and not self.reads_events:
             raise DataError(f"{self.architecture.model.__name__} reads events", remedy="Give it to a SessionRanker")

@@ -152,10 +152,10 @@ class NetModel(Estimator):
             frame: knows how columns are prepared; its rows are not looked at.
             task: ``'binary'``, ``'multiclass'`` or ``'multilabel'``.
         """
-        made = cls(name, model=architecture.model, options=architecture.options)
-        made._head = Head(task, plan["n_out"])
-        made._nets = [TrainedNet(architecture, plan, net.eval(), frame, {})]
-        return made
+        estimator = cls(name, model=architecture.model, options=architecture.options)
+        estimator._head = Head(task, plan["n_out"])
+        estimator._nets = [TrainedNet(architecture, plan, net.eval(), frame, {})]
+        return estimator
 
     @property
     def nets(self) -> list[nn.Module]:
@@ -191,8 +191,8 @@ class NetModel(Estimator):
         for i in range(self.seeds):
             # Time that a net of the bag leaves goes to the next ones.
             self._deadline = None if whole is None else whole.share(self.seeds - i)
-            found = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
-            curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
+            records = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
+            curves += records if self.seeds == 1 else [{"seed": i, **record} for record in records]
         self._deadline = None
         self.trace = Trace(curves=curves, began=self._began())
         return self
@@ -216,8 +216,8 @@ class NetModel(Estimator):
         """Return each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
         if data.label is None:
             raise DataError(f"{self.name} was given rows without labels to report on", remedy="Give label=")
-        found = output_weight(data, data.label, self.class_weight)
-        return torch.ones(len(data), dtype=torch.float64) if found is None else found
+        weights = output_weight(data, data.label, self.class_weight)
+        return torch.ones(len(data), dtype=torch.float64) if weights is None else weights
 
     def _train(
         self, data: Rows, valid: Rows | None, head: Head, *, seed: int, device: torch.device | None
@@ -339,13 +339,13 @@ class _Report:
         self.sets[name] = self.trained.frame_of(data), data, self.head.targets(data), weights
 
     def __call__(self, net: nn.Module) -> dict[str, float]:
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name, (frame, data, targets, weights) in self.sets.items():
             outputs = outputs_of(net, frame, limits.ROWS_AT_ONCE)
             each = self.loss.each(outputs, targets)
-            found[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
+            scores[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
             if self.metric is not None:
                 predicted = self.head.predict(outputs)
                 score = self.metric(data.label, predicted, groups=data.groups, weight=data.weight)
-                found[f"{name}_{self.metric.name}"] = score
-        return found
+                scores[f"{name}_{self.metric.name}"] = score
+        return scores

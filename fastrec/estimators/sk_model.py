@@ -119,23 +119,23 @@ class SKModel(Estimator):
         for i, label in enumerate(outputs):
             weight = output_weight(train, label, self.class_weight)
             deadline = None if whole is None else whole.share(len(outputs) - i)
-            made = self._untrained(train.task, seed, device)
-            parts.append(self._learned(values, label, weight, made, train.task, deadline))
+            untrained = self._untrained(train.task, seed, device)
+            parts.append(self._learned(values, label, weight, untrained, train.task, deadline))
         self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
         self.trace = Trace(importance=self._importance())
         return self
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
         """Return the estimator that learns one output."""
-        made = clone(self.estimator)
-        params = made.get_params(deep=True)
+        untrained = clone(self.estimator)
+        params = untrained.get_params(deep=True)
         free = {n: seed for n, v in params.items() if n.split("__")[-1] == "random_state" and v is None}
-        parts = {"": made} | {n: v for n, v in params.items() if hasattr(v, "get_params")}
+        parts = {"": untrained} | {n: v for n, v in params.items() if hasattr(v, "get_params")}
         for path, part in parts.items():
             name = f"{path}__n_jobs".removeprefix("__")
             if type(part).__module__.startswith(_THREADED) and name in params and params[name] is None:
                 free[name] = torch.get_num_threads()
-        return made.set_params(**free)
+        return untrained.set_params(**free)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
         """Refuse, before it is trained, what cannot do the task or could not be saved."""
@@ -224,12 +224,12 @@ class SKModel(Estimator):
     def _importance(self) -> dict[str, float]:
         assert self._inputs is not None
         owners = self._inputs.owners if isinstance(self._inputs, DenseInputs) else self._inputs.names
-        found: dict[str, float] = {}
+        importance: dict[str, float] = {}
         for part in self._parts:
-            said = getattr(part, "feature_importances_", None)
-            for name, value in zip(owners, () if said is None else said):
-                found[name] = found.get(name, 0.0) + float(value)
-        return found
+            values = getattr(part, "feature_importances_", None)
+            for name, value in zip(owners, () if values is None else values):
+                importance[name] = importance.get(name, 0.0) + float(value)
+        return importance
 
     def predict(self, data: Rows) -> torch.Tensor:
         """Return probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
@@ -247,11 +247,13 @@ class SKModel(Estimator):
             return torch.full((len(values),), part, dtype=torch.float64)
         if task == "regression":
             return torch.from_numpy(np.asarray(part.predict(values), dtype=np.float64).reshape(len(values)))
-        said = torch.from_numpy(np.asarray(part.predict_proba(values), dtype=np.float64))
+        probabilities = torch.from_numpy(np.asarray(part.predict_proba(values), dtype=np.float64))
         if task != "multiclass":
-            return said[:, 1]
+            return probabilities[:, 1]
         result = torch.zeros((len(values), k), dtype=torch.float64)
-        result[:, torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = said  # a class may have had no row
+        result[:, torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = (
+            probabilities  # a class may have had no row
+        )
         return result
 
     # Saving ----------------------------------------------------------------------------------------------------------
@@ -285,11 +287,9 @@ class SKModel(Estimator):
 
 
 def _tasks_of(estimator: Any) -> tuple[Task, ...]:
-    try:
+    with suppress(AttributeError, TypeError, ValueError):  # others' estimators may not say
         if is_classifier(estimator):
             return _CLASSES
         if is_regressor(estimator):
             return ("regression",)
-    except (AttributeError, TypeError, ValueError):  # others' estimators may not say
-        pass
     return (*_CLASSES, "regression")

@@ -100,11 +100,11 @@ class XGBModel(TreeModel):
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         objective = self._objective(train.task)
-        own: dict[str, Any] = {"objective": objective}
+        fixed: dict[str, Any] = {"objective": objective}
         if objective == "multi:softprob":
-            own["num_class"] = train.n_outputs
+            fixed["num_class"] = train.n_outputs
         ranks = self.ranking if objective.startswith("rank:") else {}
-        return params_for_xgboost({**ranks, **self._over_defaults(), **own}, seed, device)
+        return params_for_xgboost({**ranks, **self._over_defaults(), **fixed}, seed, device)
 
     def _types(self) -> list[str] | None:
         """Return XGBoost's type of each column; None: all are numbers."""
@@ -137,18 +137,18 @@ class XGBModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         matrix = self._matrix(data, params)
-        found: dict[str, dict[str, list[float]]] = {}
-        own = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
-        go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": own}
+        results: dict[str, dict[str, list[float]]] = {}
+        callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
+        go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:
             trees = xgb.train(dict(params), matrix, **go_on)
         else:
             evals = [(self._matrix(held, params, ref=matrix), "held")]
-            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": found, "verbose_eval": False}
+            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": results, "verbose_eval": False}
             trees = xgb.train(dict(params), matrix, evals=evals, **go_on, **stop)
             best = trees.attr("best_iteration")  # None where time ended in the first round
             trees = trees if best is None else trees[: int(best) + 1]
-        curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
+        curve = list(results["held"].values())[-1] if results else []  # of several metrics the last stops
         return Grown(trees, curve, gains(trees, self._inputs.names))
 
     def _predicted(self, trees: xgb.Booster, values: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
@@ -158,8 +158,8 @@ class XGBModel(TreeModel):
         sums = predicted(trees, values, names, margin=True, start=start, types=types)
         if self._task == "ranking":
             return sums
-        said = linked(sums, self._objective(self._task))
-        return predicted(trees, values, names, margin=False, types=types) if said is None else said
+        predictions = linked(sums, self._objective(self._task))
+        return predicted(trees, values, names, margin=False, types=types) if predictions is None else predictions
 
     def _text_of(self, trees: xgb.Booster) -> bytes:
         return bytes(trees.save_raw("ubj"))

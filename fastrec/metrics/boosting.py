@@ -177,18 +177,18 @@ class _CatBoostMetric:
 
 
 def _by_length(groups: Sequence[Any]) -> dict[int, np.ndarray]:
-    found: dict[int, np.ndarray] = {}
+    by_length: dict[int, np.ndarray] = {}
     for given in groups:
         if np.ndim(given) == 0:
             raise DataError("groups are one list of rows", column="groups", remedy="Give a list for each evaluated set")
         codes = flat_tensor(given, "groups").cpu().numpy()
-        if not np.array_equal(found.setdefault(len(codes), codes), codes):
+        if not np.array_equal(by_length.setdefault(len(codes), codes), codes):
             raise DataError(
                 f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates",
                 column="groups",
                 remedy="Leave a list out of one of them",
             )
-    return found
+    return by_length
 
 
 def _transformed(predictions: np.ndarray, transform: Transform | None) -> Any:

@@ -119,11 +119,11 @@ def _by_blocks(
     block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
     order = torch.argsort(block, stable=True)
     pieces = torch.split(order, torch.bincount(block).tolist())
-    made, lists = [], []
+    scores, lists = [], []
     for rows in pieces:
         lists.append(len(torch.unique(groups[rows])))
-        made.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
-    repeated = np.repeat(np.array(made), lists, axis=0)
+        scores.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
+    repeated = np.repeat(np.array(scores), lists, axis=0)
     _, draws = cluster_means(repeated, np.repeat(np.arange(len(lists)), lists), repeats=repeats, seed=seed)
     return {n: draws[:, j] for j, n in enumerate(data)}
 
@@ -147,8 +147,8 @@ def _by_clusters(
             if size == count:
                 draws[name].append(whole[name](times))
             else:  # of many clusters most are not drawn: the metric is computed on the rows that were
-                own = None if groups is None else groups[rows]
-                draws[name].append(_weighted(metric, y[rows], p[rows], own)(times[rows]))
+                drawn = None if groups is None else groups[rows]
+                draws[name].append(_weighted(metric, y[rows], p[rows], drawn)(times[rows]))
     return {n: np.array(d) for n, d in draws.items()}
 
 

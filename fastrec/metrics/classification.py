@@ -199,9 +199,9 @@ def _average_precision(y: Tensor, p: Tensor, weight: Tensor | None) -> float:
     w = torch.ones_like(y) if weight is None else weight
     order = torch.sort(p, descending=True, stable=True).indices
     ends = last_of_runs(p[order])
-    found, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
-    gain = found.diff(prepend=found.new_zeros(1))
-    return float((gain * torch.nan_to_num(found / seen)).sum() / found[-1])
+    hits, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
+    gain = hits.diff(prepend=hits.new_zeros(1))
+    return float((gain * torch.nan_to_num(hits / seen)).sum() / hits[-1])
 
 
 def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p: Tensor) -> float:

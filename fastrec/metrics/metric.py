@@ -69,10 +69,10 @@ class Metric:
             raise DataError(f"{self.name} is a metric of lists, and no groups were given", remedy=remedy)
         p, w = self._prepared(target, p), row_weights(weight, p)
         if w is not None and groups is None and bool((w == 0).any()):  # as if they were not there; in a list they are
-            kept = w > 0
-            if not bool(kept.any()):
+            counted = w > 0
+            if not bool(counted.any()):
                 return math.nan
-            target, p, w = target[kept], p[kept], w[kept]
+            target, p, w = target[counted], p[counted], w[counted]
         return float(self.function(target, p, groups=groups, weight=w))
 
     @property
@@ -160,8 +160,8 @@ def as_metric(
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise DataError("the metric has no name", remedy="Pass name=")
-    own = OwnFunction(function, name)
-    return Metric(name, own, greater_is_better, wants, tuple(tasks), needs_groups=own.needs_groups)
+    wrapped = OwnFunction(function, name)
+    return Metric(name, wrapped, greater_is_better, wants, tuple(tasks), needs_groups=wrapped.needs_groups)
 
 
 class OwnFunction:

@@ -147,8 +147,8 @@ def _for_kappa(rows: _SortedRows) -> Tensor:
         return float((variance + spread - 2 * (from_mean * centred[ends].diff()).sum()) / (variance + spread))
 
     quotient, places = 1.0, best_for(1.0)  # one class for all rows has the quotient 1
-    while (found := quotient_of(places)) < quotient:
-        quotient, places = found, best_for(found)
+    while (better := quotient_of(places)) < quotient:
+        quotient, places = better, best_for(better)
     return places
 
 

@@ -138,9 +138,9 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
     learn = _learner_of(target, metric)
     classes = torch.zeros(p.shape, dtype=torch.int64, device=p.device)
     for fold in codes.unique():
-        rest, own = codes != fold, codes == fold
+        rest, inside = codes != fold, codes == fold
         cut = learn(target[rest], p[rest], None if w is None else w[rest])
-        classes[own] = cut(p[own])
+        classes[inside] = cut(p[inside])
     return classes
 
 
@@ -174,9 +174,9 @@ def loss_of(metric: str | Metric, task: str) -> Metric:
         metric: the metric, or its name.
         task: the task. A metric of a multilabel task's classes is its own, too.
     """
-    found = get_metric(metric)
-    if found.wants != "classes" or task in ("ranking", "multilabel"):
-        return found
+    chosen = get_metric(metric)
+    if chosen.wants != "classes" or task in ("ranking", "multilabel"):
+        return chosen
     return get_metric("rmse" if task == "regression" else "logloss")
 
 

@@ -57,11 +57,11 @@ def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[s
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in scores.items():
-        made = {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
-        refuse_twice([model, *made], columns)
-        columns |= made
+        inputs = {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
+        refuse_twice([model, *inputs], columns)
+        columns |= inputs
         columns[model] = values.double()
-        used += [n for n in made if n != f"{model}_log_softmax"]
+        used += [n for n in inputs if n != f"{model}_log_softmax"]
     cats = [n for n in extra if n in data.cats]
     return Lists(Table(columns, device="cpu"), data.groups, cats=cats, conts=used, label=data.label, weight=data.weight)
 

@@ -36,13 +36,13 @@ class Judge:
 
     def values(self, oof: torch.Tensor) -> torch.Tensor:
         """Turn out-of-fold predictions into what the metric scores, see ``as_scored``: ``[n]`` or ``[n, k]``."""
-        own = oof if self.restore is None else self.restore(oof)
+        raw = oof if self.restore is None else self.restore(oof)
         if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
-            return own
-        known, made = self.folds >= 0, own.clone()
+            return raw
+        known, classes = self.folds >= 0, raw.clone()
         assert self.data.label is not None
-        made[known] = as_scored(self.metric, self.data.label[known], own[known], self.folds[known]).to(made)
-        return made
+        classes[known] = as_scored(self.metric, self.data.label[known], raw[known], self.folds[known]).to(classes)
+        return classes
 
     def __call__(self, values: torch.Tensor, rows: torch.Tensor | None = None) -> float:
         """Score ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
@@ -70,21 +70,21 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
     tested = torch.zeros((len(test), *shape), dtype=torch.float64)
-    made = Predictions(blend.name, oof, tested, folds=folds.digest)
+    predictions = Predictions(blend.name, oof, tested, folds=folds.digest)
     times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
     for k, (rows, valid) in enumerate(folds.pairs):
-        if blend.learns or not made.models:
+        if blend.learns or not predictions.models:
             model = blend.fresh().fit(two.take(_some(rows, two, seed + k)), seed=seed + k)
             predicted = model.predict(test) if len(test) else tested
         oof[valid] += model.predict(two.take(valid))
         times[valid] += 1
         if blend.learns:
             tested += predicted / count
-        made.models.append(model)
+        predictions.models.append(model)
         for name, share in model.trace.importance.items():
-            made.importance[name] = made.importance.get(name, 0.0) + share / count
+            predictions.importance[name] = predictions.importance.get(name, 0.0) + share / count
     oof /= times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
-    return made if blend.learns else replace(made, test=predicted)
+    return predictions if blend.learns else replace(predictions, test=predicted)
 
 
 def rows_of_a_blend(outputs: int) -> int:
@@ -153,13 +153,13 @@ class BlendChoice:
             if not bool((among & self.judge.counted).any()):
                 return self.usual
         whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
-        found = self._best(among, whole)
+        chosen = self._best(among, whole)
         if self.constant is None or len(whole) < 2:
-            return found
-        level, score = (self.judge(self._values[i], among) for i in (self.constant, found))
-        gain = self._by_fold[self.constant, whole] - self._by_fold[found, whole]
+            return chosen
+        level, score = (self.judge(self._values[i], among) for i in (self.constant, chosen))
+        gain = self._by_fold[self.constant, whole] - self._by_fold[chosen, whole]
         doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # not where a deviance is infinite
-        return self.constant if self.judge.metric.better(level, score) and not doubtful else found
+        return self.constant if self.judge.metric.better(level, score) and not doubtful else chosen
 
     def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
         better = range(len(self.tried))
@@ -178,15 +178,15 @@ class BlendChoice:
         Returns:
             float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
         """
-        made = torch.zeros_like(self.tried[0].oof)
-        times = torch.zeros(len(made), dtype=torch.int64)
+        oof = torch.zeros_like(self.tried[0].oof)
+        times = torch.zeros(len(oof), dtype=torch.int64)
         names = []
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
-            made[valid] += taken.oof[valid]
+            oof[valid] += taken.oof[valid]
             times[valid] += 1
             names.append(taken.name)
-        return made / times.reshape(-1, *[1] * (made.ndim - 1)), names
+        return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:

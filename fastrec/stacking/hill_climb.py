@@ -80,9 +80,9 @@ class HillClimb(Estimator):
             return train.take(torch.randperm(len(train), generator=draw)[: self.rows].sort().values)
         ids, codes = torch.unique(train.groups, return_inverse=True)
         chosen = torch.randperm(len(ids), generator=draw)[: max(int(share * len(ids)), 1)]
-        kept = torch.zeros(len(ids), dtype=torch.bool)
-        kept[chosen] = True
-        return train.take(kept[codes])
+        mask = torch.zeros(len(ids), dtype=torch.bool)
+        mask[chosen] = True
+        return train.take(mask[codes])
 
     def _keep(self, weights: torch.Tensor) -> None:
         self.weights = weights
@@ -114,14 +114,14 @@ def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tens
     total = torch.zeros_like(x[:, 0])
     best, best_score, since = taken, float("nan"), 0
     for step in range(1, steps + 1):
-        made = [score((total + x[:, m]) / step) for m in range(x.shape[1])]
-        chosen = best_of(metric, made)
+        scores = [score((total + x[:, m]) / step) for m in range(x.shape[1])]
+        chosen = best_of(metric, scores)
         taken = taken.clone()
         taken[chosen] += 1
         total = total + x[:, chosen]
         since += 1
-        if step == 1 or metric.better(made[chosen], best_score):
-            best, best_score, since = taken, made[chosen], 0
+        if step == 1 or metric.better(scores[chosen], best_score):
+            best, best_score, since = taken, scores[chosen], 0
         # One addition may bring nothing where two would; five in a row hardly do.
         if since >= 5:
             break

@@ -36,10 +36,10 @@ class LevelTwoFolds:
     @property
     def codes(self) -> torch.Tensor:
         """The (last) of the base models' folds that scores each row: int64 ``[n]``; -1: none does."""
-        made = torch.full((len(self.scored),), -1, dtype=torch.int64)
+        codes = torch.full((len(self.scored),), -1, dtype=torch.int64)
         for k, (_, valid) in enumerate(self.pairs):
-            made[valid] = 0 if self.is_one else k
-        return made
+            codes[valid] = 0 if self.is_one else k
+        return codes
 
 
 def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:

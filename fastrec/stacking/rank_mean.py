@@ -74,11 +74,11 @@ def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
     distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
     shares = (counts.cumsum(0) - counts / 2) / len(values)
     if len(distinct) > limits.RANK_KNOTS:
-        kept = torch.searchsorted(shares, torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)).clamp(
+        places = torch.searchsorted(shares, torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)).clamp(
             max=len(shares) - 1
         )
-        kept = torch.unique_consecutive(kept)
-        distinct, shares = distinct[kept], shares[kept]
+        places = torch.unique_consecutive(places)
+        distinct, shares = distinct[places], shares[places]
     return [distinct, shares]
 
 

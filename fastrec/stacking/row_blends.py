@@ -109,8 +109,8 @@ class WeightedBlend(Estimator):
         return torch.einsum("nmk,mk->nk", self._inputs(data), self.weights) + self.constant
 
     def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [type(self).solve(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
-        return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
+        fits = [type(self).solve(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
+        return torch.stack([f[0] for f in fits], 1), torch.stack([f[1] for f in fits])
 
     def _inputs(self, data: Rows) -> torch.Tensor:
         return predicted_by(self.models, data)

@@ -91,9 +91,9 @@ class Stack:
             data: the training rows.
             metric: what hill climbing climbs on.
         """
-        made: list[Estimator]
+        blends: list[Estimator]
         if data.task == "ranking":
-            made = [
+            blends = [
                 XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
                 LinearBlend(models),
                 BoostedBlend(models, max_depth=3, eta=0.05, min_child_weight=20, subsample=0.7),
@@ -101,11 +101,11 @@ class Stack:
                 AverageBlend(models, of="rank"),
             ]
         else:
-            made = [MeanBlend(models), linear_blend(models, data.task)]
-            made += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
+            blends = [MeanBlend(models), linear_blend(models, data.task)]
+            blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
             # Each output has trees of its own: of many outputs they take too long.
-            made += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
-        return [*made, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
+            blends += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
+        return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
     def fit(
         self,
@@ -167,8 +167,8 @@ class Stack:
         hidden = {n for p in every[len(base) :] for n in names_of(p.name, train)}
         two = replace(two, conts=[n for n in two.conts if n not in hidden])
         two_test = level_two_of({p.name: p.test for p in every}, test, self.extra)
-        own = replace(train, label=train.label if restore is None else restore(train.label))
-        judge = Judge(chosen_by, own, _counted(counted, ours.scored), ours.codes, restore)
+        raw = replace(train, label=train.label if restore is None else restore(train.label))
+        judge = Judge(chosen_by, raw, _counted(counted, ours.scored), ours.codes, restore)
         tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
         kind = LinearBlend if train.task == "ranking" else HillClimb
         usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
@@ -184,7 +184,7 @@ class Stack:
         best_base = base[best_of(judge.metric, [judge(judge.values(p.oof)) for p in base])]
         oof, choices = choice.nested()
         best = tried[choice.best()]
-        made = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
+        predictions = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
         rows, data = judge.counted, judge.data
         assert data.label is not None
         groups = None if data.groups is None else data.groups[rows]
@@ -193,7 +193,7 @@ class Stack:
         blends = best.models if best.models[0].learns else best.models[:1]
         used = {*getattr(blends[0], "models", ()), getattr(blends[0], "model", "")}
         return Stacked(
-            predictions=made,
+            predictions=predictions,
             tried=scores,
             score=judge(judge.values(oof)),
             best_base=best_base.name,
@@ -208,13 +208,13 @@ class Stack:
 def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
     if metric is None:
         return MRR_AS_SHOWN if data.task == "ranking" else get_metric(default_metric(data.task))
-    found = get_metric(metric)
-    if data.task not in found.tasks:
+    chosen = get_metric(metric)
+    if data.task not in chosen.tasks:
         raise DataError(
-            f"{found.name} is a metric of {', '.join(found.tasks)} tasks, not of a {data.task} task",
+            f"{chosen.name} is a metric of {', '.join(chosen.tasks)} tasks, not of a {data.task} task",
             remedy="Give a metric of the rows' task, or name another task",
         )
-    return found
+    return chosen
 
 
 def _counted(counted: torch.Tensor | None, scored: torch.Tensor) -> torch.Tensor:

@@ -78,11 +78,11 @@ class TreeBlend(Estimator):
         if not len(data):  # XGBoost warns of them
             return as_task(torch.zeros(0, data.n_outputs, dtype=torch.float64), data)
         x, threads = self._matrix(data), torch.get_num_threads()
-        made = [
+        margins = [
             torch.from_numpy(b.predict(xgb.DMatrix(x, base_margin=m, nthread=threads), output_margin=True)).double()
             for b, m in zip(self._boosters, _margins(self.sums.linear(data), data), strict=True)
         ]
-        sums = made[0].reshape(len(data), -1) if data.task == "multiclass" else torch.stack(made, 1)
+        sums = margins[0].reshape(len(data), -1) if data.task == "multiclass" else torch.stack(margins, 1)
         # XGBoost's own probabilities are float32: rows of many classes would not sum to 1
         if data.task == "multiclass":
             return sums.softmax(1)

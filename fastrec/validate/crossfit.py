@@ -104,10 +104,10 @@ def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
         folds: the rows that each fold scores: int64 tensors.
         size: how many rows there are.
     """
-    made = hashlib.sha256(str(size).encode())
+    digest = hashlib.sha256(str(size).encode())
     for rows in folds:
-        made.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
-    return made.hexdigest()[:16]
+        digest.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 class CrossFit:
@@ -181,23 +181,23 @@ class CrossFit:
         """
         valid_rows = valid_rows.cpu()
         self._check_rows(valid, valid_rows, train_rows)
-        found = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
+        stored = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
         # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
-        missing = [m for m in self.models if found[m.name] is None]
-        for name, one in found.items():
+        missing = [m for m in self.models if stored[m.name] is None]
+        for name, one in stored.items():
             if one is not None and self.watch is not None:
                 self.watch(name, len(self._rows), one.oof)
         beside = [m for m in missing if m.beside and (self.device is None or self.device.type == "cpu")]
-        own = [m for m in missing if m not in beside]
+        here = [m for m in missing if m not in beside]
         # Two trainings at once would otherwise both start a thread for each core.
-        shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
+        shared = half_the_threads() if beside and any(m.learns for m in here) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
             k = len(self._rows)
             train_one = partial(self._train_or_leave, k=k, train=train, valid=valid, test=test, unlabeled=unlabeled)
             waiting = {m.name: second.submit(train_one, m) for m in beside}
             try:
-                made = {m.name: train_one(m) for m in own}
-                made |= {name: job.result() for name, job in waiting.items()}
+                trained = {m.name: train_one(m) for m in here}
+                trained |= {name: job.result() for name, job in waiting.items()}
             except BaseException:  # Ctrl-C as well: what has not begun is not to begin
                 second.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -205,7 +205,7 @@ class CrossFit:
             self._trained.pop(name, None)
         self.models = [m for m in self.models if m.name in self._trained]
         for model in self.models:
-            self._trained[model.name].append(made.get(model.name) or found[model.name])
+            self._trained[model.name].append(trained.get(model.name) or stored[model.name])
         self._rows.append(valid_rows)
         self._times[valid_rows] += 1
 
@@ -266,14 +266,14 @@ class CrossFit:
         tested = oof.new_zeros((0, *oof.shape[1:]))
         if test is not None and len(test):
             tested = _numbers(fitted.predict(test), model.name, k)
-        made = Trained(fitted, oof, tested)
+        trained = Trained(fitted, oof, tested)
         if self.store is not None:
-            self.store.keep(model.name, k, made)
+            self.store.keep(model.name, k, trained)
         if self.advance is not None and model.learns:
             self.advance(len(train))
         if self.watch is not None:
             self.watch(model.name, k, oof)
-        return made
+        return trained
 
     def finish(self) -> dict[str, Predictions]:
         """Return the predictions, once every fold is done.
@@ -287,24 +287,24 @@ class CrossFit:
             raise DataError("there is no out-of-fold score", row=row, remedy="Put every training row in one fold")
         # By the digest a stack refuses predictions of other folds.
         digest = folds_digest(self._rows, self.size)
-        return {name: self._predictions(name, made, digest) for name, made in self._trained.items()}
+        return {name: self._predictions(name, trained, digest) for name, trained in self._trained.items()}
 
     def _predictions(self, name: str, trained: list[Trained], digest: str) -> Predictions:
         count, shape = max(len(trained), 1), trained[0].oof.shape[1:] if trained else ()
         oof = torch.zeros((self.size, *shape), dtype=torch.float64)
         test = torch.zeros((self.test_size, *shape), dtype=torch.float64)
-        made = Predictions(name, oof, test, folds=digest)
+        predictions = Predictions(name, oof, test, folds=digest)
         for k, (one, rows) in enumerate(zip(trained, self._rows, strict=True)):
             oof[rows] += one.oof
             test += one.test
-            made.curves += [{"fold": k, **record} for record in one.model.trace.curves]
+            predictions.curves += [{"fold": k, **record} for record in one.model.trace.curves]
             for feature, gain in one.model.trace.importance.items():
-                made.importance[feature] = made.importance.get(feature, 0.0) + gain
-            made.models.append(one.model)
+                predictions.importance[feature] = predictions.importance.get(feature, 0.0) + gain
+            predictions.models.append(one.model)
         oof /= self._times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
         test /= count
-        made.importance = {n: g / count for n, g in made.importance.items()}
-        return made
+        predictions.importance = {n: g / count for n, g in predictions.importance.items()}
+        return predictions
 
 
 def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:

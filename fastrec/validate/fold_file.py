@@ -35,11 +35,11 @@ class FoldArrays(NamedTuple):
     def digest(self) -> str:
         """Return the SHA-256 of all of it."""
         about = [*self.layers.shape, self.method, self.why, sorted(self.train)]
-        made = hashlib.sha256(json.dumps(about).encode())
-        made.update(self.layers.numpy().astype("<i4").tobytes())
+        digest = hashlib.sha256(json.dumps(about).encode())
+        digest.update(self.layers.numpy().astype("<i4").tobytes())
         for k in sorted(self.train):
-            made.update(np.packbits(self.train[k].numpy()).tobytes())
-        return made.hexdigest()
+            digest.update(np.packbits(self.train[k].numpy()).tobytes())
+        return digest.hexdigest()
 
 
 def write_folds(path: str | Path, folds: FoldArrays) -> None:

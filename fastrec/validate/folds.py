@@ -322,20 +322,20 @@ class Folds:
         Raises:
             DataError: there are more folds than half as many as rows, or none.
         """
-        found = given_column(data, column, "folds").plain()
-        coded = found.coded().in_order()
+        given = given_column(data, column, "folds").plain()
+        coded = given.coded().in_order()
         codes = coded.codes.cpu()
-        if found.kind == "number":
-            codes = torch.where(found.number().cpu() == -1, 0, codes)
+        if given.kind == "number":
+            codes = torch.where(given.number().cpu() == -1, 0, codes)
         folds, codes = torch.unique(codes, return_inverse=True)
         codes = codes if int(folds[0]) == 0 else codes + 1
         if 2 * int(codes.max()) > len(codes):
             raise DataError(
                 f"holds {int(codes.max())} folds for {len(codes)} rows",
-                column=found.name,
+                column=given.name,
                 remedy="Give a column with the number of each row's fold",
             )
-        return cls(codes - 1, method=f"{int(codes.max())} folds of the column {found.name}")
+        return cls(codes - 1, method=f"{int(codes.max())} folds of the column {given.name}")
 
     @classmethod
     def like(
@@ -449,8 +449,8 @@ class Folds:
             MissingFileError: there is no such file.
             UnreadableFileError: it is damaged, or holds no folds.
         """
-        found = read_folds(path)
-        return cls(found.layers, found.train, method=found.method, why=found.why)
+        arrays = read_folds(path)
+        return cls(arrays.layers, arrays.train, method=arrays.method, why=arrays.why)
 
 
 def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int:

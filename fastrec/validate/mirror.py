@@ -121,7 +121,7 @@ def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tup
     Returns:
         The column, and why; None where there is none.
     """
-    found = []
+    candidates = []
     for name in names:
         column, other = _column(train, name).plain(), _column(test, name).plain()
         if column.kind not in ("number", "category") or (column.kind == "number" and has_fractions(column)):
@@ -139,8 +139,8 @@ def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tup
         # A few known groups do not make the cut random.
         if known <= 0.01:
             why = f"{100 * (1 - known):.4g} % of the test rows have a {name} that train does not have, though a {name} "
-            found.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))
-    return min(found)[1:] if found else None
+            candidates.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))
+    return min(candidates)[1:] if candidates else None
 
 
 def _known(column: Column) -> Times:
