@@ -87,6 +87,8 @@ class TreeModel(Estimator):
     """Other names of parameters that have a default here: name → the name that the default has."""
     suits: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Metric of amounts → the objective that is best at it, and the parameter that takes the metric's number."""
+    elsewhere: ClassVar[Mapping[str, str]]
+    """The library's names of what another argument sets here: name → that argument."""
     suffix: ClassVar[str]
     keys: Sequence[str] = ()
     """Numbers that are taken as categories."""
@@ -104,6 +106,9 @@ class TreeModel(Estimator):
         objective: str | None = None,
         **params: Any,
     ) -> None:
+        odd = next((n for n in params if n in self.elsewhere), None)
+        if odd is not None:
+            raise DataError(f"{type(self).__name__} does not take {odd}", remedy=f"Give it as {self.elsewhere[odd]}")
         check_whole(name, rounds=rounds, early_stopping_rounds=early_stopping_rounds)
         self.name, self.rounds, self.early_stopping_rounds = name, rounds, early_stopping_rounds
         self.columns = None if columns is None else list(columns)
@@ -298,9 +303,8 @@ class TreeModel(Estimator):
     def _text_of(self, trees: Any) -> bytes:
         """Return one output's trees in the library's own form."""
 
-    @abstractmethod
     def _write_trees(self, trees: Any, path: Path) -> None:
-        """Write one output's trees in the library's own form."""
+        path.write_bytes(self._text_of(trees))  # the libraries' own writing raises errors of their own for a full disk
 
     @abstractmethod
     def _read_trees(self, path: Path) -> Any:

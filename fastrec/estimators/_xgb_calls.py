@@ -10,23 +10,6 @@ import numpy as np
 import torch
 import xgboost as xgb
 
-from fastrec.errors import DataError
-
-_ELSEWHERE = {  # names that XGBoost's other interfaces have: here they would be passed over without a word
-    "num_boost_round": "rounds=",
-    "n_estimators": "rounds=",
-    "seed": "fit's seed=",
-    "random_state": "fit's seed=",
-    "device": "fit's device=",
-}
-
-
-def refuse_names_of_other_interfaces(params: Mapping[str, Any], kind: str) -> None:
-    """Refuse parameters that another argument has here."""
-    elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-    if elsewhere is not None:
-        raise DataError(f"{kind} does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
-
 
 def names_for_xgboost(names: Sequence[str]) -> list[str]:
     """Escape the characters of column names that XGBoost refuses."""

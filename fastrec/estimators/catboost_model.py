@@ -19,12 +19,6 @@ from fastrec.estimators._pace import catboost_in_time
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
-_ELSEWHERE = {  # what another argument says here, by CatBoost's names for it
-    "iterations": "rounds=", "num_boost_round": "rounds=", "n_estimators": "rounds=", "num_trees": "rounds=",
-    "random_seed": "fit's seed=", "random_state": "fit's seed=", "loss_function": "objective=",
-    "od_wait": "early_stopping_rounds=", "task_type": "fit's device=", "class_weights": "class_weight=",
-    "auto_class_weights": "class_weight=", "scale_pos_weight": "class_weight=",
-}  # fmt: skip
 _EXPONENTS = ("Poisson", "Tweedie")  # losses of the logarithm of what is predicted
 
 
@@ -59,6 +53,12 @@ class CatBoostModel(TreeModel):
 
     beside = False  # its loggers are one for the whole process
     suffix = ".cbm"
+    elsewhere = {  # noqa: RUF012
+        "iterations": "rounds=", "num_boost_round": "rounds=", "n_estimators": "rounds=", "num_trees": "rounds=",
+        "random_seed": "fit's seed=", "random_state": "fit's seed=", "loss_function": "objective=",
+        "od_wait": "early_stopping_rounds=", "task_type": "fit's device=", "class_weights": "class_weight=",
+        "auto_class_weights": "class_weight=", "scale_pos_weight": "class_weight=",
+    }  # fmt: skip
     objectives = {  # noqa: RUF012 - declared in the base class
         "ranking": ("YetiRank", "QueryRMSE", "QuerySoftMax", "PairLogit", "LambdaMart", "StochasticRank"),
         "binary": ("Logloss", "CrossEntropy", "Focal"),
@@ -90,9 +90,6 @@ class CatBoostModel(TreeModel):
     ) -> None:
         if isinstance(keys, str):
             raise DataError("CatBoostModel: keys is one text", remedy=f"Give a list: keys=[{keys!r}]")
-        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-        if elsewhere is not None:
-            raise DataError(f"CatBoostModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
         super().__init__(
             name,
             rounds=rounds,

@@ -16,11 +16,6 @@ from fastrec.estimators._learnable import ClassWeight
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
-_ELSEWHERE = {  # what another argument says here, by LightGBM's names for it
-    "num_boost_round": "rounds=", "num_iterations": "rounds=", "num_trees": "rounds=", "n_estimators": "rounds=",
-    "early_stopping_round": "early_stopping_rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
-}  # fmt: skip
-
 
 def lightgbm() -> ModuleType:
     """Import LightGBM.
@@ -51,6 +46,10 @@ class LGBMModel(TreeModel):
     """
 
     suffix = ".txt"
+    elsewhere = {  # noqa: RUF012
+        "num_boost_round": "rounds=", "num_iterations": "rounds=", "num_trees": "rounds=", "n_estimators": "rounds=",
+        "early_stopping_round": "early_stopping_rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
+    }  # fmt: skip
     objectives = {  # noqa: RUF012 - declared in the base class
         "ranking": ("lambdarank", "rank_xendcg", "binary", "regression"),
         "binary": ("binary", "cross_entropy"),
@@ -93,9 +92,6 @@ class LGBMModel(TreeModel):
         native_cats: bool = True,
         **params: Any,
     ) -> None:
-        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-        if elsewhere is not None:
-            raise DataError(f"LGBMModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
         self.native_cats = native_cats
         super().__init__(
             name,
@@ -183,9 +179,6 @@ class LGBMModel(TreeModel):
 
     def _text_of(self, trees: Any) -> bytes:
         return trees.model_to_string().encode()
-
-    def _write_trees(self, trees: Any, path: Path) -> None:
-        path.write_bytes(self._text_of(trees))
 
     def _read_trees(self, path: Path) -> Any:
         trees = lightgbm().Booster(model_str=path.read_text(encoding="utf-8"))

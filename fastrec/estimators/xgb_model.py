@@ -19,7 +19,6 @@ from fastrec.estimators._xgb_calls import (
     names_for_xgboost,
     params_for_xgboost,
     predicted,
-    refuse_names_of_other_interfaces,
 )
 from fastrec.validate import Rows
 
@@ -51,6 +50,10 @@ class XGBModel(TreeModel):
     """
 
     suffix = ".ubj"
+    elsewhere = {  # noqa: RUF012 - names of XGBoost's other interfaces, which would be passed over without a word
+        "num_boost_round": "rounds=", "n_estimators": "rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
+        "device": "fit's device=",
+    }  # fmt: skip
     objectives = {  # noqa: RUF012 - declared in the base class
         "ranking": ("rank:ndcg", "rank:", "binary:logistic", "reg:"),
         "binary": ("binary:logistic",),
@@ -86,7 +89,6 @@ class XGBModel(TreeModel):
         native_cats: bool = False,
         **params: Any,
     ) -> None:
-        refuse_names_of_other_interfaces(params, type(self).__name__)
         self.native_cats = native_cats
         super().__init__(
             name,
@@ -163,9 +165,6 @@ class XGBModel(TreeModel):
 
     def _text_of(self, trees: xgb.Booster) -> bytes:
         return bytes(trees.save_raw("ubj"))
-
-    def _write_trees(self, trees: xgb.Booster, path: Path) -> None:
-        path.write_bytes(self._text_of(trees))  # XGBoost's own writing raises an error of its own for a full disk
 
     def _read_trees(self, path: Path) -> xgb.Booster:
         trees = xgb.Booster(model_file=path)

@@ -22,8 +22,7 @@ class RankMean(Estimator):
     own scale: through the logit to a probability, or to values. It changes no order as long as higher means more.
 
     Args:
-        models: the base models' names.
-        name: the blend's name.
+        models, name: as of ``LinearBlend``.
     """
 
     tasks = ("binary", "multilabel", "regression")

@@ -44,8 +44,7 @@ class MeanBlend(Estimator):
     """The plain mean of what the base models predict: nothing is fitted, so nothing can be overfitted.
 
     Args:
-        models: the base models' names.
-        name: the blend's name.
+        models, name: as of ``LinearBlend``.
     """
 
     learns = False
@@ -127,8 +126,7 @@ class RidgeBlend(WeightedBlend):
     """A weighted sum of the base models' values and a constant, by least squares with a ridge; targets one by one.
 
     Args:
-        models: the base models' names.
-        name: the blend's name; None: ``ridge``.
+        models, name: as of ``LinearBlend``; a name of None is ``ridge``.
         ridge: penalty on the squared weights, in units of rows (values in units of the target's standard deviation).
 
     Source: Breiman 1996, "Stacked regressions"; Hoerl and Kennard 1970.
@@ -141,8 +139,7 @@ class LogisticBlend(WeightedBlend):
     """A logistic regression on the logits of the base models' probabilities; labels one by one.
 
     Args:
-        models: the base models' names.
-        name: the blend's name; None: ``logistic``.
+        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
         ridge: penalty on the squared weights, in units of rows.
 
     Source: Wolpert 1992, "Stacked generalization".
@@ -165,8 +162,7 @@ class PoolBlend(WeightedBlend):
     A weight for every model, class and pair of classes would be many where classes are many.
 
     Args:
-        models: the base models' names.
-        name: the blend's name; None: ``logistic``.
+        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
         ridge: penalty on the squared weights and constants, in units of rows.
 
     Source: Genest and Zidek 1986, "Combining probability distributions", section 3 (logarithmic pools).

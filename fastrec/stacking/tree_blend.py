@@ -33,9 +33,8 @@ class TreeBlend(Estimator):
     it: where one model is to be trusted more than elsewhere. Several targets or labels have trees of their own.
 
     Args:
-        models: the base models' names.
+        models, name: as of ``LinearBlend``.
         task: the task.
-        name: the blend's name.
         rounds: how many trees (of a multiclass task: for each class).
         **params: XGBoost's own parameters.
     """
