@@ -143,8 +143,14 @@ class Estimator(ABC):
         """Return the constructor's arguments, as JSON values.
 
         Raises:
-            DataError: an argument is no attribute.
+            DataError: an argument is no attribute, or nothing says how to save what was learned.
         """
+        # Else it would be saved without what it has learned, and found out when it is loaded.
+        if self.learns and not self.learned and type(self).write is Estimator.write:
+            raise DataError(
+                f"{type(self).__name__} does not say what it has learned",
+                remedy="Name the attributes that fit sets in learned, or define settings(), write() and read()",
+            )
         given: dict[str, Any] = {}
         for name, parameter in inspect.signature(type(self)).parameters.items():
             if not hasattr(self, name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -192,3 +193,7 @@ class AverageBlend(Ranker):
         """Return the mean: float64 ``[n]``."""
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write nothing: nothing was learned."""
+        return {}

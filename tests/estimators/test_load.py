@@ -272,6 +272,15 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
         Estimator.load(tmp_path / "x")
 
 
+def test_one_that_does_not_say_what_it_learned_is_not_saved(tmp_path):
+    class Silent(Constant):
+        learned = ()
+
+    with pytest.raises(DataError, match=r"Silent does not say what it has learned.*in learned"):
+        Silent("x").fit(lists_of(rows(0))).save(tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_setting_that_no_file_holds_is_named(saved, tmp_path):
     model = XGBRanker("t", rounds=1, base_score=np.float32(0.5)).fit(lists_of(rows(0)))
     with pytest.raises(DataError, match="t has a setting that cannot be saved"):
