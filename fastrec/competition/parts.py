@@ -90,7 +90,7 @@ class Parts:
 
 
 class KeptModels:
-    """``fastrec.validate.crossfit.Store`` of a run's parts."""
+    """``fastrec.validate.crossfit.FoldStore`` of a run's parts."""
 
     def __init__(self, parts: Parts, keys: Mapping[str, str]) -> None:
         self.parts, self.keys = parts, keys

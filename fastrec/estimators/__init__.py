@@ -1,12 +1,4 @@
-"""What learns from rows and predicts for others, by ``fit``, ``predict``, ``save`` and ``load``.
-
-In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
-contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` and ``net_model.py``
-train nets of ``fastrec.models``, ``session_ranker.py`` one that reads the session; ``xgb.py`` XGBoost for lists;
-``xgb_model.py``, ``lgbm_model.py``, ``catboost_model.py`` grow trees for any task, ``sk_model.py`` wraps scikit-learn,
-``cuml_model.py`` takes cuML's; ``offset_model.py`` corrects what a column foretells, ``centred_model.py`` leaves out
-what the rows of a day share, ``pseudo_labelled.py`` learns from rows without labels too.
-"""
+"""Estimators: they learn from ``Rows`` or ``Lists`` and predict for others (``fit``, ``predict``, ``save``)."""
 
 from fastrec._core.lazy import lazily
 from fastrec.estimators.base import Estimator, Ranker, Trace

@@ -1,4 +1,4 @@
-"""Which model a net is and the options it is made with: checked at once, built for columns, saved without pickle."""
+"""A net's class and options: checked at once, built for columns, saved without pickle."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Architecture:
                 )
 
     def plan(self, dls: Any, n_out: int = 1) -> dict[str, Any]:
-        """All that the net is made with: sizes and names of columns, outputs, and options that the data give too."""
+        """Return all that the net is made with: sizes and names of columns, outputs and options."""
         names = list(dls.cat_names)
         learnt = getattr(self.model, "options_for", lambda dls, given: {})(dls, dict(self.options))
         sizes = embedding_sizes(dls.train_ds.classes if names else {}, names)
@@ -63,7 +63,7 @@ class Architecture:
         return {"emb_szs": sizes, "cats": names, "n_cont": len(dls.cont_names), "n_out": n_out, "options": options}
 
     def build(self, plan: Mapping[str, Any]) -> nn.Module:
-        """A net with first weights."""
+        """Build a net with first weights."""
         options = dict(plan["options"])
         accepted = _accepted(self.model)
         if accepted is None or "cat_names" in accepted:
@@ -81,31 +81,29 @@ class Architecture:
         options = plan["options"]
         classes = {n: c for n, v in options.items() if (c := _class_name(v)) is not None}
         plain = {n: v for n, v in options.items() if n not in classes}
-        own = [n for n in self.options if n not in classes]
+        given = [n for n in self.options if n not in classes]
         state = {
             **plan,
             "options": plain,
             "classes": classes,
-            "own": [*own, *(n for n in classes if n in self.options)],
+            "own": [*given, *(n for n in classes if n in self.options)],
         }
         save_state(folder, {"model": name_of(self.model), **state})
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Architecture, dict[str, Any]]:
-        """The architecture and the plan of a saved net.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError, FastrecError: it is not what ``save`` wrote.
-        """
+        """Read the architecture and the plan of a saved net."""
         state = load_state(folder)
-        options = {**state["options"], **{n: _torch_class(v) for n, v in state["classes"].items()}}
-        made = cls(state["model"], {n: options[n] for n in state["own"]})
-        sizes = {n: state[n] for n in ("emb_szs", "cats", "n_cont")}
-        return made, {**sizes, "n_out": state.get("n_out", 1), "options": options}  # rankers of before lack it
+        classes = {n: getattr(nn, v) for n, v in state["classes"].items()}
+        if not all(_class_name(c) for c in classes.values()):
+            raise ValueError(f"torch.nn lacks one of {', '.join(state['classes'].values())}")
+        options = {**state["options"], **classes}
+        architecture = cls(state["model"], {n: options[n] for n in state["own"]})
+        return architecture, {**{n: state[n] for n in ("emb_szs", "cats", "n_cont", "n_out")}, "options": options}
 
 
 def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
-    """A model's class, of its name as ``name_of`` gives it; a module that a name says is not imported."""
+    """Return a model's class; no module that a name mentions is imported."""
     found: Any = model
     if isinstance(model, str):
         module, _, name = model.rpartition(":")
@@ -122,13 +120,13 @@ def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
 
 
 def name_of(model: type[nn.Module]) -> str:
-    """The name that a saved net's class is found by: a class of one's own has its module before it."""
+    """Return the name that a saved net's class is found by, of a class of one's own with its module."""
     own = getattr(fastrec.models, model.__name__, None) is model
     return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
 
 
 def _accepted(model: type[nn.Module]) -> list[str] | None:
-    """The names of a model's options; None: it takes any."""
+    """Return the names of a model's options; None: it takes any."""
     parameters = inspect.signature(model).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     rest = next((n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
@@ -138,20 +136,11 @@ def _accepted(model: type[nn.Module]) -> list[str] | None:
 
 
 def _class_name(value: Any) -> str | None:
-    """The name of a class of ``torch.nn``; of anything else None."""
     known = isinstance(value, type) and issubclass(value, nn.Module) and getattr(nn, value.__name__, None) is value
     return value.__name__ if known else None
 
 
-def _torch_class(name: str) -> type[nn.Module]:
-    found = getattr(nn, name)
-    if _class_name(found) is None:
-        raise ValueError(f"torch.nn has no module {name!r}")
-    return found
-
-
 def _is_plain(value: Any) -> bool:
-    """Whether ``save_state`` keeps a value."""
     if isinstance(value, Mapping):
         return all(isinstance(k, str) and not k.startswith("$") and _is_plain(v) for k, v in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -160,7 +149,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def load_weights(net: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """The net with these weights and no others, ready to score."""
+    """Load these weights, and no others, into the net, ready to score."""
     with torch.no_grad():
         net.load_state_dict(dict(weights), strict=True)
     return net.eval()

@@ -14,13 +14,12 @@ from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.validate import Rows
 
 Cats = Literal["onehot", "code"]
-_VALUES = 64  # of a category, that have a column of their own
 _FOLDER = "numbers"
 
 
 @dataclass
 class _Number:
-    """How a column of numbers is prepared.
+    """Preparation of a column of numbers.
 
     Args:
         median, low, high: of the training rows' finite values: missing values become the median, infinite ones the
@@ -39,21 +38,23 @@ class _Number:
     @classmethod
     def fit(cls, values: torch.Tensor) -> _Number:
         missing = values.isnan()
+        # An infinite value would make mean and deviation useless.
         finite = values[values.isfinite()]
         if not len(finite):
             return cls(0.0, 0.0, 0.0, 0.0, 1.0, bool(missing.any()))
-        made = cls(float(finite.median()), float(finite.min()), float(finite.max()), 0.0, 1.0, bool(missing.any()))
-        filled = made.fill(values)
-        made.mean, spread = float(filled.mean()), float(filled.std(correction=0))
-        made.scale = spread if spread > 1e-12 * max(abs(made.mean), 1e-300) else 1.0
-        return made
+        number = cls(float(finite.median()), float(finite.min()), float(finite.max()), 0.0, 1.0, bool(missing.any()))
+        filled = number.fill(values)
+        number.mean, spread = float(filled.mean()), float(filled.std(correction=0))
+        # A constant column is not divided by its rounding errors.
+        number.scale = spread if spread > 1e-12 * max(abs(number.mean), 1e-300) else 1.0
+        return number
 
     def fill(self, values: torch.Tensor) -> torch.Tensor:
         return values.nan_to_num(self.median, self.high, self.low)
 
     def columns(self, values: torch.Tensor) -> list[torch.Tensor]:
-        made = [(self.fill(values) - self.mean) / self.scale]
-        return [*made, values.isnan().double()] if self.flag else made
+        columns = [(self.fill(values) - self.mean) / self.scale]
+        return [*columns, values.isnan().double()] if self.flag else columns
 
 
 class DenseInputs:
@@ -74,12 +75,13 @@ class DenseInputs:
         """Learn from training rows."""
         inputs = TreeInputs.fit(rows, columns)
         if cats == "onehot":
-            inputs.vocabs = {n: Vocab.fit(rows.table[n], max_size=_VALUES) for n in inputs.vocabs}
+            # Rarer values share one column: a column for each would make the matrix too wide.
+            inputs.vocabs = {n: Vocab.fit(rows.table[n], max_size=64) for n in inputs.vocabs}
         others = (n for n in inputs.names if n not in inputs.vocabs)
         return cls(inputs, cats, {n: _Number.fit(rows.table[n].number()) for n in others})
 
     def matrix(self, table: Table) -> torch.Tensor:
-        """Float64 ``[n, m]`` on the CPU, every value finite."""
+        """Return the columns as float64 ``[n, m]`` on the CPU, every value finite."""
         blocks = [self._block(table, name) for name in self.inputs.names]
         return torch.cat(blocks, 1) if blocks else torch.zeros((len(table), 0), dtype=torch.float64)
 
@@ -111,6 +113,6 @@ class DenseInputs:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> DenseInputs:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         numbers = {n: _Number(**how) for n, how in load_state(folder / _FOLDER).items()}
         return cls(TreeInputs.read(folder, about), about["cats"], numbers)

@@ -1,4 +1,4 @@
-"""What a net's outputs are for a task: targets to train on, the loss between them, and predictions made of outputs."""
+"""A net's outputs for a task: targets, loss and predictions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Head:
 
     @classmethod
     def fit(cls, data: Rows, objective: str | None = None) -> Head:
-        """The head for rows with labels; ``objective``: see ``NetModel``."""
+        """Fit the head to rows with labels; ``objective``: see ``NetModel``."""
         n_out = data.n_outputs if data.task in ("multiclass", "multilabel", "regression") else 1
         if data.task != "regression":
             return cls(data.task, n_out)
@@ -56,18 +56,18 @@ class Head:
         return cls(data.task, n_out, *(tuple(m.tolist()) for m in moments), quantile)
 
     def targets(self, data: Rows) -> Tensor:
-        """Targets as the loss takes them, float64 ``[n, ·]``: one column for binary and multiclass, else ``n_out``."""
+        """Return targets as the loss takes them: float64 ``[n, 1]`` for binary and multiclass, else ``[n, n_out]``."""
         y = _matrix(data)
         if self.task != "regression":
             return y
         return (y - y.new_tensor(self.mean)) / y.new_tensor(self.sd)
 
     def loss(self, smoothing: float = 0.0) -> RowLoss:
-        """The loss of outputs beside targets and weights."""
+        """Return the loss of outputs, targets and weights."""
         return RowLoss(self.task, self.n_out, smoothing, self.quantile)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Predictions ``[n]`` or ``[n, k]``, of outputs float64 ``[n, n_out]``."""
+        """Turn outputs float64 ``[n, n_out]`` into predictions ``[n]`` or ``[n, k]``."""
         if self.task == "regression":
             values = outputs * outputs.new_tensor(self.sd) + outputs.new_tensor(self.mean)
             values = values.clamp(outputs.new_tensor(self.low), outputs.new_tensor(self.high))
@@ -77,17 +77,17 @@ class Head:
         return outputs.sigmoid().squeeze(1) if self.task == "binary" else outputs.sigmoid()
 
     def to_state(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Make the head of its ``to_state``."""
         return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in state.items()})
 
 
 class RowLoss(nn.Module):
-    """A task's loss of each row times its weight, mean over the rows.
+    """Task's loss of each row times its weight, mean over the rows.
 
     Binary and multilabel: cross-entropy of sigmoids (mean over the labels); multiclass: of the softmax; regression:
     squared error or pinball loss (mean over the targets). Targets are ``[b, m + 1]``: the last column is the row's
@@ -111,12 +111,12 @@ class RowLoss(nn.Module):
         self.combine = {"regression": "mean", "multiclass": "softmax"}.get(task, "sigmoid")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of outputs ``[b, n_out]``: a scalar."""
+        """Return the loss of outputs ``[b, n_out]``: a scalar."""
         outputs, targets = outputs.as_subclass(Tensor), targets.as_subclass(Tensor).to(outputs.dtype)
         return (self.each(outputs, targets[:, :-1], self.smoothing) * targets[:, -1]).mean()
 
     def each(self, outputs: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Each row's loss ``[b]``, of targets ``[b, m]``."""
+        """Return each row's loss ``[b]``, of targets ``[b, m]``."""
         if self.task == "multiclass":
             return F.cross_entropy(outputs, y[:, 0].long(), reduction="none", label_smoothing=smoothing)
         if self.task == "regression":

@@ -1,4 +1,4 @@
-"""Which of its training rows an estimator holds out to stop by."""
+"""Rows that an estimator holds out of its training rows to stop by."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Table
 from fastrec.validate import Rows
 
-_APART = 104_729  # from the seeds that folds are cut by: else what is held out would be a part of one fold
-_RANGE = 1 << 30
-
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
-    """A part of the training rows to stop by, so that the fold that is scored stays unseen.
+    """Choose training rows to stop by, so that the fold that is scored stays unseen.
 
     Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
     together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id. Rows whose
@@ -46,17 +44,13 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
         held = _last(rows.order, share)
         if bool(held.any()):
             return held
-    hashed = row_folds(Table({"row": torch.arange(n)}), [], _RANGE, seed=seed + _APART)
+    hashed = row_folds(Table({"row": torch.arange(n)}), [], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
     strata = rows.label.long() if rows.task in ("binary", "multiclass") and rows.label is not None else None
     return _drawn(hashed, strata, share)
 
 
 def rows_to_stop_by(rows: Rows) -> Tensor | None:
-    """``held_out``; None where too few rows, times, groups or classes would be left, or none can be held out.
-
-    Args:
-        rows: the training rows, with labels.
-    """
+    """Return ``held_out``, or None if too few rows, times, groups or classes would be left, or none can be held out."""
     held = held_out(rows)
     if not bool(held.any()) or bool(held.all()):
         return None
@@ -66,14 +60,11 @@ def rows_to_stop_by(rows: Rows) -> Tensor | None:
 
 
 def some_held_out(rows: Rows, *, name: str) -> Tensor:
-    """``rows_to_stop_by``, where something has to be held out.
+    """Return ``rows_to_stop_by``, which must not be None.
 
     Args:
         rows: the training rows, with labels.
         name: who is to learn from the others, for messages.
-
-    Raises:
-        DataError: there are too few rows, times or groups.
     """
     held = rows_to_stop_by(rows)
     if held is not None:
@@ -87,7 +78,7 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
 
 
 def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
-    """The rows of the lowest hashes, the same share of each stratum."""
+    """Choose the rows of the lowest hashes, the same share of each stratum."""
     order = torch.argsort(hashed, stable=True)
     if strata is not None:
         order = order[torch.argsort(strata[order], stable=True)]  # by stratum, then by hash
@@ -102,7 +93,7 @@ def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
 
 
 def _last(order: Tensor, share: float) -> Tensor:
-    """The last rows, those of one time together: as near to the share as that lets them be, but never all."""
+    """Choose the last rows, those of one time together, as near to the share as possible, but never all."""
     times, counts = torch.unique(order, return_counts=True)
     if len(times) < 2:
         return torch.zeros(len(order), dtype=torch.bool)
@@ -112,7 +103,7 @@ def _last(order: Tensor, share: float) -> Tensor:
 
 
 def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
-    """Whole groups: the last ones where there is an order, else those of the lowest hashes."""
+    """Choose whole groups: the last ones if there is an order, else those of the lowest hashes."""
     assert rows.groups is not None
     ids, codes, sizes = torch.unique(rows.groups, return_inverse=True, return_counts=True)
     if len(ids) < 2:
@@ -121,7 +112,7 @@ def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
         _, places = torch.unique(rows.order, return_inverse=True)
         rank = -torch.zeros_like(ids).scatter_reduce_(0, codes, places, "amax", include_self=False)
     else:
-        rank = row_folds(Table({"group": ids}), ["group"], _RANGE, seed=seed + _APART)
+        rank = row_folds(Table({"group": ids}), ["group"], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
     order = torch.argsort(rank, stable=True)
     sums = sizes[order].cumsum(0)[:-1]  # one group at least trains
     many = int((sums - len(codes) * share).abs().argmin()) + 1

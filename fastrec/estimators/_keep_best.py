@@ -44,14 +44,14 @@ class KeepBest(Callback):
     def after_epoch(self) -> None:
         """Score, and keep the weights if they are the best so far."""
         net = self.learn.model.eval()
-        found = on_first_rank(lambda: self.report(net), "scoring an epoch")  # all stop at the same one
+        scores = on_first_rank(lambda: self.report(net), "scoring an epoch")  # all stop at the same one
         self.records.append(
-            {"epoch": self.learn.epoch, "train_loss": float(self.learn.recorder.values[-1][0]), **found}
+            {"epoch": self.learn.epoch, "train_loss": float(self.learn.recorder.values[-1][0]), **scores}
         )
         if self.by is None:
             self.best = self.learn.epoch
             return
-        value = self.sign * found[self.by]
+        value = self.sign * scores[self.by]
         if value < self._least or self._weights is None:  # NaN is never better
             self._least = math.inf if math.isnan(value) else value
             self.best = self.learn.epoch

@@ -1,4 +1,4 @@
-"""What an estimator learns from: rows with labels and a weight, one output at a time, classes weighted as asked."""
+"""Labels and weights that an estimator learns from, one output at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
 def learnable(rows: Rows, *, name: str) -> Rows:
-    """The rows that teach: those of a weight above 0; in ranking the lists that ``whole_lists`` keeps.
+    """Return the rows of a weight above 0; in ranking the lists of ``whole_lists``.
 
     Args:
-        rows: training rows.
         name: who is to learn from them, for messages.
-
-    Raises:
-        DataError: there are no labels, no such row, or all rows are of one class.
     """
     if rows.task == "ranking":
         return whole_lists(rows, name=name)  # type: ignore[arg-type]
@@ -43,10 +39,6 @@ def check_whole(name: str, **given: object) -> None:
 
     Args:
         name: whose arguments they are, for messages.
-        **given: argument → value.
-
-    Raises:
-        DataError: naming the argument.
     """
     for argument, value in given.items():
         if value is None:
@@ -58,24 +50,20 @@ def check_whole(name: str, **given: object) -> None:
 
 
 def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both classes") -> None:
-    """Refuse rows from which no classes can be told apart.
-
-    Raises:
-        DataError: all are of one class.
-    """
+    """Refuse rows from which no classes can be told apart."""
     assert rows.label is not None
     if bool((rows.label == rows.label[0]).all()):
         raise DataError(f"{name} was given rows of one class only ({int(rows.label[0])}) to learn from", remedy=remedy)
 
 
 def outputs_of(rows: Rows) -> list[torch.Tensor]:
-    """The label of each output: ``[n]``, one for a ranking, binary or multiclass task, else one for each column."""
+    """Return each output's label ``[n]``: one of a ranking, binary or multiclass task, else one for each column."""
     assert rows.label is not None
     return [rows.label] if rows.label.ndim == 1 else list(rows.label.unbind(1))
 
 
 def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) -> torch.Tensor | None:
-    """How much each row counts for one output: its weight times that of its class; None: all rows alike.
+    """Return each row's weight for one output, times that of its class; None: all rows alike.
 
     Args:
         rows: rows with or without a weight.
@@ -101,11 +89,7 @@ def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) ->
 
 
 def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
-    """Class weights as they are kept: numbers of classes, also where a file gave them as text.
-
-    Raises:
-        DataError: they are neither ``'balanced'`` nor weights, 0 or above, of class numbers.
-    """
+    """Return class weights with numbers of classes as keys, also if a file gave them as text."""
     if class_weight is None or class_weight == "balanced":
         return class_weight
     try:
@@ -120,11 +104,7 @@ def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
 
 
 def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
-    """Refuse class weights where there are no such classes.
-
-    Raises:
-        DataError: the task has no classes, or none of a number that is named.
-    """
+    """Refuse class weights where there are no such classes."""
     if class_weight is None:
         return
     if rows.task in ("ranking", "regression"):
@@ -136,7 +116,7 @@ def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
 
 
 def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
-    """The mean of an output: the share of class 1, or the mean value."""
+    """Return the mean of an output: the share of class 1, or the mean value."""
     label = label.double()
     if bool((label == label[0]).all()):
         return float(label[0])  # to the last bit
@@ -144,11 +124,10 @@ def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
 
 
 def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
-    """What outputs predict as one tensor.
+    """Join the predictions of outputs in one tensor.
 
     Args:
         parts: float64 ``[n]`` of each output; of a multiclass task ``[n, k]``.
-        task: the task.
 
     Returns:
         float64 ``[n]`` or ``[n, k]``; a multiclass task's rows sum to 1.

@@ -1,4 +1,4 @@
-"""The events before lists as a net takes them: coded once, kept list after list, padded where a batch is made."""
+"""Events before lists as a net takes them: encoded once, stored list after list, padded in a batch."""
 
 from __future__ import annotations
 
@@ -41,17 +41,12 @@ class CodedEvents:
     listed: Tensor
     offsets: Tensor
 
-    def joined(self, other: CodedEvents) -> CodedEvents:
-        """These lists, then others."""
-        parts = (torch.cat([getattr(self, n), getattr(other, n)]) for n in ("items", "cats", "conts", "listed"))
-        return CodedEvents(*parts, torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]]))
-
     def to(self, device: torch.device) -> CodedEvents:
-        """The same on a device."""
+        """Move the events to a device."""
         return CodedEvents(*(getattr(self, n).to(device) for n in self.__dataclass_fields__))
 
     def batch(self, numbers: Tensor) -> EventBatch:
-        """The events of some candidates' lists.
+        """Return the events of some candidates' lists, padded.
 
         Args:
             numbers: int64 ``[n]``: each candidate's list; lists stand whole and in their own order.
@@ -73,7 +68,7 @@ class CodedEvents:
 
 
 class EventCoder:
-    """How events become codes and numbers: learned from the events before training lists.
+    """Encoding of events as codes and numbers, learned from the events before training lists.
 
     Args:
         frame: a frame without rows, which knows the prepared columns of events.
@@ -86,11 +81,7 @@ class EventCoder:
 
     @classmethod
     def fit(cls, rows: Lists, most: int) -> Self:
-        """Learn the columns of the events before some lists.
-
-        Raises:
-            DataError: it is not known what was before them.
-        """
+        """Learn the columns of the events before some lists."""
         events = known_events(rows)
         log = events.log.take(events.log_rows(rows.groups))
         frame = TabularFrame(log, [Categorify, RankGauss], list(events.cats), list(events.conts))
@@ -104,10 +95,9 @@ class EventCoder:
         return {"event_szs": szs, "n_event_cont": len(self.frame.cont_names) + self.aged, "max_events": self.most}
 
     def __call__(self, rows: Lists, items: Categorify) -> CodedEvents:
-        """The events before each list.
+        """Encode the events before each list.
 
         Args:
-            rows: whole lists.
             items: codes items, as the column ``ITEM``.
         """
         events = known_events(rows)
@@ -142,7 +132,7 @@ class EventCoder:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> Self:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         own = about["events"]
         procs = [proc_from_state(state) for state in load_state(folder / "events").values()]
         frame = TabularFrame(Table({}), procs, own["cats"], own["conts"], do_setup=False)
@@ -159,7 +149,7 @@ class AddEvents(Transform):
         self.events, self._copies = events, {events.offsets.device: events}
 
     def __call__(self, b: Sequence[Tensor], **kwargs: Any) -> tuple[Tensor, ...]:
-        """``(cats, conts, *events, targets)``."""
+        """Return ``(cats, conts, *events, targets)``."""
         cats, conts, targets = b
         if targets.device not in self._copies:
             self._copies[targets.device] = self.events.to(targets.device)
@@ -168,11 +158,7 @@ class AddEvents(Transform):
 
 
 def known_events(rows: Lists) -> ListEvents:
-    """The events of lists.
-
-    Raises:
-        DataError: they came without.
-    """
+    """Return the events of lists."""
     if rows.events is None:
         raise DataError(
             "the lists came without the events before them", remedy="Give Lists(…, events=ListEvents.before(…))"
@@ -181,7 +167,7 @@ def known_events(rows: Lists) -> ListEvents:
 
 
 def with_items(rows: Lists) -> Lists:
-    """The lists with the candidates' items as a categorical column of their own."""
+    """Add the candidates' items as a categorical column of their own."""
     events = known_events(rows)
     if events.item not in rows.table:
         raise DataError("candidates lack the column of items", column=events.item, remedy="Keep it in the table")
@@ -189,12 +175,13 @@ def with_items(rows: Lists) -> Lists:
 
 
 def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: Tensor, sizes: Tensor) -> Tensor:
-    """Where in its list an event's item stands, int64 ``[m]``; -1: nowhere. Code 0 is no item."""
+    """Find the place in its list of each event's item: int64 ``[m]``, -1 for none. Code 0 is no item."""
     if not len(candidates) or not len(events):
         return torch.full((len(events),), -1)
     codes = int(max(candidates.max(), events.max())) + 1
+    # One sort and one search for all lists: an item's key is its list's number and its code.
     keys, rows = torch.sort(lists * codes + candidates, stable=True)
     wanted = of_list * codes + events
-    found = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+    place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
     starts = sizes.cumsum(0) - sizes
-    return torch.where((keys[found] == wanted) & (events > 0), rows[found] - starts[of_list], -1)
+    return torch.where((keys[place] == wanted) & (events > 0), rows[place] - starts[of_list], -1)

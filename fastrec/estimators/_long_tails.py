@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from fastrec._core import limits
 from fastrec.table import Table
-
-_FAR = 8.0  # distances of the quartiles from the median to the furthest value
-_DISTINCT = 5  # different values, at least: fewer are kinds, not amounts
-_AT_MOST = 200_000  # rows that are looked at
 
 
 def long_tails(table: Table, names: Sequence[str]) -> list[str]:
-    """The columns of numbers whose furthest value lies far beyond the middle half of the values.
+    """Find the columns of numbers whose furthest value lies far beyond the middle half of the values.
 
     Args:
         table: the training rows; of many only some, evenly spread, are looked at.
@@ -23,13 +20,15 @@ def long_tails(table: Table, names: Sequence[str]) -> list[str]:
     Returns:
         Those of the names.
     """
-    step = max(len(table) // _AT_MOST, 1)
-    return [n for n in names if _is_long(table[n].number(torch.float64)[::step])]
-
-
-def _is_long(values: torch.Tensor) -> bool:
-    ordered = values[values.isfinite()].sort().values
-    if not len(ordered) or len(ordered.unique_consecutive()) < _DISTINCT:
-        return False
-    low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
-    return max(float(ordered[-1]) - middle, middle - float(ordered[0])) > _FAR * (high - low)
+    step = max(len(table) // limits.LONG_TAIL_ROWS, 1)
+    long = []
+    for name in names:
+        values = table[name].number(torch.float64)[::step]
+        ordered = values[values.isfinite()].sort().values
+        if len(ordered.unique_consecutive()) < 5:
+            continue  # so few different values are kinds, not amounts
+        low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
+        # Eight distances of the quartiles: far beyond a normal distribution's extremes.
+        if max(float(ordered[-1]) - middle, middle - float(ordered[0])) > 8.0 * (high - low):
+            long.append(name)
+    return long

@@ -38,11 +38,11 @@ class NetStart:
         return self  # it is never changed, and may be large
 
     def __repr__(self) -> str:
-        made = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, values in sorted(self._trained.net.state_dict().items()):
-            made.update(name.encode())
-            made.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        return f"NetStart({made.hexdigest()[:20]})"
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return f"NetStart({digest.hexdigest()[:20]})"
 
     @property
     def model(self) -> type[nn.Module]:
@@ -50,7 +50,7 @@ class NetStart:
         return self._trained.architecture.model  # type: ignore[return-value]
 
     def planned(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """A net's plan with embeddings as wide as they were: a grown vocabulary alone would make them wider."""
+        """Keep the embeddings of a plan as wide as they were: a grown vocabulary would make them wider."""
         old = self._trained.plan
         widths = {n: width for n, (_, width) in zip(old["cats"], old["emb_szs"], strict=True)}
         sizes = [(rows, widths.get(n, width)) for n, (rows, width) in zip(plan["cats"], plan["emb_szs"], strict=True)]
@@ -58,7 +58,7 @@ class NetStart:
 
     @staticmethod
     def epochs(usual: int) -> int:
-        """How long to train: half as long as from the beginning."""
+        """Return the epochs of a warm start: half as many."""
         return math.ceil(usual / 2)
 
     def give_to(
@@ -68,7 +68,6 @@ class NetStart:
 
         Args:
             net: a net of the same class, with first weights.
-            frame: knows its vocabularies.
             events: as in ``NetStart``, of the events that this net reads.
 
         Returns:
@@ -88,66 +87,57 @@ class NetStart:
                     if isinstance(other, EmbeddingTables):
                         _give_tables(other, module, old, new)
             if isinstance(net, EventNet):
-                by_value |= _give_items(
-                    self._trained.net, net, old[self._trained.frame.cat_names[-1]], new[frame.cat_names[-1]]
-                )
-                _give_kinds(self._trained.net, net, self._events, events or {})
-            kept, given = [], self._trained.net.state_dict()
+                by_value |= {n for n in net.state_dict() if n == "item.weight" or n.startswith("kinds.")}
+                items = new[frame.cat_names[-1]], old[self._trained.frame.cat_names[-1]]
+                _give_events(self._trained.net, net, items, self._events, events or {})
+            unchanged, given = [], self._trained.net.state_dict()
             for name, values in net.state_dict().items():
                 if name in by_value:
                     continue
                 if name in given and given[name].shape == values.shape:
                     values.copy_(given[name])
                 else:
-                    kept.append(name)
-        return kept
+                    unchanged.append(name)
+        return unchanged
 
 
 def _give_tables(
     old: EmbeddingTables, new: EmbeddingTables, before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]
 ) -> None:
-    """Copy the rows of values that both vocabularies have."""
     known = {s.name: s for s in old.slices}
     for s in new.slices:
         other = known.get(s.name)
         if other is None or other.width != s.width or s.name not in before or s.name not in now:
             continue
-        to, source = _both(before[s.name], now[s.name])
-        target, given = new.weights[s.group], old.weights[other.group]
-        rows = given[(other.start + source).to(given.device)]
-        target[(s.start + to).to(target.device)] = rows.to(target.device, target.dtype)
+        starts = s.start, other.start
+        _give_rows(new.weights[s.group], old.weights[other.group], now[s.name], before[s.name], starts)
 
 
-def _give_items(old: nn.Module, new: EventNet, before: list[Any], now: list[Any]) -> set[str]:
-    """Copy the vectors of items that both know; the names of all weights that go by no place."""
-    if isinstance(old, EventNet) and old.item is not None and new.item is not None and old.width == new.width:
-        to, source = _both(before, now)
-        weight, given = new.item.weight, old.item.weight
-        weight[to.to(weight.device)] = given[source.to(given.device)].to(weight.device, weight.dtype)
-    return {n for n in new.state_dict() if n == "item.weight" or n.startswith("kinds.")}
-
-
-def _give_kinds(old: nn.Module, new: EventNet, before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]) -> None:
-    """Copy the vectors of the events' categories that both know, column by column."""
+def _give_events(
+    old: nn.Module, new: EventNet, items: tuple[list[Any], list[Any]], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Copy the vectors of items, and of the events' categories column by column, that both nets know."""
     if not isinstance(old, EventNet) or old.width != new.width:
         return
+    if old.item is not None and new.item is not None:
+        _give_rows(new.item.weight, old.item.weight, *items)
     known = dict(zip(before, old.kinds, strict=True))
     for name, table in zip(now, new.kinds, strict=True):
         if name in known:
-            to, source = _both(before[name], now[name])
-            weight, given = table.weight, known[name].weight
-            weight[to.to(weight.device)] = given[source.to(given.device)].to(weight.device, weight.dtype)
+            _give_rows(table.weight, known[name].weight, now[name], before[name])
 
 
-def _both(before: list[Any], now: list[Any]) -> tuple[Tensor, Tensor]:
-    """Where the values that both have stand now, and where they stood: int64 ``[m]`` each."""
+def _give_rows(
+    target: Tensor, given: Tensor, now: list[Any], before: list[Any], starts: tuple[int, int] = (0, 0)
+) -> None:
+    """Copy the rows of the values that both vocabularies have."""
     places = {value: i for i, value in enumerate(before)}
-    pairs = [(i, places[v]) for i, v in enumerate(now) if v in places]
-    to, source = zip(*pairs, strict=True) if pairs else ((), ())
-    return torch.tensor(to, dtype=torch.int64), torch.tensor(source, dtype=torch.int64)
+    pairs = [(starts[0] + i, starts[1] + places[v]) for i, v in enumerate(now) if v in places]
+    to, source = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    target[to.to(target.device)] = given[source.to(given.device)].to(target.device, target.dtype)
 
 
 def values_of_codes(frame: TabularFrame) -> dict[str, list[Any]]:
-    """Categorical column of a frame → the values of its codes, in their order."""
+    """Return categorical column of a frame → the values of its codes, in their order."""
     procs = [p for p in frame.procs.fs if isinstance(p, Categorify)]
     return {n: list(c) for p in procs for n, c in p.classes.items()}

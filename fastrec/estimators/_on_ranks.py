@@ -1,7 +1,7 @@
-"""A net trained by several processes that are started for it: torch's elastic launcher, which is what ``torchrun`` is.
+"""Training of a net by several processes, by torch's elastic launcher (as ``torchrun``).
 
-The rows are written once to a temporary folder, which every process reads; the first process writes the
-trained estimator there. What ends one process ends all, with its error.
+The rows are written once to a temporary folder, which every process reads; the first process writes the trained
+estimator there. An error of one process ends all of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,10 @@ _WANTED = [1]
 
 @contextmanager
 def training_on_ranks(count: int) -> Iterator[None]:
-    """While it lasts, every net that an estimator fits is trained by so many processes on this machine.
+    """Train every net that an estimator fits within this context by several processes of this machine.
 
     Args:
         count: how many; 1: by this process.
-
-    Raises:
-        DataError: there are less than one, or this torch has no ``torch.distributed``.
     """
     check_ranks(count)
     _WANTED.append(count)
@@ -51,12 +48,7 @@ def training_on_ranks(count: int) -> Iterator[None]:
 
 
 def check_ranks(count: int, device: torch.device | None = None) -> None:
-    """Refuse more processes than there can be. (Found before hours of other work, not after.)
-
-    Raises:
-        DataError: there are less than one, or this torch has no ``torch.distributed``.
-        DeviceError: there are fewer GPUs than processes.
-    """
+    """Refuse more processes than there can be, before hours of other work."""
     if count < 1:
         raise DataError(f"{count} processes", remedy="Give 1 or more")
     if count > 1 and not torch.distributed.is_available():
@@ -68,38 +60,30 @@ def check_ranks(count: int, device: torch.device | None = None) -> None:
 
 
 def wanted_ranks() -> int:
-    """How many processes are to train a net."""
+    """Return how many processes are to train a net."""
     return _WANTED[-1]
 
 
 def is_for_ranks() -> bool:
-    """Whether processes are to be started for what is fitted now: they are wanted, and this is none of them."""
+    """Return whether processes are to be started for the next fit: they are wanted, and this is none of them."""
     return wanted_ranks() > 1 and ranks.world_size() == 1
 
 
 def share_of(bs: int) -> int:
-    """Rows of a batch of ``bs`` rows that one rank learns from."""
+    """Return how many rows of a batch of ``bs`` rows one rank learns from."""
     return -(-bs // ranks.world_size())
 
 
 def fit_on_ranks(
     estimator: Estimator, train: Rows, valid: Rows | None, *, seed: int, device: torch.device | None
 ) -> None:
-    """Fit an estimator by ``wanted_ranks()`` processes; it then holds what the first of them learned.
-
-    Args:
-        estimator, train, valid, seed, device: of ``Estimator.fit``.
-
-    Raises:
-        RankError: a process ended without an error of its own.
-        FastrecError: what the estimator raised.
-        DeviceError: there are fewer GPUs than processes.
-    """
+    """Fit an estimator by ``wanted_ranks()`` processes; it then holds what the first of them learned."""
     count, device = wanted_ranks(), device or torch.device("cpu")
     check_ranks(count, device)
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
         events = getattr(train, "events", None)  # they are matched by the candidates' item, a feature or not
+        # Columns that are not learned from are not written.
         names = list(dict.fromkeys([*train.names, *([] if events is None else [events.item])]))
         parts = [None if r is None else r.with_table(r.table.select(names)) for r in (train, valid)]
         given = {"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}
@@ -117,14 +101,14 @@ def fit_on_ranks(
 
 
 def _modules_by_file() -> list[tuple[str, str]]:
-    """Modules that no import statement finds, such as a competition's own: name and file."""
-    found = []
+    """Return name and file of modules that no import statement finds, such as a competition's own."""
+    modules = []
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         package = name.rpartition(".")[0]
         if package and package not in sys.modules and spec is not None and spec.has_location:
-            found.append((name, str(spec.origin)))
-    return found
+            modules.append((name, str(spec.origin)))
+    return modules
 
 
 def _launch(count: int, folder: Path) -> None:
@@ -158,7 +142,6 @@ def _launch(count: int, folder: Path) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """The launcher leaves its handler of SIGTERM behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,26 +153,24 @@ def _own_signals() -> Iterator[None]:
 
 
 def _what_ended_it(folder: Path, error: Any) -> Exception:
-    """The first error that is no consequence of another rank's end."""
     told: list[Exception] = [pickle.loads(p.read_bytes()) for p in sorted(folder.glob("error*.pkl"))]
     own = [e for e in told if not isinstance(e, RankError)]
     if own:
         return own[0]
     if told and all(f.exitcode >= 0 for f in error.failures.values()):
         return told[0]
-    ended = ", ".join(f"rank {r} by {_ending(f.exitcode)}" for r, f in sorted(error.failures.items()))
+    ended = ", ".join(
+        f"rank {r} by {'signal' if f.exitcode < 0 else 'exit code'} {abs(f.exitcode)}"
+        for r, f in sorted(error.failures.items())
+    )
     return RankError(
         f"a process that trained the net has ended: {ended}",
         remedy="Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches",
     )
 
 
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
 def told(error: Exception) -> bytes:
-    """An error for the process that started this one."""
+    """Pickle an error for the process that started this one."""
     known = error if isinstance(error, FastrecError) else None
     try:
         data = pickle.dumps(known if known is not None else error)

@@ -7,27 +7,30 @@ from typing import Any
 
 from torch import nn
 
-from fastrec._core.ranks import world_size
 from fastrec.estimators._batch_rule import fit_options
 from fastrec.training import rec_learner
 
 
 def train_one_cycle(
-    dls: Any, net: nn.Module, loss: Any, epochs: int, *, lr: float, base_bs: int, wd: float, cbs: Sequence[Any] = ()
+    dls: Any,
+    net: nn.Module,
+    loss: Any,
+    epochs: int,
+    *,
+    lr: float,
+    bs: int,
+    base_bs: int,
+    wd: float,
+    cbs: Sequence[Any] = (),
 ) -> None:
     """Train a net by AdamW and fastai's one-cycle schedule.
 
     Args:
         dls: dataloaders; validation rows are not looked at.
-        net: the net.
-        loss: a loss.
-        epochs: how many.
         lr: the highest rate, at batches of ``base_bs`` rows; see ``fit_options`` for others.
-        base_bs: rows.
-        wd: weight decay.
-        cbs: callbacks.
+        bs: rows in a batch, of all ranks together.
     """
-    rule, schedule = fit_options(net, lr, dls.train.bs * world_size(), base_bs)
+    rule, schedule = fit_options(net, lr, bs, base_bs)
     learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)
     with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
         learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)

@@ -13,8 +13,6 @@ from typing import Any
 
 __all__ = ["main"]
 
-_PATIENCE = 1_800.0  # seconds: the first scores held-out rows alone; a process that dies the launcher notices at once
-
 
 def main() -> None:
     """Fit what the folder named on the command line holds; rank 0 writes it back."""
@@ -45,18 +43,15 @@ def _fit(folder: Path) -> None:
     given = _with_modules(
         lambda: torch.load(folder / "given.pt", weights_only=False, map_location="cpu"), dict(about["modules"])
     )
-    join_ranks(device, timeout=_PATIENCE)
+    # Long, as the first rank scores held-out rows alone; the launcher notices at once a process that dies.
+    join_ranks(device, timeout=1_800.0)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():
         torch.save(fitted, folder / "fitted.pt")
 
 
 def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
-    """What is loaded, with the modules that no import statement finds, such as a competition's, read from files.
-
-    Raises:
-        DataError: the script that was run defines what is needed; here another one runs.
-    """
+    """Load, and read modules that no import statement finds, such as a competition's, from their files."""
     from fastrec.errors import DataError
 
     while True:

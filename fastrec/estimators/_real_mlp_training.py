@@ -27,12 +27,8 @@ def train_real_mlp(
 
     Args:
         dls: dataloaders; validation rows are not looked at.
-        net: the net.
-        loss: a loss.
-        epochs: how many.
         lr: the highest rate; parts of the net have theirs in proportion (``RATES``).
         wd: weight decay, of all but biases, at the beginning.
-        cbs: callbacks.
     """
     parts = dict(zip(RATES, RealMLP.rate_groups(net), strict=True))
     used = [name for name, parameters in parts.items() if parameters]
@@ -51,19 +47,18 @@ def train_real_mlp(
 
 
 def coslog(t: float, waves: int = 4) -> float:
-    """The rate's share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
+    """Return the rate's share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
 
     ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3).
 
     Args:
         t: the share of the training that is done, 0 to 1.
-        waves: how many.
     """
     return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
 
 
 def flat_cos(t: float) -> float:
-    """1 for the first half, then down to 0 along half a cosine: ``½ (1 + cos(π max(0, 2t - 1)))`` (as ``coslog``)."""
+    """Return 1 for the first half, then down to 0 along half a cosine (source as of ``coslog``)."""
     return 0.5 * (1 + math.cos(math.pi * max(0.0, 2 * float(t) - 1)))
 
 
@@ -82,7 +77,7 @@ class ScheduledDropout(Callback):
         self._own: list[tuple[nn.Dropout, float]] = []
 
     def before_fit(self) -> None:
-        """Keep in mind what each dropout is."""
+        """Note each dropout."""
         self._own = [(m, m.p) for m in self.learn.model.modules() if isinstance(m, nn.Dropout)]
 
     def before_batch(self) -> None:
@@ -92,6 +87,6 @@ class ScheduledDropout(Callback):
             module.p = p * share
 
     def after_fit(self) -> None:
-        """Each as it was."""
+        """Restore each dropout."""
         for module, p in self._own:
             module.p = p

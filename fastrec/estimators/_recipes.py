@@ -1,4 +1,4 @@
-"""How each model is trained on a table unless its user says otherwise: procs, options, epochs, batch, rate."""
+"""Defaults of each model's training on a table: procs, options, epochs, batch, rate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from fastrec.tabular import Categorify, RankGauss, RobustScale
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
-_MOST_EPOCHS = 64
-
 
 @dataclass(frozen=True)
-class Recipe:
+class NetRecipe:
     """Defaults for a model.
 
     Args:
@@ -43,42 +41,43 @@ class Recipe:
     base_bs: int = 256
 
     def epochs_for(self, n: int) -> int:
-        """Epochs over ``n`` training rows, before ``max_rows``."""
-        return max(self.epochs, min(-(-self.min_rows // n), _MOST_EPOCHS))
+        """Return the epochs over ``n`` training rows, before ``max_rows``."""
+        return max(self.epochs, min(-(-self.min_rows // n), 64))
 
     def batch(self, n: int) -> int:
-        """Rows in a batch, for ``n`` training rows."""
+        """Return the rows in a batch, for ``n`` training rows."""
         if self.bs is not None:
             return self.bs
+        # About a hundred steps an epoch, but neither tiny nor huge batches.
         return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
 
 
 _TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "bn_cont": False, "act_cls": nn.SiLU}
 # A TabM of the paper's size (32 members, layers of 256) costs seven times as much, for tables that a CPU should do.
 _TABM = {"k": 8, "layers": [128, 128], "d_embedding": 8}
-_RECIPES: dict[type[nn.Module], Recipe] = {
-    TabularNet: Recipe(options=_TABULAR, max_rows=4_000_000),
-    TabM: Recipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000),
+_RECIPES: dict[type[nn.Module], NetRecipe] = {
+    TabularNet: NetRecipe(options=_TABULAR, max_rows=4_000_000),
+    TabM: NetRecipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000),
 }
 # arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that is hours for a million rows, so the rows that are
 # seen are bounded, to 7,800 updates: some 100 seconds of one core.
-_CLASSES = Recipe(epochs=256, max_rows=2_000_000, lr=0.04, wd=0.02, procs=(Categorify, RobustScale), bs=256)
+_CLASSES = NetRecipe(epochs=256, max_rows=2_000_000, lr=0.04, wd=0.02, procs=(Categorify, RobustScale), bs=256)
 _AMOUNTS = replace(_CLASSES, lr=0.2, options={"act": "mish"})
-_WIDE = 150  # numbers: beyond, a TabM's embeddings of them cost more than they bring
 
 
-def recipe_of(model: type[nn.Module], task: Task) -> Recipe:
-    """The recipe for a model; those without one of their own share the plain one."""
+def recipe_of(model: type[nn.Module], task: Task) -> NetRecipe:
+    """Return the defaults of a model; those without ones of their own share the plain ones."""
     if issubclass(model, RealMLP):
         return _AMOUNTS if task == "regression" else _CLASSES
-    return _RECIPES.get(model, Recipe())
+    return _RECIPES.get(model, NetRecipe())
 
 
 def default_model(data: Rows) -> str:
-    """The name of the model that ``model='auto'`` stands for: what did best on held-out rows at the same cost.
+    """Name the model of ``model='auto'``: the best on held-out rows at the same cost.
 
     For amounts RealMLP (Rossmann), for classes and labels TabM (Adult, Census-Income), for many numbers TabularNet.
     """
-    if len(data.conts) > _WIDE:
+    # Beyond, a TabM's embeddings of numbers cost more than they bring.
+    if len(data.conts) > 150:
         return "TabularNet"
     return "RealMLP" if data.task == "regression" else "TabM"

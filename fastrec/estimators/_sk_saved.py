@@ -46,15 +46,11 @@ _HISTOGRAM_NODES = ("left", "right", "feature_idx", "num_threshold", "missing_go
 
 
 def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> Any:
-    """An estimator, or an attribute of one, as plain values and tensors.
+    """Turn an estimator, or an attribute of one, into plain values and tensors.
 
     Args:
-        value: the estimator.
         trained: False: JSON values alone, as the parameters of an untrained estimator are.
         at: where the value is, for messages.
-
-    Raises:
-        DataError: it holds something that cannot be saved.
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {"is": "number", "type": value.dtype.name, "of": value.item()}
@@ -102,9 +98,8 @@ def _packed_array(array: np.ndarray, at: str) -> dict[str, Any]:
 
 
 def _columns(nodes: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
-    """Columns of nodes that predictions need; whole numbers as small as they are."""
-    made = {n: nodes[n] for n in names if n in nodes.dtype.names}  # missing_go_to_left came later than the others
-    small = {n: v.astype(np.int32) if v.dtype.kind in "iu" and v.itemsize > 4 else v for n, v in made.items()}
+    columns = {n: nodes[n] for n in names if n in nodes.dtype.names}  # missing_go_to_left came later than the others
+    small = {n: v.astype(np.int32) if v.dtype.kind in "iu" and v.itemsize > 4 else v for n, v in columns.items()}
     return {n: _packed_array(np.ascontiguousarray(v), n) for n, v in small.items()}
 
 
@@ -128,9 +123,9 @@ def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
         rows, labels = state.get("_fit_X"), state.get("_y")
         labels = state["classes_"][labels] if "classes_" in state else labels
         learned = {} if rows is None else {"rows": rows, "labels": labels}
-    made = {n: {k: packed(v, trained=trained, at=f"{kind.__name__}.{k}") for k, v in part.items()}
+    parts = {n: {k: packed(v, trained=trained, at=f"{kind.__name__}.{k}") for k, v in part.items()}
             for n, part in {"params": params, "learned": learned}.items()}  # fmt: skip
-    return {"is": "estimator", "class": _path_of(kind), **made}
+    return {"is": "estimator", "class": _path_of(kind), **parts}
 
 
 def _is(value: Any, usual: Any) -> bool:
@@ -138,12 +133,7 @@ def _is(value: Any, usual: Any) -> bool:
 
 
 def unpacked(state: Any) -> Any:
-    """The inverse of ``packed``: it trains nothing, and imports nothing but scikit-learn.
-
-    Raises:
-        DataError: it names a class that may not be made, or is not known here.
-        ValueError, KeyError, TypeError: the state is damaged.
-    """
+    """Restore what ``packed`` made; nothing is trained, and nothing imported but scikit-learn."""
     if isinstance(state, list):
         return [unpacked(v) for v in state]
     if not isinstance(state, Mapping):
@@ -163,9 +153,9 @@ def unpacked(state: Any) -> Any:
         array = np.array(of.numpy()).view(_dtype(state["type"], "biuf"))
         return array.T if state["turned"] else array
     if what == "objects":
-        made = np.empty(len(of), _dtype(state["type"], "OU"))
-        made[:] = unpacked(of)
-        return made.reshape(state["shape"])
+        objects = np.empty(len(of), _dtype(state["type"], "OU"))
+        objects[:] = unpacked(of)
+        return objects.reshape(state["shape"])
     if what == "tree":
         return _tree(state)
     if what == "histogram tree":
@@ -181,7 +171,6 @@ def unpacked(state: Any) -> Any:
 
 
 def _spline(state: Mapping[str, Any]) -> BSpline:
-    """A spline as scikit-learn makes it: of a constant column all knots are one, which the constructor would refuse."""
     knots, weights = (np.ascontiguousarray(unpacked(state[n]), dtype=np.float64) for n in ("knots", "weights"))
     degree = int(state["degree"])
     whole = knots.ndim == 1 and degree >= 0 and len(knots) >= 2 * (degree + 1) and bool(np.isfinite(knots).all())
@@ -194,33 +183,33 @@ def _spline(state: Mapping[str, Any]) -> BSpline:
 
 
 def _dtype(name: str, kinds: str) -> np.dtype:
-    found = np.dtype(name)
-    if found.kind not in kinds:
+    dtype = np.dtype(name)
+    if dtype.kind not in kinds:
         raise ValueError(f"it holds values of the type {name}")
-    return found
+    return dtype
 
 
 def _nodes(state: Mapping[str, Any], names: tuple[str, ...], dtype: Any) -> np.ndarray:
     columns = {n: unpacked(state[n]) for n in names if n in state}
-    made = np.zeros(len(columns[names[0]]), dtype)
+    nodes = np.zeros(len(columns[names[0]]), dtype)
     for name, values in columns.items():
-        made[name] = values
-    return made
+        nodes[name] = values
+    return nodes
 
 
 def _tree(state: Mapping[str, Any]) -> Tree:
     classes, values = np.asarray(unpacked(state["classes"]), dtype=np.intp), unpacked(state["values"])
     if classes.ndim != 1 or not len(classes) or (classes < 1).any() or int(state["features"]) < 1:
         raise ValueError("a tree's numbers of classes and columns are damaged")
-    made = Tree(int(state["features"]), classes, len(classes))
-    nodes = _nodes(state, _NODES, made.__getstate__()["nodes"].dtype)
+    tree = Tree(int(state["features"]), classes, len(classes))
+    nodes = _nodes(state, _NODES, tree.__getstate__()["nodes"].dtype)
     leaf = nodes["left_child"] == -1
     depth = _check_children(nodes["left_child"], nodes["right_child"], leaf)
     feature = nodes["feature"][~leaf]
-    if ((feature < 0) | (feature >= made.n_features)).any():
+    if ((feature < 0) | (feature >= tree.n_features)).any():
         raise ValueError("a tree asks for a column that there is not")
-    made.__setstate__({"max_depth": depth, "node_count": len(nodes), "nodes": nodes, "values": values})
-    return made
+    tree.__setstate__({"max_depth": depth, "node_count": len(nodes), "nodes": nodes, "values": values})
+    return tree
 
 
 def _check_children(left: np.ndarray, right: np.ndarray, leaf: np.ndarray) -> int:
@@ -229,6 +218,7 @@ def _check_children(left: np.ndarray, right: np.ndarray, leaf: np.ndarray) -> in
     Returns:
         The depth.
     """
+    # Compiled code follows children unchecked: only later nodes end every walk.
     place, n = np.arange(len(leaf)), len(leaf)
     after = (left > place) & (left < n) & (right > place) & (right < n)
     if not n or not (leaf | after).all():
@@ -244,13 +234,15 @@ def _estimator(state: Mapping[str, Any]) -> Any:
     params, learned = ({n: unpacked(v) for n, v in state[part].items()} for part in ("params", "learned"))
     if any(n in _PATHS for n in (*params, *learned)):
         raise ValueError(f"{kind.__name__} names a folder to read from")
-    made = kind(**params)
+    estimator = kind(**params)
     if _keeps_rows(kind):
-        return made.fit(learned["rows"], learned["labels"]) if learned else made  # looks rows up: nothing is trained
-    vars(made).update(learned)
-    _completed(made)
-    _check(made)
-    return made
+        return (
+            estimator.fit(learned["rows"], learned["labels"]) if learned else estimator
+        )  # looks rows up: nothing is trained
+    vars(estimator).update(learned)
+    _completed(estimator)
+    _check(estimator)
+    return estimator
 
 
 def _keeps_rows(kind: type) -> bool:
@@ -258,7 +250,6 @@ def _keeps_rows(kind: type) -> bool:
 
 
 def _completed(made: Any) -> None:
-    """What is no data is made again: what turns sums into probabilities, the line between points."""
     if isinstance(made, BaseGradientBoosting | BaseHistGradientBoosting) and hasattr(made, "n_features_in_"):
         made._loss = made._get_loss(sample_weight=None)
     elif hasattr(made, "_get_loss") and hasattr(made, "coef_"):
@@ -268,11 +259,7 @@ def _completed(made: Any) -> None:
 
 
 def _check(made: Any) -> None:
-    """Refuse an estimator whose compiled code would read beyond its arrays.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Refuse an estimator whose compiled code would read beyond its arrays."""
     wide, good = getattr(made, "n_features_in_", None), True
     if isinstance(made, BaseDecisionTree) and hasattr(made, "tree_"):
         good = type(made.tree_) is Tree and made.tree_.n_features == wide
@@ -312,11 +299,7 @@ def _is_whole_svm(made: Any, wide: Any) -> bool:
 
 
 def _path_of(kind: type) -> str:
-    """The name of a class in a file.
-
-    Raises:
-        DataError: it is a class of scikit-learn that cannot be saved.
-    """
+    """Return the name of a class in a file."""
     library, *module = kind.__module__.split(".")
     if library != "sklearn":
         return f"{kind.__module__}:{kind.__qualname__}"
@@ -330,13 +313,13 @@ def _path_of(kind: type) -> str:
 
 
 def _class_of(path: str) -> type:
-    found = _found(path)
-    if found is None:
+    kind = _found(path)
+    if kind is None:
         raise DataError(
             f"it holds an estimator of the class {path!r}, which is not known here",
             remedy="Import the module that defines the class first",
         )
-    return found
+    return kind
 
 
 def _found(path: str) -> type | None:
@@ -345,10 +328,10 @@ def _found(path: str) -> type | None:
     if library == "sklearn":
         if len(below) != 1 or below[0] not in _MODULES or name in _NOT_SAVED:
             return None
-        found = getattr(import_module(_ELSEWHERE.get(name, module)), name, None)
+        cls = getattr(import_module(_ELSEWHERE.get(name, module)), name, None)
     else:
-        found = None if library == "fastrec" else sys.modules.get(module)
+        cls = None if library == "fastrec" else sys.modules.get(module)
         for part in name.split("."):
-            found = getattr(found, part, None)
-    is_one = isinstance(found, type) and issubclass(found, BaseEstimator | _CalibratedClassifier)
-    return found if is_one else None
+            cls = getattr(cls, part, None)
+    is_one = isinstance(cls, type) and issubclass(cls, BaseEstimator | _CalibratedClassifier)
+    return cls if is_one else None

@@ -1,11 +1,11 @@
-"""A trained net with how its columns are prepared: what ``NetRanker`` and ``NetModel`` predict with, save and read."""
+"""``TrainedNet``: a net, and how its columns are prepared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from fastrec.table import Table, load_state, save_state
 from fastrec.tabular import TabularFrame
 from fastrec.tabular.procs import proc_from_state
 from fastrec.validate import Rows
+
+if TYPE_CHECKING:
+    from fastrec.estimators._net_start import NetStart
 
 
 @dataclass
@@ -38,22 +41,46 @@ class TrainedNet:
     frame: TabularFrame
     flags: dict[str, str]
 
-    def outputs(self, data: Rows, at_once: int) -> Tensor:
-        """What the net makes of rows: float64 ``[n, outputs]`` on the CPU.
+    @classmethod
+    def begin(
+        cls,
+        architecture: Architecture,
+        dls: Any,
+        frame: TabularFrame,
+        flags: dict[str, str],
+        n_out: int = 1,
+        *,
+        start: NetStart | None = None,
+        more: Mapping[str, Any] | None = None,
+        events: Mapping[str, list[Any]] | None = None,
+    ) -> Self:
+        """Build a net with first weights, or with those of ``start``.
 
         Args:
-            data: the rows; their labels are not looked at.
-            at_once: so many rows go through the net at a time.
+            dls: dataloaders of the training rows.
+            start: the net to begin with.
+            more: further options of the model.
         """
+        plan = architecture.plan(dls, n_out)
+        plan = plan if start is None else start.planned(plan)
+        plan["options"] = {**plan["options"], **(more or {})}
+        net = architecture.build(plan)
+        if start is not None:
+            start.give_to(net, frame, events=events)
+        return cls(architecture, plan, net, frame.new_empty(), flags)  # the training rows are not kept
+
+    def frame_of(self, data: Rows) -> TabularFrame:
+        """Return rows with their columns prepared; labels are not looked at."""
         frame = self.frame.new(net_columns(data, self.flags, [*self.frame.cat_names, *self.frame.cont_names]))
         frame.process()
-        return outputs_of(self.net, frame, at_once)
+        return frame
+
+    def outputs(self, data: Rows, at_once: int) -> Tensor:
+        """Return the net's outputs of rows, ``at_once`` rows at a time: float64 ``[n, outputs]`` on the CPU."""
+        return outputs_of(self.net, self.frame_of(data), at_once)
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
-
-        Args:
-            folder: it is there.
+        """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
 
         Returns:
             What else ``read`` needs, as JSON values.
@@ -67,11 +94,10 @@ class TrainedNet:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any], loss: Any) -> Self:
-        """The inverse of ``write``.
+        """Restore what ``write`` wrote.
 
         Args:
             folder: what ``write`` wrote to.
-            about: what it returned.
             loss: the loss that the net was trained with: it settles how members are averaged.
         """
         architecture, plan = Architecture.load(folder / "net")
@@ -88,21 +114,20 @@ class TrainedNet:
 
 
 def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
-    """What a net in evaluation makes of prepared rows: float64 ``[n, outputs]`` on the CPU."""
+    """Return the outputs of a net in evaluation for prepared rows: float64 ``[n, outputs]`` on the CPU."""
     device = next(net.parameters()).device
     with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
         parts = zip(frame.x_cat.split(at_once), frame.x_cont.split(at_once), strict=True)
-        made = [net(cats.to(device), conts.to(device)).double().cpu() for cats, conts in parts]
-    return torch.cat(made)
+        outputs = [net(cats.to(device), conts.to(device)).double().cpu() for cats, conts in parts]
+    return torch.cat(outputs)
 
 
 def net_columns(
     data: Rows, flags: Mapping[str, str], names: list[str], targets: Mapping[str, Tensor] | None = None
 ) -> Table:
-    """A net's columns of rows: those of ``names``, the flags of missing values among them, then targets.
+    """Return a net's columns of rows: those of ``names``, flags of missing values among them, then targets.
 
     Args:
-        data: the rows.
         flags: flag → the column that it is of.
         names: the columns, flags or not.
         targets: name → values ``[n]``.
@@ -113,11 +138,13 @@ def net_columns(
 
 
 def missing_flags(data: Rows) -> dict[str, str]:
-    """One number column for every distinct set of rows in which columns are missing: name of its flag → column."""
+    """Return flag → column, one flag for every distinct set of rows in which columns are missing."""
     seen: dict[int, str] = {}
     for name in data.conts:
+        # A column that is never or always missing needs no flag.
         missing = data.table[name].is_missing().cpu()
         if bool(missing.any()) and not bool(missing.all()):
+            # Columns that are missing in the same rows share a flag: copies of it only cost time.
             seen.setdefault(hash(np.packbits(missing.numpy()).tobytes()), name)
     flags: dict[str, str] = {}
     for name in seen.values():

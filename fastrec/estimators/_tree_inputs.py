@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.table import Column, Table, Vocab, load_state, save_state
+from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.table.key_types import is_text
 from fastrec.validate import Rows
 
-_LARGEST = 1e38  # XGBoost refuses infinite values, and adds to the largest one
 _FOLDER = "vocabularies"
 
 
 class TreeInputs:
-    """Which columns trees learn from, and the codes of those that are categories.
+    """Columns that trees learn from, and the codes of those that are categories.
 
     Args:
         names: the columns.
@@ -33,26 +33,23 @@ class TreeInputs:
         """Find the codes of training rows.
 
         Args:
-            rows: training rows.
             columns: the columns to use; None: all categories and numbers.
             keys: numbers among them that are categories here.
-
-        Raises:
-            DataError: a key is none of the columns.
         """
         names = rows.names if columns is None else list(columns)
         odd = next((n for n in keys if n not in names), None)
         if odd is not None:
             raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")
-        coded = (n for n in names if n in rows.cats or n in keys or _holds_text(rows.table[n]))
+        texts = {n for n in names if (c := rows.table[n]).kind == "category" and is_text(c.distinct.type)}
+        coded = (n for n in names if n in rows.cats or n in keys or n in texts)
         return cls(names, {n: Vocab.fit(rows.table[n]) for n in coded})
 
     def codes(self, table: Table, name: str) -> torch.Tensor:
-        """Codes of a category: int64 ``[n]`` where the table is, 0 where missing or unseen in training."""
+        """Encode a category: int64 ``[n]`` on the table's device, 0 if missing or unseen in training."""
         return self.vocabs[name].encode(table[name])
 
     def matrix(self, table: Table) -> torch.Tensor:
-        """Columns side by side where the table is: float32 ``[n, columns]``, NaN where missing; categories by code."""
+        """Join the columns: float32 ``[n, columns]`` on the table's device, NaN if missing; categories by code."""
         result = torch.empty((len(table), len(self.names)), dtype=torch.float32, device=table.device)
         for i, name in enumerate(self.names):
             if name in self.vocabs:
@@ -60,7 +57,7 @@ class TreeInputs:
                 values = torch.where(codes > 0, codes, torch.nan)
             else:
                 values = table[name].number(torch.float32)
-            result[:, i] = values.clamp(-_LARGEST, _LARGEST)
+            result[:, i] = values.clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
         return result
 
     def write(self, folder: Path) -> dict[str, Any]:
@@ -74,10 +71,6 @@ class TreeInputs:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> TreeInputs:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         state = load_state(folder / _FOLDER)
         return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in state.items()})
-
-
-def _holds_text(column: Column) -> bool:
-    return column.kind == "category" and is_text(column.distinct.type)

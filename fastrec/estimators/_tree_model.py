@@ -25,14 +25,12 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
-from fastrec.estimators._pace import Pace
+from fastrec.estimators._pace import Deadline
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators._tree_start import TreeStart
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
-
-_SAID = 300  # letters of a library's message, at most
 
 
 @dataclass
@@ -89,9 +87,13 @@ class TreeModel(Estimator):
     """Other names of parameters that have a default here: name → the name that the default has."""
     suits: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Metric of amounts → the objective that is best at it, and the parameter that takes the metric's number."""
+    elsewhere: ClassVar[Mapping[str, str]]
+    """The library's names of what another argument sets here: name → that argument."""
     suffix: ClassVar[str]
     keys: Sequence[str] = ()
     """Numbers that are taken as categories."""
+    margin: str | None = None
+    """A column of scores that the trees start from."""
 
     def __init__(
         self,
@@ -104,6 +106,9 @@ class TreeModel(Estimator):
         objective: str | None = None,
         **params: Any,
     ) -> None:
+        odd = next((n for n in params if n in self.elsewhere), None)
+        if odd is not None:
+            raise DataError(f"{type(self).__name__} does not take {odd}", remedy=f"Give it as {self.elsewhere[odd]}")
         check_whole(name, rounds=rounds, early_stopping_rounds=early_stopping_rounds)
         self.name, self.rounds, self.early_stopping_rounds = name, rounds, early_stopping_rounds
         self.columns = None if columns is None else list(columns)
@@ -129,17 +134,19 @@ class TreeModel(Estimator):
         self._inputs = TreeInputs([], {})
         self._task: Task | None = None
         self._n_outputs = 1
-        self._pace: Pace | None = None  # while an output's trees grow in a limit of time
+        self._deadline: Deadline | None = None  # while an output's trees grow in a limit of time
         self._before: Any = None  # while an output's trees grow: those that they grow on
         self._parts: list[Any] = []  # for each output its trees, or the constant that it is
 
     def start_from(self, other: Estimator) -> bool:
-        """Grow on another's trees, where columns, values of categories and outputs are the same; half the rounds
+        """Continue from another's trees if columns, values of categories and outputs are the same; half the rounds
         follow.
         """
         if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
             return False
-        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys")):
+        if any(
+            getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys", "margin")
+        ):
             return False
         trees = [p for p in other._parts if not isinstance(p, float)]
         texts = [self._text_of(t) for t in trees]
@@ -158,6 +165,7 @@ class TreeModel(Estimator):
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
         params = self._params(train, seed, device)
+        # Rows to stop by are part of the training rows: the fold that is scored stays unseen.
         held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         self.forget()
@@ -165,10 +173,11 @@ class TreeModel(Estimator):
         start, began = self._started(used, device)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
         grown: list[Grown | float] = []
-        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
-            self._pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
-            if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
+            self._deadline = None if whole is None else whole.share(len(outputs) - i)
+            # Libraries refuse, or warn of, a target without variation.
+            if self.margin is None and bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
                 self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
@@ -176,27 +185,27 @@ class TreeModel(Estimator):
                 with self._refusals_as_errors():
                     grown.append(self._grow(*data, params=params))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
-        self._task, self._n_outputs, self._pace, self._before = train.task, train.n_outputs, None, None
+        self._task, self._n_outputs, self._deadline, self._before = train.task, train.n_outputs, None, None
         self.trace = _trace(grown, self._inputs.names)
         self.trace.began = began
         return self
 
     @contextmanager
     def _refusals_as_errors(self) -> Iterator[None]:
-        """Libraries raise classes of their own, among others for a parameter of the wrong kind."""
         try:
             yield
         except Exception as error:
             library = type(error).__module__.split(".")[0].strip("_")
             if library not in ("lightgbm", "xgboost", "catboost"):
                 raise
-            said = " ".join(str(error).split())[:_SAID]
+            # A library's message may hold a stack trace of its own.
+            message = " ".join(str(error).split())[:300]
             raise DataError(
-                f"{self.name}: {library} refuses to learn ({said})", remedy=f"Check the parameters {self.params}"
+                f"{self.name}: {library} refuses to learn ({message})", remedy=f"Check the parameters {self.params}"
             ) from error
 
     def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
-        """The trees to grow on and what is said of it; where there are some, the columns are read as they read them."""
+        """Return the trees to continue from and a note for the trace. Continuing reuses their column encoding."""
         if self._start is None:
             return None, ""
         differs = self._start.differs(self._inputs, used) or self._cannot_go_on(device)
@@ -206,7 +215,7 @@ class TreeModel(Estimator):
         return self._start, "grown on the trees that were there"
 
     def _cannot_go_on(self, device: torch.device | None) -> str:
-        """Why the library grows nothing on trees of these columns; empty: it does."""
+        """Return why the library cannot continue from trees of these columns; empty: it can."""
         return ""
 
     @property
@@ -224,11 +233,6 @@ class TreeModel(Estimator):
         return TreeData(values, label.double().numpy(), None if weight is None else weight.numpy(), groups)
 
     def _objective(self, task: Task) -> str:
-        """The objective of a task.
-
-        Raises:
-            DataError: the one that was given is not for it.
-        """
         known = self.objectives[task]
         if self.objective is None:
             return known[0]
@@ -240,11 +244,10 @@ class TreeModel(Estimator):
         return self.objective
 
     def _over_defaults(self) -> dict[str, Any]:
-        """The library's parameters, over the defaults under whatever name."""
         return {**self.defaults, **{self.aliases.get(n, n): v for n, v in self.params.items()}}
 
     def _by_place(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters whose constraints are in the order of the columns."""
+        """Put constraints in the order of the columns."""
         monotone = params.get("monotone_constraints")
         if not isinstance(monotone, Mapping):
             return dict(params)
@@ -260,58 +263,55 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
-        """The library's parameters in full."""
+        """Return the library's parameters in full."""
 
     @abstractmethod
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> Any:
-        """The columns of rows as the library takes them."""
+        """Return the columns of rows as the library takes them."""
 
     @abstractmethod
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
-        """The trees of one output; ``held``: rows to stop by."""
+        """Grow the trees of one output; ``held``: rows to stop by."""
 
     @abstractmethod
     def _predicted(self, trees: Any, values: Any) -> torch.Tensor:
-        """What one output's trees say: float64 ``[n]``, of a multiclass task ``[n, k]``."""
+        """Predict by one output's trees: float64 ``[n]``, of a multiclass task ``[n, k]``."""
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Scores, probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return scores, probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the
+        CPU.
+        """
         if self._task is None:
             raise self.not_fitted()
         if not len(data):
             wide = self._task not in ("ranking", "binary") and self._n_outputs > 1
             return torch.zeros((0, self._n_outputs) if wide else 0, dtype=torch.float64)
+        # Constants need no columns.
         trees = any(not isinstance(part, float) for part in self._parts)
         values = self._values(data, {}) if trees else None
-        said = [
+        predictions = [
             torch.full((len(data),), part, dtype=torch.float64)
             if isinstance(part, float)
             else self._predicted(part, values)
             for part in self._parts
         ]
-        return assembled(said, self._task)
+        return assembled(predictions, self._task)
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("name", "rounds", "early_stopping_rounds", "columns", "class_weight", "objective")
-        return {**{n: getattr(self, n) for n in names}, **self.params}
-
     @abstractmethod
     def _text_of(self, trees: Any) -> bytes:
-        """One output's trees in the library's own form."""
+        """Return one output's trees in the library's own form."""
 
-    @abstractmethod
     def _write_trees(self, trees: Any, path: Path) -> None:
-        """Write one output's trees in the library's own form."""
+        path.write_bytes(self._text_of(trees))  # the libraries' own writing raises errors of their own for a full disk
 
     @abstractmethod
     def _read_trees(self, path: Path) -> Any:
-        """The inverse of ``_write_trees``."""
+        """Restore what ``_write_trees`` wrote."""
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """The trees of each output in the library's own form, and the vocabularies."""
+        """Write the trees of each output in the library's own form, and the vocabularies."""
         if self._task is None:
             raise self.not_fitted()
         constants: list[float | None] = []
@@ -323,7 +323,7 @@ class TreeModel(Estimator):
         return {**self._inputs.write(folder), **learned}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self._inputs = TreeInputs.read(folder, about)
         self._n_outputs, self._task = int(about["n_outputs"]), about["task"]
         self._parts = [

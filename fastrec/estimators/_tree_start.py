@@ -30,10 +30,10 @@ class TreeStart:
         self, inputs: TreeInputs, parts: Sequence[Any], task: Task | None, n_outputs: int, texts: Sequence[bytes]
     ) -> None:
         self.inputs, self.parts, self.task, self.n_outputs = inputs, list(parts), task, n_outputs
-        made = hashlib.sha256(repr([p for p in parts if isinstance(p, float)]).encode())
+        digest = hashlib.sha256(repr([p for p in parts if isinstance(p, float)]).encode())
         for text in texts:
-            made.update(text)
-        self._digest = made.hexdigest()[:20]
+            digest.update(text)
+        self._digest = digest.hexdigest()[:20]
 
     def __deepcopy__(self, memo: Any) -> TreeStart:
         return self  # it is never changed, and may be large
@@ -43,15 +43,14 @@ class TreeStart:
 
     @staticmethod
     def rounds(usual: int) -> int:
-        """How many trees are grown on top, at most: half as many as from the beginning."""
+        """Return the most trees that are grown on top: half as many as from the beginning."""
         return math.ceil(usual / 2)
 
     def differs(self, inputs: TreeInputs, rows: Rows) -> str:
-        """Why the trees cannot go on; empty: they can.
+        """Return why the trees cannot be continued; empty: they can.
 
         Args:
             inputs: the columns of the rows to learn from, and the values of their categories.
-            rows: these rows.
         """
         if (self.task, self.n_outputs) != (rows.task, rows.n_outputs):
             return "the classes or targets are others"
@@ -61,6 +60,7 @@ class TreeStart:
         if self.inputs.vocabs.keys() != inputs.vocabs.keys():
             return "other columns are categories"
         for name, vocab in inputs.vocabs.items():
+            # A new value moves the codes of those behind it in sorted order.
             new = set(vocab.classes) - set(self.inputs.vocabs[name].classes)
             if new:
                 return f"{name} has new values ({', '.join(map(str, sorted(new, key=str)[:3]))})"

@@ -10,35 +10,14 @@ import numpy as np
 import torch
 import xgboost as xgb
 
-from fastrec.errors import DataError
-
-_ELSEWHERE = {  # names that XGBoost's other interfaces have: here they would be passed over without a word
-    "num_boost_round": "rounds=",
-    "n_estimators": "rounds=",
-    "seed": "fit's seed=",
-    "random_state": "fit's seed=",
-    "device": "fit's device=",
-}
-
-
-def refuse_names_of_other_interfaces(params: Mapping[str, Any], kind: str) -> None:
-    """Refuse parameters that another argument has here.
-
-    Raises:
-        DataError: naming the argument.
-    """
-    elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-    if elsewhere is not None:
-        raise DataError(f"{kind} does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
-
 
 def names_for_xgboost(names: Sequence[str]) -> list[str]:
-    """Names of columns without the characters that XGBoost refuses, no two of them alike."""
+    """Escape the characters of column names that XGBoost refuses."""
     return [n.replace("%", "%25").replace("[", "%5B").replace("]", "%5D").replace("<", "%3C") for n in names]
 
 
 def params_for_xgboost(params: Mapping[str, Any], seed: int, device: torch.device | None) -> dict[str, Any]:
-    """Parameters with the seed, the device and as many threads as torch has; constraints name columns as trees do."""
+    """Add the seed, the device and torch's number of threads; rename the columns of constraints."""
     params = {**params, "seed": seed}
     params["device"] = str(device) if device is not None and device.type == "cuda" else "cpu"
     params.setdefault("nthread", torch.get_num_threads())
@@ -52,7 +31,7 @@ def params_for_xgboost(params: Mapping[str, Any], seed: int, device: torch.devic
 
 
 def handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
-    """A tensor as XGBoost takes it: numpy's array, or CuPy's of the same memory where trees grow on a GPU."""
+    """Return a tensor as XGBoost takes it: a numpy array, or a CuPy array of the same memory if trees grow on a GPU."""
     if values is None:
         return None
     cupy = _cupy() if on_gpu and values.is_cuda else None
@@ -60,7 +39,7 @@ def handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
 
 
 def _cupy() -> Any:
-    """CuPy, without which XGBoost takes no arrays on a GPU, or None."""
+    """Return CuPy, without which XGBoost takes no arrays on a GPU, or None."""
     try:
         return importlib.import_module("cupy")
     except ImportError:
@@ -76,12 +55,9 @@ def predicted(
     start: torch.Tensor | None = None,
     types: Sequence[str] | None = None,
 ) -> torch.Tensor:
-    """What trees say of rows; rows on a GPU stay there where CuPy is installed, and what is said alone comes back.
+    """Predict rows. With CuPy, GPU rows are predicted in place and only the predictions are copied to the host.
 
     Args:
-        booster: the trees.
-        values: float32 ``[n, columns]``.
-        names: the columns.
         margin: sums of leaves instead of what the objective makes of them.
         start: float32 ``[n]``, the margin to start from.
         types: XGBoost's type of each column; None: all are numbers.
@@ -89,6 +65,7 @@ def predicted(
     Returns:
         float64 ``[n]`` or ``[n, k]`` on the CPU.
     """
+    # In place: the columns are not copied to the host.
     if values.is_cuda and types is None and _cupy() is not None:
         booster.set_param({"device": str(values.device)})
         there = booster.inplace_predict(
@@ -98,6 +75,7 @@ def predicted(
             base_margin=handed(start, on_gpu=True),
         )
         return torch.as_tensor(there).double().cpu()
+    # The booster may have been trained on a GPU that is gone.
     booster.set_param({"device": "cpu"})
     matrix = xgb.DMatrix(
         handed(values, on_gpu=False),
@@ -111,14 +89,13 @@ def predicted(
 
 
 def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
-    """What an objective makes of margins, in double precision; None: XGBoost alone knows.
+    """Apply an objective's link to margins, in double precision; None: XGBoost alone knows it.
 
     XGBoost's own probabilities are float32, whose last bit depends on the library: a stack's trees, which compare such
     numbers with one another, would then say something else where the model is served elsewhere.
 
     Args:
         margins: float64 ``[n]``, of several classes ``[n, k]``.
-        objective: XGBoost's name.
     """
     if objective == "multi:softprob":
         return margins.softmax(1)
@@ -130,6 +107,6 @@ def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
 
 
 def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
-    """Feature → total gain."""
-    found: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
-    return {n: float(found.get(own, 0.0)) for n, own in zip(names, names_for_xgboost(names), strict=True)}
+    """Return feature → total gain."""
+    scores: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
+    return {n: float(scores.get(escaped, 0.0)) for n, escaped in zip(names, names_for_xgboost(names), strict=True)}

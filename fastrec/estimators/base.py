@@ -1,20 +1,22 @@
-"""What every estimator is: something that learns from rows with a target and predicts it for other rows."""
+"""The contract of estimators: they learn a target from rows and predict it for other rows."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.file_digests import digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.table import load_state, save_state
 from fastrec.table.saved_class import class_named, saved_name
 from fastrec.validate import Rows
 from fastrec.validate.tasks import TASKS, Task
@@ -22,7 +24,7 @@ from fastrec.validate.tasks import TASKS, Task
 
 @dataclass
 class Trace:
-    """What a ranker can tell of its training.
+    """A record of training.
 
     Args:
         curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``; of boosted trees per
@@ -43,8 +45,9 @@ class Estimator(ABC):
     the probability of class 1 ``[n]`` for binary, probabilities ``[n, k]`` for multiclass (they sum to 1) and
     multilabel, values ``[n]`` or ``[n, t]`` for regression.
 
-    One of your own has ``fit`` and ``predict``; to be saved and loaded ``settings`` too, and where it learns something
-    ``write`` and ``read``. Where it holds out rows to stop by, these are part of the rows it was given.
+    One of your own defines ``fit`` and ``predict``. To be saved, it keeps the constructor's arguments as attributes of
+    their names (``**params`` as ``params``), and names in ``learned`` the attributes that ``fit`` sets. Rows held out
+    to stop by are part of the rows it was given.
 
     Attributes:
         name: names it in tables and files.
@@ -56,6 +59,7 @@ class Estimator(ABC):
             it is not saved.
         wants_unlabeled: its ``fit`` takes ``unlabeled=``, rows without labels, too.
         reads_events: its lists come with the events before them (``Lists(…, events=…)``).
+        learned: attributes that ``fit`` sets, None before: plain values, tensors or estimators.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Estimator(ABC):
     time_limit: float | None = None
     wants_unlabeled = False
     reads_events = False
+    learned: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def fit(
@@ -83,7 +88,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def predict(self, data: Rows) -> torch.Tensor:
-        """What is predicted: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return predictions: float64 ``[n]`` or ``[n, k]`` on the CPU."""
 
     def check_task(self, data: Rows) -> None:
         """Refuse rows of a task that this estimator cannot do.
@@ -109,10 +114,10 @@ class Estimator(ABC):
         self.trace = Trace()
 
     def fresh(self) -> Self:
-        """An untrained copy with the same settings."""
-        made = copy.copy(self)
-        made.forget()  # before the deep copy: a trained model may be large
-        return copy.deepcopy(made)
+        """Return an untrained copy with the same settings."""
+        untrained = copy.copy(self)
+        untrained.forget()  # before the deep copy: a trained model may be large
+        return copy.deepcopy(untrained)
 
     def start_from(self, other: Estimator) -> bool:
         """Let the next ``fit`` begin with what another, trained one has learned, and not from nothing.
@@ -129,25 +134,58 @@ class Estimator(ABC):
         """Let the next ``fit`` begin from nothing, whatever ``start_from`` was given."""
 
     def not_fitted(self) -> NotFittedError:
-        """What to raise where something was asked of an untrained estimator."""
+        """Return the error of an untrained estimator."""
         return NotFittedError(f"{self.name} has not been trained", remedy="Call fit first")
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON values."""
-        raise DataError(f"{type(self).__name__} says no settings() to be saved by", remedy="Define settings()")
+        """Return the constructor's arguments, as JSON values.
+
+        Raises:
+            DataError: an argument is no attribute, or nothing says how to save what was learned.
+        """
+        # Else it would be saved without what it has learned, and found out when it is loaded.
+        if self.learns and not self.learned and type(self).write is Estimator.write:
+            raise DataError(
+                f"{type(self).__name__} does not say what it has learned",
+                remedy="Name the attributes that fit sets in learned, or define settings(), write() and read()",
+            )
+        given: dict[str, Any] = {}
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            if not hasattr(self, name):
+                raise DataError(
+                    f"{type(self).__name__} keeps no attribute {name!r} to be saved by",
+                    remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
+                )
+            value = getattr(self, name)
+            given |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
+        return given
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write what was learned into a folder that is there, without pickle.
+        """Write what was learned into an existing folder, without pickle.
 
         Returns:
             What else ``read`` is to be given, as JSON values.
+
+        Raises:
+            NotFittedError: an attribute of ``learned`` is None.
         """
+        values = {n: getattr(self, n) for n in self.learned}
+        if any(v is None for v in values.values()):
+            raise self.not_fitted()
+        parts = {n: v for n, v in values.items() if isinstance(v, Estimator)}
+        for name, part in parts.items():
+            part.save(folder / name)
+        if len(parts) < len(values):
+            save_state(folder / "learned", {n: v for n, v in values.items() if n not in parts})
         return {}
 
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:  # noqa: B027 - a rule has nothing to read
-        """Take back what ``write`` wrote and returned; whatever is raised here means that the files are damaged."""
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Restore what ``write`` wrote and returned; any exception raised here means that the files are damaged."""
+        state = load_state(folder / "learned") if (folder / "learned").is_dir() else {}
+        for name in self.learned:
+            setattr(self, name, state[name] if name in state else Estimator.load(folder / name))
 
     def save(self, folder: str | Path) -> None:
         """Write settings and what was learned, without pickle; an earlier save at ``folder`` is replaced in one step.
@@ -163,8 +201,8 @@ class Estimator(ABC):
         check_replaceable(folder, "estimator.json")
         with atomic_folder(folder) as part:
             about = {"class": saved_name(type(self)), "settings": self.settings(), **self.write(part)}
-            began = getattr(getattr(self, "trace", None), "began", "")  # one of a user's own may keep no trace
-            about |= {"began": began} if began else {}
+            if (trace := getattr(self, "trace", None)) is not None:  # one of a user's own may keep none
+                about |= {"importance": dict(trace.importance), "began": trace.began}
             about["digests"] = digests_below(part, but="estimator.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
@@ -199,22 +237,24 @@ class Estimator(ABC):
         except (ValueError, TypeError, KeyError) as error:
             raise _unreadable(path, error) from error
         try:
-            found = class_named(Estimator, name, cls)
+            kind = class_named(Estimator, name, cls)
         except DataError as error:
             raise DataError(error.problem, file=path, remedy=error.remedy) from None
         try:
             # XGBoost's reader ends the process at some damaged files: they must not reach it
             if digests_below(folder, but="estimator.json") != about["digests"]:
                 raise ValueError("its files are not those that were written")
-            made = found(**settings)
-            made.read(folder, about)
+            estimator = kind(**settings)
+            estimator.read(folder, about)
             if "began" in about:
-                made.trace.began = str(about["began"])
+                estimator.trace = replace(
+                    getattr(estimator, "trace", Trace()), importance=about["importance"], began=str(about["began"])
+                )
         except (MissingFileError, UnreadableFileError):
             raise
         except Exception as error:  # safetensors and XGBoost raise classes of their own for a damaged file
             raise _unreadable(path, error) from error
-        return made
+        return estimator
 
 
 def _unreadable(path: Path, error: Exception) -> UnreadableFileError:
@@ -230,3 +270,51 @@ class Ranker(Estimator):
     """
 
     tasks = ("ranking",)
+
+
+class Wrapper(Estimator):
+    """An estimator around another one, ``model``, which it is named after; None: ``read`` brings it."""
+
+    model: Any
+    learned = ("model",)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the estimator within."""
+        return type(self).__name__ if self.model is None else self.model.name
+
+    @property
+    def learns(self) -> bool:  # type: ignore[override]
+        """As the estimator within."""
+        return self.model is None or self.model.learns
+
+    @property
+    def beside(self) -> bool:  # type: ignore[override]
+        """As the estimator within."""
+        return self.model is not None and self.model.beside
+
+    def forget(self) -> None:
+        """Drop what was learned."""
+        super().forget()
+        if self.model is not None:
+            self.model = self.model.fresh()
+
+    def start_from(self, other: Estimator) -> bool:
+        """Let the estimator within begin with another's."""
+        known = isinstance(other, type(self)) and other.model is not None and self.model is not None
+        return known and self.model.start_from(other.model)
+
+    def start_anew(self) -> None:
+        """Let the estimator within begin from nothing."""
+        if self.model is not None:
+            self.model.start_anew()
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the predictions of the estimator within."""
+        if self.model is None:
+            raise self.not_fitted()
+        return self.model.predict(data)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments but ``model``, which is saved whole."""
+        return {**super().settings(), "model": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,15 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError, WriteError
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import CatBoostPace, catboost_in_time
+from fastrec.estimators._pace import catboost_in_time
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
-_ELSEWHERE = {  # what another argument says here, by CatBoost's names for it
-    "iterations": "rounds=", "num_boost_round": "rounds=", "n_estimators": "rounds=", "num_trees": "rounds=",
-    "random_seed": "fit's seed=", "random_state": "fit's seed=", "loss_function": "objective=",
-    "od_wait": "early_stopping_rounds=", "task_type": "fit's device=", "class_weights": "class_weight=",
-    "auto_class_weights": "class_weight=", "scale_pos_weight": "class_weight=",
-}  # fmt: skip
 _EXPONENTS = ("Poisson", "Tweedie")  # losses of the logarithm of what is predicted
 
 
 def catboost() -> ModuleType:
-    """CatBoost.
+    """Import CatBoost.
 
     Raises:
         MissingPackageError: it is not installed.
@@ -40,20 +34,13 @@ def catboost() -> ModuleType:
 class CatBoostModel(TreeModel):
     """CatBoost for any task: one model for each target of a task with several.
 
-    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing numbers, and
-    categories, text among the numbers too, are CatBoost's own affair (ordered statistics of the target); missing and
-    unseen categories are one category of their own. A ranking's scores are raw, and its relevance is divided by the
-    largest one.
+    Rows are chosen as by ``XGBModel``. CatBoost encodes categories, text among the numbers too, by ordered statistics
+    of the target; missing and unseen ones are one category. A ranking's scores are raw, its relevance is divided by
+    the largest one.
 
     Args:
         name: the model's name.
-        rounds: how many trees at most.
-        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
-            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
-            random; the trees up to the best are kept. They stop by the loss (NDCG in ranking), or by ``eval_metric``
-            where that is given. None: grow all ``rounds``, from all rows.
-        columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        rounds, early_stopping_rounds, columns, class_weight: as of ``XGBModel``; ``eval_metric`` as there.
         objective: CatBoost's loss function, one that fits the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
             ``RMSE``.
         keys: numbers that are categories here, such as months and days: CatBoost joins categories with one another,
@@ -66,6 +53,12 @@ class CatBoostModel(TreeModel):
 
     beside = False  # its loggers are one for the whole process
     suffix = ".cbm"
+    elsewhere = {  # noqa: RUF012
+        "iterations": "rounds=", "num_boost_round": "rounds=", "n_estimators": "rounds=", "num_trees": "rounds=",
+        "random_seed": "fit's seed=", "random_state": "fit's seed=", "loss_function": "objective=",
+        "od_wait": "early_stopping_rounds=", "task_type": "fit's device=", "class_weights": "class_weight=",
+        "auto_class_weights": "class_weight=", "scale_pos_weight": "class_weight=",
+    }  # fmt: skip
     objectives = {  # noqa: RUF012 - declared in the base class
         "ranking": ("YetiRank", "QueryRMSE", "QuerySoftMax", "PairLogit", "LambdaMart", "StochasticRank"),
         "binary": ("Logloss", "CrossEntropy", "Focal"),
@@ -97,9 +90,6 @@ class CatBoostModel(TreeModel):
     ) -> None:
         if isinstance(keys, str):
             raise DataError("CatBoostModel: keys is one text", remedy=f"Give a list: keys=[{keys!r}]")
-        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-        if elsewhere is not None:
-            raise DataError(f"CatBoostModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
         super().__init__(
             name,
             rounds=rounds,
@@ -112,6 +102,7 @@ class CatBoostModel(TreeModel):
         self.keys = list(keys)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        catboost()  # imported before a limit of time begins: it takes a second or more
         params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
         params |= {"loss_function": self._objective(train.task), "iterations": self.rounds, "random_seed": seed}
         params |= {"allow_writing_files": False, "logging_level": "Silent"}
@@ -148,23 +139,23 @@ class CatBoostModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         pool, params = self._pool(data), self._by_place(params)
-        pace = {}
-        if self._pace is not None:
-            pace = {"callbacks": [CatBoostPace(self._pace)]}
-            params = catboost_in_time(self._pace, catboost(), params, pool, self.rounds)
+        options: dict[str, Any] = {}
+        if (deadline := self._deadline) is not None:
+            options["callbacks"] = [SimpleNamespace(after_iteration=lambda info: not deadline.is_over)]
+            params = catboost_in_time(deadline, catboost(), params, pool, self.rounds)
         if self._before is not None:
             params = {**params, "iterations": min(params["iterations"], self._rounds)}
-            pace["init_model"] = self._before
+            options["init_model"] = self._before
         trees = catboost().CatBoost(params)
         if held is None:
-            trees.fit(pool, **pace)
+            trees.fit(pool, **options)
         else:
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
-            trees.fit(pool, eval_set=self._pool(held), **stop, **pace)
-        found = trees.get_evals_result().get("validation", {})
+            trees.fit(pool, eval_set=self._pool(held), **stop, **options)
+        results = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
         # a metric may be called by its name with options that were not given; YetiRank tells of another one first
-        curve = next((v for n, v in found.items() if n == metric or n.startswith(f"{metric}:")), [])
+        curve = next((v for n, v in results.items() if n == metric or n.startswith(f"{metric}:")), [])
         gains = trees.get_feature_importance(type="PredictionValuesChange")
         return Grown(trees, curve, dict(zip(self._inputs.names, map(float, gains), strict=True)))
 
@@ -174,19 +165,15 @@ class CatBoostModel(TreeModel):
             kind = "Exponent"
         cats = [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
         pool = catboost().Pool(values, cat_features=cats)
-        said = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
-        said = said[:, 1] if self._task in ("binary", "multilabel") else said
-        return torch.from_numpy(np.array(said, dtype=np.float64))
+        predictions = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
+        predictions = predictions[:, 1] if self._task in ("binary", "multilabel") else predictions
+        return torch.from_numpy(np.array(predictions, dtype=np.float64))
 
     def _cannot_go_on(self, device: torch.device | None) -> str:
         # With statistics of categories CatBoost joins the trees but not what they look up: predictions go wrong.
         if self._inputs.vocabs:
             return f"CatBoost goes on without categories only, and {next(iter(self._inputs.vocabs))} is one"
         return "CatBoost goes on where it runs on a CPU only" if device is not None and device.type == "cuda" else ""
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().settings(), "keys": self.keys}
 
     def _text_of(self, trees: Any) -> bytes:
         with tempfile.TemporaryDirectory() as folder:

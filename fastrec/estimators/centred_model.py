@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.estimators.base import Estimator
+from fastrec.estimators.base import Estimator, Wrapper
 from fastrec.validate import Rows
 
 
-class CentredModel(Estimator):
+class CentredModel(Wrapper):
     """An estimator that learns labels less a share of what the labels of one day have in common.
 
-    For rows of many stores, series or users on the same days: what all rows of a day miss together (the weather, a
-    strike) cannot be foretold for the days to come, and a model that is asked to explain it finds some column of that
-    day that seems to. Each training label loses ``share`` of its day's mean label, and gets the same share of the mean
-    of all labels back; what is predicted is what the estimator predicts. What days do have in common and features
-    tell (a weekday, a promotion) must come from elsewhere, or be left to the rest: inside ``OffsetModel`` the labels
-    are what the offset misses. Rows without a value of the column are a day of their own.
+    For rows of many stores, series or users on the same days. An error that all rows of a day share (the weather, a
+    strike) cannot be predicted for later days, and a model would explain it by chance. Each training label loses
+    ``share`` of its day's mean label and gains the same share of the mean of all labels. Effects of a day that features
+    tell (a weekday, a promotion) are lost too: use it inside ``OffsetModel``, whose offset has them. Rows without a
+    value of the column are a day of their own.
 
     Args:
         model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
@@ -41,27 +38,6 @@ class CentredModel(Estimator):
         self.model, self.column, self.share = model, column, share
         self.forget()
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The name of the estimator that learns."""
-        return "centred" if self.model is None else self.model.name
-
-    @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """As the estimator that learns."""
-        return self.model is None or self.model.learns
-
-    @property
-    def beside(self) -> bool:  # type: ignore[override]
-        """As the estimator that learns."""
-        return self.model is not None and self.model.beside
-
-    def forget(self) -> None:
-        """Drop what was learned."""
-        super().forget()
-        if self.model is not None:
-            self.model = self.model.fresh()
-
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Learn from centred labels; ``valid`` is reported on as it is."""
         self.check_task(train)
@@ -75,7 +51,7 @@ class CentredModel(Estimator):
         return self
 
     def _centred(self, train: Rows) -> torch.Tensor:
-        """The labels less the share of their day's weighted mean; rows of weight 0 say nothing of their day."""
+        """Take the share of their day's weighted mean off the labels; rows of weight 0 do not count."""
         assert train.label is not None
         label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
         weight = torch.ones(len(train)) if train.weight is None else train.weight
@@ -87,34 +63,3 @@ class CentredModel(Estimator):
         mean = total.sum(0) / of_all.sum().clamp_min(1e-300)
         day = torch.where(of_all > 0, total / of_all.clamp_min(1e-300), mean)
         return (label - self.share * (day[days] - mean)).reshape(train.label.shape)
-
-    def start_from(self, other: Estimator) -> bool:
-        """Let the model begin with another's."""
-        known = isinstance(other, CentredModel) and other.model is not None and self.model is not None
-        return known and self.model.start_from(other.model)
-
-    def start_anew(self) -> None:
-        """Let the model begin from nothing."""
-        if self.model is not None:
-            self.model.start_anew()
-
-    def predict(self, data: Rows) -> torch.Tensor:
-        """What the estimator predicts: float64 ``[n]`` on the CPU."""
-        if self.model is None:
-            raise self.not_fitted()
-        return self.model.predict(data)
-
-    def settings(self) -> dict[str, Any]:
-        """The column and the share; the estimator is kept whole."""
-        return {"model": None, "column": self.column, "share": self.share}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The estimator (``model/``)."""
-        if self.model is None:
-            raise self.not_fitted()
-        self.model.save(folder / "model")
-        return {}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self.model = Estimator.load(folder / "model")

@@ -68,7 +68,7 @@ class CuMLModel(SKModel):
         self.tasks = ("binary", "multiclass", "regression", "multilabel")
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         names = ("kind", "name", "columns", "class_weight", "cats")
         return {**{n: getattr(self, n) for n in names}, **self.options}
 
@@ -77,7 +77,6 @@ class CuMLModel(SKModel):
         return (_cuml if on_gpu else _sklearn_twin)(self.kind, task, seed, self.options)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
-        """The task has said which one it is."""
         if type(estimator).__module__.startswith("cuml.") and not hasattr(estimator, "as_sklearn"):
             raise DataError(f"{self.name}: this cuML hands over no models to be saved", remedy="Update cuML")
 
@@ -116,12 +115,12 @@ def _cuml(kind: str, task: str, seed: int, options: dict[str, Any]) -> Any:
             return of("linear_model", "Ridge")(alpha=1 / options["C"], output_type="numpy")
         return of("linear_model", "LogisticRegression")(C=options["C"], max_iter=1000, output_type="numpy")
     if kind == "knn":
-        made = of("neighbors", "KNeighborsRegressor" if amounts else "KNeighborsClassifier")
-        return made(n_neighbors=options["neighbors"], output_type="numpy")
+        kind_of = of("neighbors", "KNeighborsRegressor" if amounts else "KNeighborsClassifier")
+        return kind_of(n_neighbors=options["neighbors"], output_type="numpy")
     if kind == "random_forest":
-        made = of("ensemble", "RandomForestRegressor" if amounts else "RandomForestClassifier")
+        kind_of = of("ensemble", "RandomForestRegressor" if amounts else "RandomForestClassifier")
         # one stream: more than one draw in no fixed order
-        return made(**_forest(options, amounts), random_state=seed, n_streams=1, output_type="numpy")
+        return kind_of(**_forest(options, amounts), random_state=seed, n_streams=1, output_type="numpy")
     if amounts:
         return of("svm", "SVR")(C=options["C"], output_type="numpy")
     return of("svm", "SVC")(C=options["C"], probability=True, random_state=seed, output_type="numpy")

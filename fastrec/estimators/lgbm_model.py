@@ -13,18 +13,12 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import WANTED, lightgbm_pace
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
-_ELSEWHERE = {  # what another argument says here, by LightGBM's names for it
-    "num_boost_round": "rounds=", "num_iterations": "rounds=", "num_trees": "rounds=", "n_estimators": "rounds=",
-    "early_stopping_round": "early_stopping_rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
-}  # fmt: skip
-
 
 def lightgbm() -> ModuleType:
-    """LightGBM.
+    """Import LightGBM.
 
     Raises:
         MissingPackageError: it is not installed.
@@ -35,20 +29,13 @@ def lightgbm() -> ModuleType:
 class LGBMModel(TreeModel):
     """LightGBM for any task: one booster for each target of a task with several.
 
-    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing values are LightGBM's
-    own. Categories, and text among the numbers, go in by their code among the training rows' sorted values; unseen ones
-    are missing. Trees grow on the CPU unless ``device_type`` says otherwise: the usual packages of LightGBM have no
-    CUDA. A ranking's scores are margins; its relevance is counted as it is (a gain of 2 for a relevance of 2).
+    Rows and columns are prepared as by ``XGBModel``. Trees grow on the CPU unless ``device_type`` is given: the usual
+    packages of LightGBM have no CUDA. A ranking's scores are margins; a relevance of 2 is a gain of 2.
 
     Args:
         name: the model's name.
-        rounds: how many trees (of a multiclass task: for each class) at most.
-        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
-            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
-            random; the trees up to the best are kept. They stop by the loss, or by ``metric`` where that is given
-            (the first of several). None: grow all ``rounds``, from all rows.
-        columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        rounds, early_stopping_rounds, columns, class_weight: as of ``XGBModel``; trees stop by the
+            first ``metric`` if it is given.
         objective: LightGBM's, one that fits the task; None: ``lambdarank``, ``binary``, ``multiclass``, ``regression``,
             in a run what its metric of amounts is best at.
         native_cats: split categories by sets of values (LightGBM's own categorical splits); False: by code.
@@ -59,6 +46,10 @@ class LGBMModel(TreeModel):
     """
 
     suffix = ".txt"
+    elsewhere = {  # noqa: RUF012
+        "num_boost_round": "rounds=", "num_iterations": "rounds=", "num_trees": "rounds=", "n_estimators": "rounds=",
+        "early_stopping_round": "early_stopping_rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
+    }  # fmt: skip
     objectives = {  # noqa: RUF012 - declared in the base class
         "ranking": ("lambdarank", "rank_xendcg", "binary", "regression"),
         "binary": ("binary", "cross_entropy"),
@@ -101,9 +92,6 @@ class LGBMModel(TreeModel):
         native_cats: bool = True,
         **params: Any,
     ) -> None:
-        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-        if elsewhere is not None:
-            raise DataError(f"LGBMModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
         self.native_cats = native_cats
         super().__init__(
             name,
@@ -126,7 +114,13 @@ class LGBMModel(TreeModel):
         if params["objective"] in ("lambdarank", "rank_xendcg"):
             assert train.label is not None
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
-            _check_relevance(train.label, self.name)
+            odd = (train.label < 0) | (train.label != train.label.round())
+            if bool(odd.any()):
+                raise DataError(
+                    f"{self.name} ranks by whole relevances, 0 or above",
+                    row=int(odd.nonzero()[0]),
+                    remedy="Round them, or use XGBModel",
+                )
         return params
 
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> np.ndarray:
@@ -148,42 +142,43 @@ class LGBMModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         lgb, params = lightgbm(), self._by_place(params)
-        own = self._dataset(data, params)
-        found: dict[str, dict[str, list[float]]] = {}
+        dataset = self._dataset(data, params)
+        results: dict[str, dict[str, list[float]]] = {}
         options: dict[str, Any] = {"init_model": self._before}
-        if self._pace is not None:
-            rate, wanted = float(params["learning_rate"]), min(WANTED, self._rounds)
-            options["callbacks"] = [lightgbm_pace(self._pace, rate, wanted, lgb.callback.EarlyStopException)]
+        if (deadline := self._deadline) is not None:
+            rate, rounds = float(params["learning_rate"]), self._rounds
+
+            def in_time(env: Any) -> None:
+                reset = env.model.reset_parameter
+                if deadline.after_round(env.iteration + 1, rounds, rate, lambda r: reset({"learning_rate": r})):
+                    raise lgb.callback.EarlyStopException(env.iteration, env.evaluation_result_list or [])
+
+            in_time.order = 40  # type: ignore[attr-defined]  # after early stopping (30) and the curve's recorder (20)
+            options["callbacks"] = [in_time]
         if held is not None:
             stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
-            options |= {"valid_sets": [self._dataset(held, params, own)], "valid_names": ["held"]}
-            options["callbacks"] = [stop, lgb.record_evaluation(found), *options.get("callbacks", [])]
+            options |= {"valid_sets": [self._dataset(held, params, dataset)], "valid_names": ["held"]}
+            options["callbacks"] = [stop, lgb.record_evaluation(results), *options.get("callbacks", [])]
             higher_is_better = _Direction()
             options["callbacks"].append(higher_is_better)
-        trees = lgb.train(params, own, self._rounds, **options)
+        trees = lgb.train(params, dataset, self._rounds, **options)
         best = trees.best_iteration
-        if held is not None and self._pace is not None and self._pace.is_over:  # stopped before it was known to be over
-            curve = np.array(next(iter(found["held"].values())))
+        if held is not None and deadline is not None and deadline.is_over:  # stopped before it was known to be over
+            curve = np.array(next(iter(results["held"].values())))
             best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
             best += 0 if self._before is None else self._before.current_iteration()
+        # LightGBM keeps the trees after the best one.
         if held is not None and 0 < best < trees.current_iteration():
             trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=best))
         gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))
-        return Grown(trees, next(iter(found["held"].values())) if found else [], gains)
+        return Grown(trees, next(iter(results["held"].values())) if results else [], gains)
 
     def _predicted(self, trees: Any, values: np.ndarray) -> torch.Tensor:
-        said = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
-        return torch.from_numpy(np.asarray(said, dtype=np.float64))
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().settings(), "native_cats": self.native_cats}
+        predictions = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
+        return torch.from_numpy(np.asarray(predictions, dtype=np.float64))
 
     def _text_of(self, trees: Any) -> bytes:
         return trees.model_to_string().encode()
-
-    def _write_trees(self, trees: Any, path: Path) -> None:
-        path.write_bytes(self._text_of(trees))
 
     def _read_trees(self, path: Path) -> Any:
         trees = lightgbm().Booster(model_str=path.read_text(encoding="utf-8"))
@@ -200,13 +195,3 @@ class _Direction:
 
     def __call__(self, env: Any) -> None:
         self.found = bool(env.evaluation_result_list[0][3])
-
-
-def _check_relevance(label: torch.Tensor, name: str) -> None:
-    odd = (label < 0) | (label != label.round())
-    if bool(odd.any()):
-        raise DataError(
-            f"{name} ranks by whole relevances, 0 or above",
-            row=int(odd.nonzero()[0]),
-            remedy="Round them, or use XGBModel",
-        )

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from fastai.data.block import RegressionBlock
 from fastai.torch_core import set_seed
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture
-from fastrec.estimators._batch_rule import fit_options
+from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._net_start import STARTED, NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
-from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns
+from fastrec.estimators._one_cycle import train_one_cycle
+from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
-from fastrec.metrics import MRR
+from fastrec.metrics import mrr
 from fastrec.models import EventNet, TabularNet
 from fastrec.segments import segment_sum
-from fastrec.table import concat
 from fastrec.tabular import Categorify, RankGauss, TabularFrame
-from fastrec.training import RecLearner, rec_learner
 from fastrec.validate import Lists, whole_lists
 
-_BS = 3_000  # candidates: about 130 lists of 23
 _LIST = "__list__"
 _TARGETS = ("__share__", _LIST, "__weight__")  # not names that a feature may have
-_AT_ONCE = 1 << 15  # candidates that are scored at once
 _TABULAR = {"layers": [128, 64], "ps": 0.2, "embed_p": 0.05, "use_bn": False, "act_cls": nn.SiLU}
 
 
@@ -77,11 +73,18 @@ class NetRanker(Ranker):
         ps: float | Sequence[float] | None = None,
         embed_p: float | None = None,
     ) -> None:
-        self.name, self.epochs, self.max_rows, self.lr, self.bs, self.wd = name, epochs, max_rows, lr, bs or _BS, wd
+        self.name, self.epochs, self.max_rows, self.lr, self.bs, self.wd = (
+            name,
+            epochs,
+            max_rows,
+            lr,
+            bs or limits.RANKED_BATCH,
+            wd,
+        )
         layers = None if layers is None else list(layers)
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
-        own = _TABULAR if Architecture(model).model is TabularNet else {}
-        self.architecture = Architecture(model, {**own, **given, **(options or {})})
+        defaults = _TABULAR if Architecture(model).model is TabularNet else {}
+        self.architecture = Architecture(model, {**defaults, **given, **(options or {})})
         self.start_anew()
         if issubclass(self.architecture.model, EventNet) and not self.reads_events:
             raise DataError(f"{self.architecture.model.__name__} reads events", remedy="Give it to a SessionRanker")
@@ -110,7 +113,8 @@ class NetRanker(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> NetRanker:
-        """Train the net; the curves tell of ``valid``."""
+        """Train the net and record the loss and MRR of ``valid`` after each epoch."""
+        self.check_task(train)
         if is_for_ranks():
             fit_on_ranks(self, train, valid, seed=seed, device=device)
             return self
@@ -118,117 +122,103 @@ class NetRanker(Ranker):
         set_seed(seed)
         self.forget()
         flags = missing_flags(train)
-        valid = valid if valid is not None and len(valid) else None
-        rows = [train] if valid is None else [train, valid]
-        parts, before = [], 0
-        for part in map(self._laid_out, rows):
-            targets = _targets_of(part, before)
-            parts.append(
-                net_columns(
-                    part, flags, [*self._cats(train), *train.conts, *flags], dict(zip(_TARGETS, targets, strict=True))
-                )
-            )
-            before = int(targets[1][-1]) + 1
-        sizes = np.cumsum([0, *map(len, parts)])
-        splits = [range(a, b) for a, b in pairwise(sizes)]
+        cats, conts = self._cats(train), [*train.conts, *flags]
+        targets = dict(zip(_TARGETS, _targets_of(train), strict=True))
         frame = TabularFrame(
-            concat(parts),
+            net_columns(self._with_columns(train), flags, [*cats, *conts], targets),
             procs=[Categorify, RankGauss],
-            cat_names=self._cats(train),
-            cont_names=[*train.conts, *flags],
+            cat_names=cats,
+            cont_names=conts,
             y_names=list(_TARGETS),
             y_block=RegressionBlock(),
             y_dtype=torch.float64,
             groups=_LIST,
-            splits=splits if valid is not None else None,
             device=device,
         )
         bs = min(self.bs, len(train))
-        tfms, more = self._beside(rows, frame)
+        tfms, more = self._event_inputs(train, frame)
         dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"), **tfms)
-        plan = self.architecture.plan(dls)
-        plan = plan if self._start is None else self._start.planned(plan)
-        plan["options"] = {**plan["options"], **more}
-        net = self.architecture.build(plan)
-        rule, schedule = fit_options(net, self.lr, bs, _BS)
-        learn = rec_learner(
-            dls,
-            net,
-            loss_func=WeightedListLoss(),
-            metrics=[] if valid is None else [_ClickMRR(groups=valid.groups)],
-            wd=self.wd,
-            **rule,
+        # After _event_inputs, which learns the codes of events.
+        events = self._event_values()
+        self._trained = TrainedNet.begin(
+            self.architecture, dls, frame, flags, start=self._start, more=more, events=events
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
-        if self._start is not None:
-            self._start.give_to(net, frame, events=self._event_values())
-            epochs = self._start.epochs(epochs)
-        with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
-            learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
-        # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.
-        self._trained = TrainedNet(self.architecture, plan, net.eval(), frame.new_empty(), flags)
-        self.trace = Trace(curves=_curves(learn, valid), began=STARTED if self._start is not None else "")
+        epochs = epochs if self._start is None else self._start.epochs(epochs)
+        report = KeepBest((lambda net: {}) if valid is None or not len(valid) else self._report(valid), None)
+        loss = WeightedListLoss()
+        train_one_cycle(
+            dls,
+            self._trained.net,
+            loss,
+            epochs,
+            lr=self.lr,
+            bs=bs,
+            base_bs=limits.RANKED_BATCH,
+            wd=self.wd,
+            cbs=[report],
+        )
+        self._trained.net.eval()
+        self.trace = Trace(curves=report.records, began=STARTED if self._start is not None else "")
         return self
 
     def _cats(self, train: Lists) -> list[str]:
-        """The categorical columns of the net."""
+        """Return the categorical columns of the net."""
         return list(train.cats)
 
-    def _laid_out(self, rows: Lists) -> Lists:
-        """Lists with all columns of the net."""
+    def _with_columns(self, rows: Lists) -> Lists:
+        """Return lists with all columns of the net."""
         return rows
 
-    def _beside(self, rows: Sequence[Lists], frame: TabularFrame) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Options of the dataloaders, and of the net, for what goes in beside columns.
-
-        Args:
-            rows: what is trained on, then what is reported on, if anything.
-            frame: their columns.
-        """
+    def _event_inputs(self, train: Lists, frame: TabularFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return options of the dataloaders, and of the net, for inputs besides the frame's columns."""
         return {}, {}
 
     def _event_values(self) -> dict[str, list[Any]]:
-        """Column of events → the values of its codes, in their order."""
+        """Return column of events → the values of its codes, in their order."""
         return {}
 
+    def _report(self, valid: Lists) -> Callable[[Any], dict[str, float]]:
+        """Return what KeepBest records after an epoch; columns are prepared once, before training."""
+        targets = torch.stack([t.double() for t in _targets_of(valid)], 1)
+        scored, loss = self._scorer(valid), WeightedListLoss()
+
+        def report(net: Any) -> dict[str, float]:
+            scores = scored()
+            return {
+                "valid_loss": float(loss(scores[:, None], targets)),
+                "mrr": mrr(scores, targets[:, 0], valid.groups),
+            }
+
+        return report
+
+    def _scorer(self, data: Lists) -> Callable[[], Tensor]:
+        """Prepare the columns of lists; the function returned scores them by the net's current weights."""
+        assert self._trained is not None
+        trained = self._trained
+        frame = trained.frame_of(data)
+        return lambda: outputs_of(trained.net, frame, limits.RANKED_AT_ONCE).squeeze(1)
+
     def predict(self, data: Lists) -> Tensor:
-        """Scores of the candidates: float64 ``[n]`` on the CPU."""
+        """Return scores of the candidates: float64 ``[n]`` on the CPU."""
         if self._trained is None:
             raise self.not_fitted()
-        if not len(data):
-            return torch.zeros(0, dtype=torch.float64)
-        return self._trained.outputs(data, _AT_ONCE).squeeze(1)
+        return self._scorer(data)() if len(data) else torch.zeros(0, dtype=torch.float64)
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        """Return the constructor's arguments but ``model`` and its options, which ``write`` keeps."""
         return {n: getattr(self, n) for n in ("name", "epochs", "max_rows", "lr", "bs", "wd")}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
+        """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
         if self._trained is None:
             raise self.not_fitted()
         return self._trained.write(folder)
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self._trained = TrainedNet.read(folder, about, WeightedListLoss())
         self.architecture = self._trained.architecture
-
-
-def _curves(learn: RecLearner, valid: Lists | None) -> list[dict[str, float]]:
-    words = ("train_loss", "valid_loss", "mrr") if valid is not None else ("train_loss",)
-    rows = learn.recorder.values
-    return [{"epoch": i, **dict(zip(words, map(float, row), strict=False))} for i, row in enumerate(rows)]
-
-
-class _ClickMRR(MRR):
-    """``MRR`` where the targets are label, list and weight."""
-
-    def accumulate(self, learn: Any) -> None:
-        """Keep one batch."""
-        self._epoch_groups = self.groups
-        self._preds.append(learn.pred.detach().cpu().reshape(-1))
-        self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu()[:, 0])
 
 
 class WeightedListLoss(nn.Module):
@@ -245,12 +235,12 @@ class WeightedListLoss(nn.Module):
         self.each = ListwiseSoftmax(reduction="none")
 
     def denominator(self, targets: Tensor) -> Tensor:
-        """What the mean is taken over, a scalar: by it the means of several ranks' batches become one mean."""
+        """Return the divisor of the mean, a scalar, by which the means of several ranks' batches are joined."""
         targets = targets.as_subclass(Tensor)
         return (targets[:, 0] * targets[:, 2]).sum()
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """The loss of scores ``[b, 1]``: a scalar."""
+        """Return the loss of scores ``[b, 1]``: a scalar."""
         targets = targets.as_subclass(Tensor)
         scores = scores.as_subclass(Tensor)
         share, groups, weight = targets.unbind(1)
@@ -259,17 +249,12 @@ class WeightedListLoss(nn.Module):
         return (losses * weight.to(losses.dtype)).sum() / torch.where(total > 0, total, 1.0).to(losses.dtype)
 
 
-def _targets_of(data: Lists, before: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Each candidate's share of its list's relevance, its list's number and weight: float64, int64, float64 ``[n]``.
-
-    Args:
-        data: the lists.
-        before: the first one's number.
-    """
+def _targets_of(data: Lists) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each candidate's share of its list's relevance, its list's number and weight: float64, int64, float64."""
     if data.label is None:
         raise DataError("lists to report on came without labels", remedy="Give label=, or leave valid out")
     label = data.label.double()
     _, lists = torch.unique_consecutive(data.groups, return_inverse=True)  # small numbers: ids may not fit a float
     total = segment_sum(label, lists, int(lists[-1]) + 1 if len(lists) else 0)[lists]
     weight = torch.ones_like(label) if data.weight is None else data.weight.double()
-    return torch.where(total > 0, label / total, 0.0), lists + before, weight
+    return torch.where(total > 0, label / total, 0.0), lists, weight

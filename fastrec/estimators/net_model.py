@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from fastai.callback.core import Callback
@@ -14,6 +14,8 @@ from fastai.data.block import RegressionBlock
 from fastai.torch_core import set_seed
 from torch import Tensor, nn
 
+from fastrec._core import limits
+from fastrec._core.ranks import world_size
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture, name_of
 from fastrec.estimators._head import OBJECTIVES, Head
@@ -32,7 +34,7 @@ from fastrec.estimators._net_pace import StopInTime, epochs_in_time
 from fastrec.estimators._net_start import STARTED, NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._one_cycle import train_one_cycle
-from fastrec.estimators._pace import Pace
+from fastrec.estimators._pace import Deadline
 from fastrec.estimators._real_mlp_training import train_real_mlp
 from fastrec.estimators._recipes import default_model, recipe_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
@@ -43,22 +45,17 @@ from fastrec.tabular import LogTransform, TabularFrame
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
-_AT_ONCE = 1 << 12  # rows that are scored at once: members of a TabM are many numbers a row
-_HELD_OUT = 1 / 8
-_SEEDS_APART = 7_919  # the seeds of a bag lie apart from those of folds, which follow one another
 _TARGETS, _WEIGHT = "__target_{}__", "__weight__"  # not names that a feature may have
 
 
 class NetModel(Estimator):
     """A net for binary, multiclass, regression and multilabel tasks, with a strong default for tables.
 
-    Trained on seven eighths of the rows it is given; on the others (whole groups; the last ones where there is an
-    order; else drawn by class) it is scored after every epoch, and the best epoch's weights stay. Where values are
-    missing a flag goes in beside them (one for all columns that are missing in the same rows). The loss is the mean by
-    weight of the task's: cross-entropy, or the squared error of standardised targets.
+    It trains on seven eighths of its rows and is scored on the others after every epoch; the best epoch's weights stay.
+    The others are whole groups, the last rows if there is an order, else drawn by class. Flags of missing values are
+    further inputs. The loss is cross-entropy, or the squared error of standardised targets, mean by weight.
 
-    What is left None is as the model's recipe has it. Every recipe bounds the number of rows that are seen, whatever
-    the size of the table: ``max_rows``.
+    Options that are None have the model's defaults, which bound the number of rows that are seen by ``max_rows``.
 
     Args:
         name: the estimator's name.
@@ -134,7 +131,7 @@ class NetModel(Estimator):
         super().forget()
         self._nets: list[TrainedNet] = []
         self._head: Head | None = None
-        self._pace: Pace | None = None  # while a net is trained in a limit of time
+        self._deadline: Deadline | None = None  # while a net is trained in a limit of time
 
     @classmethod
     def of_net(
@@ -146,7 +143,7 @@ class NetModel(Estimator):
         frame: TabularFrame,
         task: Task,
     ) -> NetModel:
-        """The estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
+        """Make an estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
 
         Args:
             name: the estimator's.
@@ -155,10 +152,10 @@ class NetModel(Estimator):
             frame: knows how columns are prepared; its rows are not looked at.
             task: ``'binary'``, ``'multiclass'`` or ``'multilabel'``.
         """
-        made = cls(name, model=architecture.model, options=architecture.options)
-        made._head = Head(task, plan["n_out"])
-        made._nets = [TrainedNet(architecture, plan, net.eval(), frame, {})]
-        return made
+        estimator = cls(name, model=architecture.model, options=architecture.options)
+        estimator._head = Head(task, plan["n_out"])
+        estimator._nets = [TrainedNet(architecture, plan, net.eval(), frame, {})]
+        return estimator
 
     @property
     def nets(self) -> list[nn.Module]:
@@ -178,9 +175,7 @@ class NetModel(Estimator):
         self._starts: list[NetStart] = []
         self.began_with = ""  # which weights: what is kept of a run goes by it
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> NetModel:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Train; the curves tell of the held-out rows and of ``valid``."""
         self.check_task(train)
         if is_for_ranks():
@@ -192,22 +187,23 @@ class NetModel(Estimator):
         valid = valid if valid is not None and len(valid) else None
         self._head = head = Head.fit(train, self.objective)
         curves: list[dict[str, float]] = []
-        whole = None if self.time_limit is None else Pace(self.time_limit)
+        whole = None if self.time_limit is None else Deadline(self.time_limit)
         for i in range(self.seeds):
-            self._pace = None if whole is None else Pace(whole.left / (self.seeds - i))
-            found = self._train(train, valid, head, seed=seed + i * _SEEDS_APART, device=device)
-            curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
-        self._pace = None
+            # Time that a net of the bag leaves goes to the next ones.
+            self._deadline = None if whole is None else whole.share(self.seeds - i)
+            records = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
+            curves += records if self.seeds == 1 else [{"seed": i, **record} for record in records]
+        self._deadline = None
         self.trace = Trace(curves=curves, began=self._began())
         return self
 
     def predict(self, data: Rows) -> Tensor:
-        """Probabilities or values, float64 ``[n]`` or ``[n, k]`` on the CPU: the mean over the nets of the bag."""
+        """Return the mean probabilities or values of the bag's nets: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._head is None or not self._nets:
             raise self.not_fitted()
         if not len(data):
             return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
-        return torch.stack([self._head.predict(net.outputs(data, _AT_ONCE)) for net in self._nets]).mean(0)
+        return torch.stack([self._head.predict(net.outputs(data, limits.ROWS_AT_ONCE)) for net in self._nets]).mean(0)
 
     # Training --------------------------------------------------------------------------------------------------------
 
@@ -217,25 +213,26 @@ class NetModel(Estimator):
             raise DataError(f"{self.name} has no class weights for several labels", remedy="Leave out class_weight")
 
     def _row_weights(self, data: Rows) -> Tensor:
-        """Each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
+        """Return each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
         if data.label is None:
             raise DataError(f"{self.name} was given rows without labels to report on", remedy="Give label=")
-        found = output_weight(data, data.label, self.class_weight)
-        return torch.ones(len(data), dtype=torch.float64) if found is None else found
+        weights = output_weight(data, data.label, self.class_weight)
+        return torch.ones(len(data), dtype=torch.float64) if weights is None else weights
 
     def _train(
         self, data: Rows, valid: Rows | None, head: Head, *, seed: int, device: torch.device | None
     ) -> list[dict[str, float]]:
-        """Train one net of the bag; what was noted of its epochs."""
+        """Train one net of the bag and return the records of its epochs."""
         set_seed(seed)
         weights = self._row_weights(data)
-        held = held_out(data, _HELD_OUT, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
+        held = held_out(data, 1 / 8, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
         train = data.take(~held)
         architecture = self._architecture(data)
         recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
         n, m = len(train), head.targets(train).shape[1]
         names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
-        targets = torch.cat([head.targets(train), _mean_one(weights[~held])[:, None]], 1)
+        # The weight is a last target: it goes through the loader with its row.
+        targets = torch.cat([head.targets(train), (weights[~held] / weights[~held].mean())[:, None]], 1)
         frame = TabularFrame(
             net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),
             procs=[*recipe.procs, *self._log_procs(train)],
@@ -250,14 +247,10 @@ class NetModel(Estimator):
         # a batch of one row has no variance, which batch norm wants: the row comes in another epoch
         lone = n % bs == 1 and n > bs and share_of(bs) == bs
         dls = frame.dataloaders(bs=share_of(bs), seed=seed, device=device or torch.device("cpu"), drop_last=lone)
-        plan = architecture.plan(dls, head.n_out)
         start = self._starts[len(self._nets) % len(self._starts)] if self._starts else None
         start = None if start is None or start.model is not architecture.model else start
-        plan = plan if start is None else start.planned(plan)
-        net = architecture.build(plan)
-        if start is not None:
-            start.give_to(net, frame)
-        trained = TrainedNet(architecture, plan, net, frame.new_empty(), flags)
+        trained = TrainedNet.begin(architecture, dls, frame, flags, head.n_out, start=start)
+        net = trained.net
         out = data.take(held) if bool(held.any()) else None
         report = _Report(trained, head, self.stop_by)
         if out is not None:
@@ -277,13 +270,14 @@ class NetModel(Estimator):
         rate = recipe.lr if self.lr is None else self.lr
         loss = head.loss(self.smoothing)
         cbs: list[Callback] = [best]
-        if self._pace is not None:
-            epochs = epochs_in_time(self._pace, dls, net, loss, report, epochs, name=self.name)
-            cbs.append(StopInTime(self._pace))
+        if self._deadline is not None:
+            epochs = epochs_in_time(self._deadline, dls, net, loss, report, epochs, name=self.name)
+            cbs.append(StopInTime(self._deadline))
         if isinstance(net, RealMLP):
             train_real_mlp(dls, net, loss, epochs, lr=rate, wd=wd, cbs=cbs)
         else:
-            train_one_cycle(dls, net, loss, epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=cbs)
+            bs = dls.train.bs * world_size()
+            train_one_cycle(dls, net, loss, epochs, lr=rate, bs=bs, base_bs=recipe.base_bs, wd=wd, cbs=cbs)
         net.eval()
         self._nets.append(trained)
         return best.records
@@ -305,16 +299,14 @@ class NetModel(Estimator):
     # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but the model's options and a metric of one's own, which ``write`` keeps."""
-        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best", "logs")
-        names += ("objective",)
+        """Return the constructor's arguments but options and a metric of one's own, which ``write`` keeps."""
+        given = {n: v for n, v in super().settings().items() if n != "options"}
         model = self.model if isinstance(self.model, str) else name_of(self.model)
         stop_by = None if self.stop_by is None or self.stop_by.is_own else self.stop_by.name
-        own = {n: getattr(self, n) for n in names}
-        return {**own, "model": model, "class_weight": self.class_weight, "stop_by": stop_by}
+        return {**given, "model": model, "stop_by": stop_by}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """A folder for each net of the bag (see ``TrainedNet.write``)."""
+        """Write a folder for each net of the bag (see ``TrainedNet.write``)."""
         if self._head is None or not self._nets:
             raise self.not_fitted()
         about = []
@@ -327,7 +319,7 @@ class NetModel(Estimator):
         }  # fmt: skip
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self._head = Head.from_state(about["head"])
         nets = enumerate(about["nets"])
         self._nets = [TrainedNet.read(folder / f"net_{i}", own, self._head.loss()) for i, own in nets]
@@ -337,31 +329,23 @@ class NetModel(Estimator):
 
 
 class _Report:
-    """What is noted of a net after an epoch: the loss of held-out and other rows, and the metric if one is given."""
+    """Scorer of a net after an epoch: the loss of held-out and other rows, and the metric if one is given."""
 
     def __init__(self, trained: TrainedNet, head: Head, metric: Metric | None) -> None:
         self.trained, self.head, self.metric, self.loss = trained, head, metric, head.loss()
         self.sets: dict[str, tuple[TabularFrame, Rows, Tensor, Tensor]] = {}
 
     def add(self, name: str, data: Rows, weights: Tensor) -> None:
-        """Rows to score, and their weights in the loss."""
-        known = self.trained.frame
-        frame = known.new(net_columns(data, self.trained.flags, [*known.cat_names, *known.cont_names]))
-        frame.process()
-        self.sets[name] = frame, data, self.head.targets(data), weights
+        self.sets[name] = self.trained.frame_of(data), data, self.head.targets(data), weights
 
     def __call__(self, net: nn.Module) -> dict[str, float]:
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for name, (frame, data, targets, weights) in self.sets.items():
-            outputs = outputs_of(net, frame, _AT_ONCE)
+            outputs = outputs_of(net, frame, limits.ROWS_AT_ONCE)
             each = self.loss.each(outputs, targets)
-            found[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
+            scores[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
             if self.metric is not None:
                 predicted = self.head.predict(outputs)
                 score = self.metric(data.label, predicted, groups=data.groups, weight=data.weight)
-                found[f"{name}_{self.metric.name}"] = score
-        return found
-
-
-def _mean_one(weights: Tensor) -> Tensor:
-    return weights / weights.mean()
+                scores[f"{name}_{self.metric.name}"] = score
+        return scores

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
-from fastrec.estimators.base import Estimator
+from fastrec.estimators.base import Estimator, Wrapper
 from fastrec.table import Table, concat
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
@@ -19,18 +18,15 @@ from fastrec.validate.tasks import Task
 _TASKS = ("binary", "multiclass", "regression", "multilabel")
 
 
-class PseudoLabelled(Estimator):
+class PseudoLabelled(Wrapper):
     """An estimator that is trained twice: on the labelled rows, and on these and the rows that it then labels itself.
 
-    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). Of classes, a row is sure whose likeliest class (of several
-    labels: each of them, there or not) has at least the probability ``confidence``; it gets that class. Of amounts one
-    model tells no row surer than another, and those that several models agree on would be the easy ones alone: all
-    rows are taken, with what is predicted of them. Rows that were labelled so are never held out to stop by.
+    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). A row gets its likeliest class if that has at least the
+    probability ``confidence`` (with several labels: if each of them has). Amounts have no such confidence: all rows are
+    taken, with their predictions. Rows that were labelled so are never held out to stop by.
 
-    It may pay where labels are few and classes lie apart, for smooth models sooner than for trees: the out-of-fold
-    score tells. Where a class is rare few rows are sure to be of it, and a lower ``confidence`` takes more of them.
-
-    ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
+    It may pay if labels are few and classes lie apart, for smooth models rather than trees; the out-of-fold score
+    tells. ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
 
     Args:
         model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
@@ -46,6 +42,7 @@ class PseudoLabelled(Estimator):
     """
 
     wants_unlabeled = True
+    learned = ("model", "taken")
 
     def __init__(
         self, model: Estimator | None, *, confidence: float = 0.9, weight: float = 0.5, rounds: int = 1
@@ -59,31 +56,18 @@ class PseudoLabelled(Estimator):
         self.forget()
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        """The name of the estimator that learns."""
-        return "pseudo_labelled" if self.model is None else self.model.name
-
-    @property
     def tasks(self) -> Sequence[Task]:  # type: ignore[override]
         """Those of the estimator that learns, but for ranking: a list has no label of its own."""
         return tuple(t for t in _TASKS if self.model is None or t in self.model.tasks)
-
-    @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """As the estimator that learns."""
-        return self.model is None or self.model.learns
-
-    @property
-    def beside(self) -> bool:  # type: ignore[override]
-        """As the estimator that learns."""
-        return self.model is not None and self.model.beside
 
     def forget(self) -> None:
         """Drop what was learned."""
         super().forget()
         self.taken = 0
-        if self.model is not None:
-            self.model = self.model.fresh()
+
+    def start_from(self, other: Estimator) -> bool:
+        """Return False: the last round's model has learned from labels that it gave itself."""
+        return False
 
     def fit(
         self,
@@ -115,14 +99,8 @@ class PseudoLabelled(Estimator):
         self.trace = self.model.trace
         return self
 
-    def predict(self, data: Rows) -> Tensor:
-        """What the estimator predicts that was trained last: float64 ``[n]`` or ``[n, k]`` on the CPU."""
-        if self.model is None:
-            raise self.not_fitted()
-        return self.model.predict(data)
-
     def _labelled(self, task: Task, predicted: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels for the rows, and bool ``[n]``: which of them are sure."""
+        """Return labels for the rows, and bool ``[n]``: which of them are sure."""
         if task == "regression":
             return predicted, torch.ones(len(predicted), dtype=torch.bool)
         if task == "multiclass":
@@ -132,7 +110,6 @@ class PseudoLabelled(Estimator):
         return predicted > 0.5, sure if task == "binary" else sure.all(1)
 
     def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
-        """Training rows and those that were labelled, below each other."""
         assert train.label is not None
         n, m = len(train), len(more)
         weight = None
@@ -150,26 +127,9 @@ class PseudoLabelled(Estimator):
             **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
         )
 
-    # Saving ----------------------------------------------------------------------------------------------------------
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but the estimator, which is kept whole."""
-        return {"model": None, "confidence": self.confidence, "weight": self.weight, "rounds": self.rounds}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The estimator that was trained last (``model/``)."""
-        if self.model is None:
-            raise self.not_fitted()
-        self.model.save(folder / "model")
-        return {"taken": self.taken}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self.model, self.taken = Estimator.load(folder / "model"), int(about["taken"])
-
 
 def _below(train: Rows, more: Table) -> Table:
-    """The columns of both tables: those that are learned from, and others that are of one kind in both."""
+    """Concatenate the columns that are learned from, and others of one kind in both tables."""
     ours = train.table
     others = [n for n in ours.names if n not in train.names and n in more and ours[n].kind == more[n].kind]
     names = [*train.names, *others]

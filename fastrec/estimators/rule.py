@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -29,24 +28,20 @@ class ColumnRanker(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> ColumnRanker:
-        """There is nothing to learn."""
+        """Return the ranker as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The place of each candidate in the columns' order, less than 0: float64 ``[n]``."""
+        """Return minus the place of each candidate in the columns' order: float64 ``[n]``."""
         order = lexical_order([key.cpu() for name in self.columns for key in _sort_keys(data.table[name])])
         place = torch.arange(len(data), dtype=torch.float64)
         if order is not None:
             place[order] = torch.arange(len(data), dtype=torch.float64)
         return -place
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"name": self.name, "columns": self.columns}
-
 
 def _sort_keys(column: Column) -> list[torch.Tensor]:
-    """Keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
+    """Return keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
     column = column.plain()
     whole = column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point())
     if not whole:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fastrec._core import limits
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.estimators._list_events import ITEM, AddEvents, EventCoder, with_items
 from fastrec.estimators._net_start import values_of_codes
-from fastrec.estimators._trained_net import net_columns
 from fastrec.estimators.net import NetRanker
 from fastrec.models import DIN
 from fastrec.models.event_net import EventNet
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.validate import Lists
 
-_AT_ONCE = 1 << 12  # candidates that are scored at once, about
-
 
 class SessionRanker(NetRanker):
     """A net over candidates that attends to the events before their list, trained as ``NetRanker`` is.
 
-    The lists come with their events (``Lists(…, events=ListEvents.before(…))``). What an event says: its item, its
-    categories and numbers, how long ago it was, how many came after, and the candidate's own columns where the item
-    stands in the list.
+    The lists come with their events (``Lists(…, events=ListEvents.before(…))``). Inputs of an event are its item,
+    its categories and numbers, its age, the number of later events, and the candidate's own columns if its item is in
+    the list.
 
     Args:
         name: the ranker's name.
@@ -68,14 +66,12 @@ class SessionRanker(NetRanker):
     def _cats(self, train: Lists) -> list[str]:
         return [*train.cats, ITEM]
 
-    def _laid_out(self, rows: Lists) -> Lists:
+    def _with_columns(self, rows: Lists) -> Lists:
         return with_items(rows)
 
-    def _beside(self, rows: Sequence[Lists], frame: TabularFrame) -> tuple[dict[str, Any], dict[str, Any]]:
-        self._events = EventCoder.fit(rows[0], self.most_events)
-        coded = [self._events(part, _items(frame)) for part in rows]
-        events = coded[0] if len(coded) == 1 else coded[0].joined(coded[1])
-        return {"after_batch": AddEvents(events)}, self._events.sizes
+    def _event_inputs(self, train: Lists, frame: TabularFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._events = EventCoder.fit(train, self.most_events)
+        return {"after_batch": AddEvents(self._events(train, _items(frame)))}, self._events.sizes
 
     def _event_values(self) -> dict[str, list[Any]]:
         if self._events is None:
@@ -83,45 +79,40 @@ class SessionRanker(NetRanker):
         values = values_of_codes(self._events.frame)
         return {n: values[n] for n in self._events.frame.cat_names}
 
-    def predict(self, data: Lists) -> Tensor:
-        """Scores of the candidates: float64 ``[n]`` on the CPU.
-
-        Raises:
-            NotFittedError: it was not trained.
-            DataError: it is not known what was before a list.
-        """
-        if self._trained is None or self._events is None:
-            raise self.not_fitted()
-        if not len(data):
-            return torch.zeros(0, dtype=torch.float64)
+    def _scorer(self, data: Lists) -> Callable[[], Tensor]:
+        assert self._trained is not None
+        assert self._events is not None
         trained = self._trained
         device = next(trained.net.parameters()).device
-        names = [*trained.frame.cat_names, *trained.frame.cont_names]
-        frame = trained.frame.new(net_columns(with_items(data), trained.flags, names))
-        frame.process()
+        frame = trained.frame_of(with_items(data))
         events = self._events(data, _items(trained.frame)).to(device)
         _, numbers, sizes = torch.unique_consecutive(data.groups, return_inverse=True, return_counts=True)
-        made = []
-        with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
-            for rows in torch.arange(len(data)).split(_blocks(sizes)):
-                part = slice(int(rows[0]), int(rows[-1]) + 1)
-                beside = events.batch(numbers[part].to(device))
-                scores = trained.net(frame.x_cat[part].to(device), frame.x_cont[part].to(device), *beside)
-                made.append(scores.double().cpu())
-        return torch.cat(made).squeeze(1)
+        # Lists stay whole: their events are padded to the longest of a block.
+        blocks = torch.arange(len(data)).split(_blocks(sizes))
+
+        def scored() -> Tensor:
+            scores = []
+            with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
+                for rows in blocks:
+                    part = slice(int(rows[0]), int(rows[-1]) + 1)
+                    given = frame.x_cat[part].to(device), frame.x_cont[part].to(device)
+                    scores.append(trained.net(*given, *events.batch(numbers[part].to(device))).double().cpu())
+            return torch.cat(scores).squeeze(1)
+
+        return scored
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        """Return the constructor's arguments but ``model`` and its options, which ``write`` keeps."""
         return {**super().settings(), "most_events": self.most_events}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """What ``NetRanker`` writes, and how events are prepared (``events/``)."""
+        """Write the net as ``NetRanker`` does, and how events are prepared (``events/``)."""
         about = super().write(folder)
         assert self._events is not None
         return {**about, **self._events.write(folder)}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         super().read(folder, about)
         self._events = EventCoder.read(folder, about)
 
@@ -131,9 +122,9 @@ def _items(frame: TabularFrame) -> Categorify:
 
 
 def _blocks(sizes: Tensor) -> list[int]:
-    """How many candidates are scored at a time: whole lists, about ``_AT_ONCE``."""
+    """Return sizes of blocks of whole lists, each of about ``limits.ROWS_AT_ONCE`` candidates."""
     ends = sizes.cumsum(0)
-    block = (ends - 1) // _AT_ONCE
+    block = (ends - 1) // limits.ROWS_AT_ONCE
     _, lists = torch.unique_consecutive(block, return_counts=True)
     stops = ends[lists.cumsum(0) - 1]
     return torch.diff(stops, prepend=stops.new_zeros(1)).tolist()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import sklearn
@@ -30,7 +30,7 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
-from fastrec.estimators._pace import Pace, seconds_for
+from fastrec.estimators._pace import Deadline, seconds_for
 from fastrec.estimators._sk_saved import packed, unpacked
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
@@ -39,7 +39,6 @@ from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
 _THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
-_FEWEST_TREES = 10  # of a forest in a limit of time: with fewer it is not begun
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
@@ -47,7 +46,7 @@ class SKModel(Estimator):
     """Any estimator or pipeline of scikit-learn, one for each target of a task with several.
 
     A classifier for tasks with classes, which must say probabilities; a regressor for amounts. Rows of weight 0 are
-    left out. What draws random numbers draws them by the seed of ``fit``, unless its ``random_state`` is given.
+    left out. Random numbers are drawn by the seed of ``fit``, unless ``random_state`` is given.
 
     It is saved as plain values and arrays, without pickle, and predicts the same to the bit when it is loaded by the
     same version of scikit-learn; nothing is trained again. That can be done with most of scikit-learn's estimators (not
@@ -103,13 +102,12 @@ class SKModel(Estimator):
         self._n_outputs = 1
         self._parts: list[Any] = []  # for each output its estimator, or the constant that it is
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> SKModel:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Train; ``valid`` is not looked at."""
         self.check_task(train)
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
+        # Refused before hours of training, not after.
         self._check_kind(self._untrained(train.task, seed, device), train.task)
         self.forget()
         if self.prepare:
@@ -117,27 +115,27 @@ class SKModel(Estimator):
         else:
             self._inputs = TreeInputs.fit(train, self.columns)
         values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
-        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             weight = output_weight(train, label, self.class_weight)
-            pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
-            made = self._untrained(train.task, seed, device)
-            parts.append(self._learned(values, label, weight, made, train.task, pace))
+            deadline = None if whole is None else whole.share(len(outputs) - i)
+            untrained = self._untrained(train.task, seed, device)
+            parts.append(self._learned(values, label, weight, untrained, train.task, deadline))
         self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
         self.trace = Trace(importance=self._importance())
         return self
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
-        """The estimator that learns one output."""
-        made = clone(self.estimator)
-        params = made.get_params(deep=True)
+        """Return the estimator that learns one output."""
+        untrained = clone(self.estimator)
+        params = untrained.get_params(deep=True)
         free = {n: seed for n, v in params.items() if n.split("__")[-1] == "random_state" and v is None}
-        parts = {"": made} | {n: v for n, v in params.items() if hasattr(v, "get_params")}
+        parts = {"": untrained} | {n: v for n, v in params.items() if hasattr(v, "get_params")}
         for path, part in parts.items():
             name = f"{path}__n_jobs".removeprefix("__")
             if type(part).__module__.startswith(_THREADED) and name in params and params[name] is None:
                 free[name] = torch.get_num_threads()
-        return made.set_params(**free)
+        return untrained.set_params(**free)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
         """Refuse, before it is trained, what cannot do the task or could not be saved."""
@@ -155,26 +153,27 @@ class SKModel(Estimator):
         weight: torch.Tensor | None,
         made: Any,
         task: Task,
-        pace: Pace | None,
+        deadline: Deadline | None,
     ) -> Any:
-        """The trained estimator of one output, or the constant that it is."""
+        """Train the estimator of one output, or return the constant that the output is."""
         if bool((label == label[0]).all()):
             return float(label[0])
         target = label.long().numpy() if task in _CLASSES else label.double().numpy()
         with threadpool_limits(torch.get_num_threads()):
             weights = self._weight_for(made, weight)
-            if pace is None:
+            if deadline is None:
                 return made.fit(values, target, **weights)
             is_forest = isinstance(made, BaseForest) and not isinstance(made.class_weight, str)
-            self._check_time(values, target, made, task, pace, few_trees=is_forest)
+            self._check_time(values, target, made, task, deadline, few_trees=is_forest)
             if is_forest:
-                return self._grown(made, lambda: made.fit(values, target, **weights), pace)
+                return self._grown(made, lambda: made.fit(values, target, **weights), deadline)
             return made.fit(values, target, **weights)
 
     def _check_time(
-        self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, pace: Pace, *, few_trees: bool
+        self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, deadline: Deadline, *, few_trees: bool
     ) -> None:
         """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
+        # Rows in their order may be of one class.
         rows = np.random.default_rng(0).permutation(len(values))
         jobs = effective_n_jobs(made.n_jobs) if few_trees else 1
 
@@ -186,26 +185,27 @@ class SKModel(Estimator):
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
-            seconds = seconds_for(len(values), fit, pace)
-        seconds *= math.ceil(min(_FEWEST_TREES, made.n_estimators) / jobs) if few_trees else 1
-        if seconds > pace.left:
-            raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {pace.left:.0f} s are left")
+            seconds = seconds_for(len(values), fit, deadline)
+        # A forest of fewer than ten trees is not worth beginning.
+        seconds *= math.ceil(min(10, made.n_estimators) / jobs) if few_trees else 1
+        if seconds > deadline.left:
+            raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {deadline.left:.0f} s are left")
 
-    def _grown(self, made: Any, fit: Callable[[], Any], pace: Pace) -> Any:
-        """A forest of as many trees as fit into the time: with enough of it, the same as without a limit."""
+    def _grown(self, made: Any, fit: Callable[[], Any], deadline: Deadline) -> Any:
+        """Grow as many trees as fit into the time; with enough of it, the same forest as without a limit."""
         wanted, before = made.n_estimators, made.warm_start
         done, jobs = 0, effective_n_jobs(made.n_jobs)
+        # Trees are added in turns, so that the time of the next ones can be judged by the last.
         made.set_params(warm_start=True, n_estimators=min(jobs, wanted))
         while fit() and made.n_estimators < wanted:
             done = made.n_estimators
-            possible = int(pace.left / ((pace.seconds - pace.left) / done))
+            possible = int(deadline.left / ((deadline.seconds - deadline.left) / done))
             if possible < jobs:
                 break
             made.set_params(n_estimators=min(wanted, done + max(possible // 2, jobs)))
         return made.set_params(warm_start=before)
 
     def _weight_for(self, made: Any, weight: torch.Tensor | None) -> dict[str, np.ndarray]:
-        """The weights as the estimator takes them."""
         last, prefix = made, ""
         while isinstance(last, Pipeline):
             step, last = last.steps[-1]
@@ -222,18 +222,17 @@ class SKModel(Estimator):
         return {}
 
     def _importance(self) -> dict[str, float]:
-        """Feature → the importance that the estimators say, where they do."""
         assert self._inputs is not None
         owners = self._inputs.owners if isinstance(self._inputs, DenseInputs) else self._inputs.names
-        found: dict[str, float] = {}
+        importance: dict[str, float] = {}
         for part in self._parts:
-            said = getattr(part, "feature_importances_", None)
-            for name, value in zip(owners, () if said is None else said):
-                found[name] = found.get(name, 0.0) + float(value)
-        return found
+            values = getattr(part, "feature_importances_", None)
+            for name, value in zip(owners, () if values is None else values):
+                importance[name] = importance.get(name, 0.0) + float(value)
+        return importance
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._inputs is None:
             raise self.not_fitted()
         task, k = self._task, self._n_outputs
@@ -248,22 +247,23 @@ class SKModel(Estimator):
             return torch.full((len(values),), part, dtype=torch.float64)
         if task == "regression":
             return torch.from_numpy(np.asarray(part.predict(values), dtype=np.float64).reshape(len(values)))
-        said = torch.from_numpy(np.asarray(part.predict_proba(values), dtype=np.float64))
+        probabilities = torch.from_numpy(np.asarray(part.predict_proba(values), dtype=np.float64))
         if task != "multiclass":
-            return said[:, 1]
+            return probabilities[:, 1]
         result = torch.zeros((len(values), k), dtype=torch.float64)
-        result[:, torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = said  # a class may have had no row
+        result[:, torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = (
+            probabilities  # a class may have had no row
+        )
         return result
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("name", "columns", "class_weight", "cats", "prepare")
-        return {**{n: getattr(self, n) for n in names}, "estimator": packed(self.estimator, trained=False)}
+        """Return the constructor's arguments."""
+        return {**super().settings(), "estimator": packed(self.estimator, trained=False)}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """What was learned, and how columns are prepared."""
+        """Write the trained estimators, and how columns are prepared."""
         if self._inputs is None:
             raise self.not_fitted()
         # cuML's hand over scikit-learn's twin with what they have learned
@@ -273,7 +273,7 @@ class SKModel(Estimator):
         return {**self._inputs.write(folder), **about}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         if about["scikit-learn"].split(".")[:2] != sklearn.__version__.split(".")[:2]:
             warnings.warn(
                 f"{self.name} was saved by scikit-learn {about['scikit-learn']}, and this is {sklearn.__version__}: "
@@ -287,12 +287,9 @@ class SKModel(Estimator):
 
 
 def _tasks_of(estimator: Any) -> tuple[Task, ...]:
-    """What an estimator can do, as far as it says."""
-    try:
+    with suppress(AttributeError, TypeError, ValueError):  # others' estimators may not say
         if is_classifier(estimator):
             return _CLASSES
         if is_regressor(estimator):
             return ("regression",)
-    except (AttributeError, TypeError, ValueError):  # others' estimators may not say
-        pass
     return (*_CLASSES, "regression")

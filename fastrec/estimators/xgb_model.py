@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import xgboost as xgb
 
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import WANTED, XGBPace
+from fastrec.estimators._pace import Deadline
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.estimators._xgb_calls import (
     gains,
@@ -19,11 +19,8 @@ from fastrec.estimators._xgb_calls import (
     names_for_xgboost,
     params_for_xgboost,
     predicted,
-    refuse_names_of_other_interfaces,
 )
 from fastrec.validate import Rows
-
-_LINEAR_GAIN = {"ndcg_exp_gain": False}  # as XGBRanker: relevance counts as it is, and may be a fraction
 
 
 class XGBModel(TreeModel):
@@ -53,6 +50,10 @@ class XGBModel(TreeModel):
     """
 
     suffix = ".ubj"
+    elsewhere = {  # noqa: RUF012 - names of XGBoost's other interfaces, which would be passed over without a word
+        "num_boost_round": "rounds=", "n_estimators": "rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
+        "device": "fit's device=",
+    }  # fmt: skip
     objectives = {  # noqa: RUF012 - declared in the base class
         "ranking": ("rank:ndcg", "rank:", "binary:logistic", "reg:"),
         "binary": ("binary:logistic",),
@@ -72,6 +73,8 @@ class XGBModel(TreeModel):
         "subsample": 0.8,
         "colsample_bytree": 0.8,
     }
+    ranking: ClassVar[Mapping[str, Any]] = {"ndcg_exp_gain": False}
+    """Further defaults of ``rank:`` objectives: relevance counts as it is, and may be a fraction."""
     aliases = {"learning_rate": "eta"}  # noqa: RUF012
 
     def __init__(
@@ -86,7 +89,6 @@ class XGBModel(TreeModel):
         native_cats: bool = False,
         **params: Any,
     ) -> None:
-        refuse_names_of_other_interfaces(params, "XGBModel")
         self.native_cats = native_cats
         super().__init__(
             name,
@@ -100,28 +102,32 @@ class XGBModel(TreeModel):
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         objective = self._objective(train.task)
-        own: dict[str, Any] = {"objective": objective}
+        fixed: dict[str, Any] = {"objective": objective}
         if objective == "multi:softprob":
-            own["num_class"] = train.n_outputs
-        ranks = _LINEAR_GAIN if objective.startswith("rank:") else {}
-        return params_for_xgboost({**ranks, **self._over_defaults(), **own}, seed, device)
+            fixed["num_class"] = train.n_outputs
+        ranks = self.ranking if objective.startswith("rank:") else {}
+        return params_for_xgboost({**ranks, **self._over_defaults(), **fixed}, seed, device)
 
     def _types(self) -> list[str] | None:
-        """XGBoost's type of each column; None: all are numbers."""
+        """Return XGBoost's type of each column; None: all are numbers."""
         return ["c" if n in self._inputs.vocabs else "q" for n in self._inputs.names] if self.native_cats else None
 
-    def _values(self, rows: Rows, params: Mapping[str, Any]) -> torch.Tensor:
-        return self._inputs.matrix(rows.table)
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the columns, and the scores that the trees start from."""
+        start = None if self.margin is None else rows.table[self.margin].number(torch.float32)
+        return self._inputs.matrix(rows.table), start
 
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
-        """Rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
+        """Return rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
         ranks = params["objective"].startswith("rank:")
         binned = {"max_bin": params["max_bin"], "ref": ref}
         # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
         make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
+        (values, start), on_gpu = data.values, params["device"] != "cpu"
         return make(
-            handed(data.values, on_gpu=params["device"] != "cpu"),
+            handed(values, on_gpu=on_gpu),
             data.label,
+            base_margin=handed(start, on_gpu=on_gpu),
             weight=data.list_weight if ranks else data.weight,
             qid=data.groups if ranks else None,
             feature_names=names_for_xgboost(self._inputs.names),
@@ -133,42 +139,44 @@ class XGBModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         matrix = self._matrix(data, params)
-        found: dict[str, dict[str, list[float]]] = {}
-        pace = self._pace
-        own = [] if pace is None else [XGBPace(pace, params["eta"], min(WANTED, self._rounds)).callback()]
-        go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": own}
+        results: dict[str, dict[str, list[float]]] = {}
+        callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
+        go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:
             trees = xgb.train(dict(params), matrix, **go_on)
         else:
             evals = [(self._matrix(held, params, ref=matrix), "held")]
-            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": found, "verbose_eval": False}
+            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": results, "verbose_eval": False}
             trees = xgb.train(dict(params), matrix, evals=evals, **go_on, **stop)
             best = trees.attr("best_iteration")  # None where time ended in the first round
             trees = trees if best is None else trees[: int(best) + 1]
-        curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
+        curve = list(results["held"].values())[-1] if results else []  # of several metrics the last stops
         return Grown(trees, curve, gains(trees, self._inputs.names))
 
-    def _predicted(self, trees: xgb.Booster, values: torch.Tensor) -> torch.Tensor:
+    def _predicted(self, trees: xgb.Booster, values: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
         names, types = self._inputs.names, self._types()
         assert self._task is not None
-        sums = predicted(trees, values, names, margin=True, types=types)
+        values, start = values
+        sums = predicted(trees, values, names, margin=True, start=start, types=types)
         if self._task == "ranking":
             return sums
-        said = linked(sums, self._objective(self._task))
-        return predicted(trees, values, names, margin=False, types=types) if said is None else said
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().settings(), "native_cats": self.native_cats}
+        predictions = linked(sums, self._objective(self._task))
+        return predicted(trees, values, names, margin=False, types=types) if predictions is None else predictions
 
     def _text_of(self, trees: xgb.Booster) -> bytes:
         return bytes(trees.save_raw("ubj"))
-
-    def _write_trees(self, trees: xgb.Booster, path: Path) -> None:
-        path.write_bytes(self._text_of(trees))  # XGBoost's own writing raises an error of its own for a full disk
 
     def _read_trees(self, path: Path) -> xgb.Booster:
         trees = xgb.Booster(model_file=path)
         if trees.feature_names != names_for_xgboost(self._inputs.names):
             raise ValueError("the trees are of other columns")
         return trees
+
+
+class _InTime(xgb.callback.TrainingCallback):
+    def __init__(self, deadline: Deadline, rate: float, rounds: int) -> None:
+        self.deadline, self.rate, self.rounds = deadline, rate, rounds
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Return whether to stop."""
+        return self.deadline.after_round(epoch + 1, self.rounds, self.rate, lambda r: model.set_param({"eta": r}))

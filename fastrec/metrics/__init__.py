@@ -1,12 +1,6 @@
-"""Predictions, targets and groups → numbers that say how good a model is, and how sure that is.
+"""Metrics: predictions, targets and groups of any library → numbers that say how good a model is, and how sure that is.
 
-In: predictions, targets and list numbers of any library. Out: floats, or an ``Interval``. ``registry.py`` has every
-metric by name (``get_metric('auc')``) with one signature, ``metric.py`` what a metric is and how a function becomes
-one; the formulas are in ``classification.py``, ``regression.py`` and ``ranking.py``. ``thresholds.py`` and
-``rounding.py`` learn cut points for the metrics of classes. ``boosting.py`` has the metrics for XGBoost, LightGBM and
-CatBoost, ``during_training.py`` for a fastai ``Learner``, as ``callbacks.py`` has those of lists (``MRR``, ``NDCG``,
-…). ``intervals.py`` has the bootstrap of means, ``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py`` and
-``weighted.py`` what the formulas share.
+``registry.py`` has every metric by name (``get_metric('auc')``), ``metric.py`` what a metric is.
 """
 
 from typing import TYPE_CHECKING
@@ -73,8 +67,5 @@ __all__ = [
 ]
 
 # The plain functions work where fastai is not installed: its classes are loaded at first use.
-_FASTAI = {
-    **dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall"), "callbacks"),
-    "fastai_metric": "during_training",
-}
+_FASTAI = {**dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall"), "callbacks"), "fastai_metric": "during_training"}
 __getattr__ = lazily(__name__, _FASTAI)

@@ -26,7 +26,7 @@ Transform = Callable[[np.ndarray], Any]
 def xgboost_metric(
     name: str | Metric, *, groups: Any = None, weight: Any = None, transform: Transform | None = None
 ) -> Callable[[np.ndarray, Any], tuple[str, float]]:
-    """A metric for ``xgboost.train(custom_metric=…, maximize=metric.greater_is_better)``.
+    """Make a metric for ``xgboost.train(custom_metric=…, maximize=metric.greater_is_better)``.
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
@@ -46,6 +46,7 @@ def xgboost_metric(
     def evaluate(predictions: np.ndarray, data: Any) -> tuple[str, float]:
         sizes = np.diff(np.asarray(data.get_uint_info("group_ptr")).astype(np.int64))
         own = np.asarray(data.get_weight())
+        # XGBoost's weights are those of lists if the objective ranks.
         if len(sizes) and len(own) == len(sizes):
             own = np.repeat(own, sizes)
         return metric.name, metric(
@@ -61,7 +62,7 @@ def xgboost_metric(
 def lightgbm_metric(
     name: str | Metric, *, groups: Any = None, weight: Any = None, transform: Transform | None = None
 ) -> Callable[[np.ndarray, Any], tuple[str, float, bool]]:
-    """A metric for ``lightgbm.train(feval=…)``; with ``params['metric'] = 'None'`` it is the only one.
+    """Make a metric for ``lightgbm.train(feval=…)``; with ``params['metric'] = 'None'`` it is the only one.
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
@@ -91,13 +92,9 @@ def lightgbm_metric(
 
 
 def catboost_metric(
-    name: str | Metric,
-    *,
-    groups: Sequence[Any] = (),
-    several_targets: bool = False,
-    transform: Transform | None = None,
+    name: str | Metric, *, groups: Sequence[Any] = (), several_targets: bool = False, transform: Transform | None = None
 ) -> Any:
-    """A metric for CatBoost's ``eval_metric=…``.
+    """Make a metric for CatBoost's ``eval_metric=…``.
 
     CatBoost hands over raw margins. Where the metric wants probabilities or classes they go through a sigmoid (one
     column, or several targets) or a softmax (several classes), unless ``transform`` is given. Weights are the pool's.
@@ -140,11 +137,11 @@ class _CatBoostMetric:
         self.metric, self.groups, self.several, self.transform = metric, groups, several_targets, transform
 
     def is_max_optimal(self) -> bool:
-        """Whether greater is better."""
+        """Return whether greater is better."""
         return self.metric.greater_is_better
 
     def evaluate(self, approxes: Sequence[Any], target: Any, weight: Any) -> tuple[float, float]:
-        """The value of a whole set, and 1, which is what CatBoost divides by at the end."""
+        """Return the value of a whole set, and 1, by which CatBoost divides at the end."""
         raw = np.column_stack([np.asarray(a) for a in approxes])
         y = np.column_stack([np.asarray(t) for t in target]) if self.several else np.asarray(target)
         raw = raw if self.several or raw.shape[1] > 1 else raw[:, 0]
@@ -154,7 +151,7 @@ class _CatBoostMetric:
         return self.metric(y.copy(), p, groups=groups, weight=None if weight is None else np.array(weight)), 1.0
 
     def get_final_error(self, error: float, weight: float) -> float:
-        """The value."""
+        """Return the value."""
         return error
 
     def _activated(self, raw: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -180,18 +177,18 @@ class _CatBoostMetric:
 
 
 def _by_length(groups: Sequence[Any]) -> dict[int, np.ndarray]:
-    found: dict[int, np.ndarray] = {}
+    by_length: dict[int, np.ndarray] = {}
     for given in groups:
         if np.ndim(given) == 0:
             raise DataError("groups are one list of rows", column="groups", remedy="Give a list for each evaluated set")
         codes = flat_tensor(given, "groups").cpu().numpy()
-        if not np.array_equal(found.setdefault(len(codes), codes), codes):
+        if not np.array_equal(by_length.setdefault(len(codes), codes), codes):
             raise DataError(
                 f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates",
                 column="groups",
                 remedy="Leave a list out of one of them",
             )
-    return found
+    return by_length
 
 
 def _transformed(predictions: np.ndarray, transform: Transform | None) -> Any:

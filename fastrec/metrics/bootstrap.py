@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics.inputs import paired
 from fastrec.metrics.intervals import Interval, cluster_means, interval_of
@@ -16,8 +17,6 @@ from fastrec.metrics.lists import flat_tensor
 from fastrec.metrics.metric import Metric
 from fastrec.metrics.registry import get_metric
 
-_BLOCKS = 500  # lists are put together into so many blocks, whose metrics are then resampled
-_ENOUGH = 100_000  # clusters that a resample draws at most
 _MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
 
 
@@ -35,11 +34,11 @@ class Resampled(NamedTuple):
     level: float
 
     def interval(self, name: str) -> Interval:
-        """The metric of one prediction with its interval."""
+        """Return the metric of one prediction with its interval."""
         return self._interval(self.values[name], self.draws[name])
 
     def difference(self, a: str, b: str) -> Interval:
-        """The metric of ``a`` less that of ``b``; an interval that leaves out 0 tells the two apart."""
+        """Return the metric of ``a`` less that of ``b``; an interval without 0 tells the two apart."""
         return self._interval(self.values[a] - self.values[b], self.draws[a] - self.draws[b])
 
     def _interval(self, value: float, draws: np.ndarray) -> Interval:
@@ -102,37 +101,34 @@ def bootstrap_metric(
     if metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None:
         draws = _by_blocks(metric, data, groups, codes, repeats, seed)
     else:
-        share = _ENOUGH / max(int(codes.max()) + 1, 1)
-        draws = (_by_fewer if share < 1 else _by_weights)(metric, data, groups, codes, repeats, seed)
+        share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
+        draws = _by_clusters(metric, data, groups, codes, repeats, seed)
         if share < 1:
+            # The spread of fewer draws is wider by the root of the share.
             draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
     return Resampled(values, draws, level)
 
 
 def _by_blocks(
-    metric: Metric,
-    data: Mapping[str, tuple[Tensor, Tensor]],
-    groups: Tensor,
-    codes: Tensor,
-    repeats: int,
-    seed: int,
+    metric: Metric, data: Mapping[str, tuple[Tensor, Tensor]], groups: Tensor, codes: Tensor, repeats: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Draws of a mean over lists, which is a mean of the blocks' means, weighed by their numbers of lists."""
+    """Draw a mean over lists as a mean of the blocks' means, weighed by their numbers of lists."""
     count = int(codes.max()) + 1
+    # Lists in their order may be alike: blocks of neighbours would differ too much.
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    block = (shuffled * min(count, _BLOCKS) // count)[codes]
+    block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
     order = torch.argsort(block, stable=True)
     pieces = torch.split(order, torch.bincount(block).tolist())
-    made, lists = [], []
+    scores, lists = [], []
     for rows in pieces:
         lists.append(len(torch.unique(groups[rows])))
-        made.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
-    repeated = np.repeat(np.array(made), lists, axis=0)
+        scores.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
+    repeated = np.repeat(np.array(scores), lists, axis=0)
     _, draws = cluster_means(repeated, np.repeat(np.arange(len(lists)), lists), repeats=repeats, seed=seed)
     return {n: draws[:, j] for j, n in enumerate(data)}
 
 
-def _by_weights(
+def _by_clusters(
     metric: Metric,
     data: Mapping[str, tuple[Tensor, Tensor]],
     groups: Tensor | None,
@@ -140,38 +136,24 @@ def _by_weights(
     repeats: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    score = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()}
     rng, count = np.random.default_rng(seed), int(codes.max()) + 1
-    draws: dict[str, list[float]] = {n: [] for n in score}
-    for _ in range(repeats):
-        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=count), minlength=count))[codes]
-        for name, one in score.items():
-            draws[name].append(one(times))
-    return {n: np.array(d) for n, d in draws.items()}
-
-
-def _by_fewer(
-    metric: Metric,
-    data: Mapping[str, tuple[Tensor, Tensor]],
-    groups: Tensor | None,
-    codes: Tensor,
-    repeats: int,
-    seed: int,
-) -> dict[str, np.ndarray]:
-    """The metric of ``_ENOUGH`` clusters of many, drawn with replacement."""
-    rng, count = np.random.default_rng(seed), int(codes.max()) + 1
+    size = min(count, limits.DRAWN_CLUSTERS)
+    whole = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()} if size == count else {}
     draws: dict[str, list[float]] = {n: [] for n in data}
     for _ in range(repeats):
-        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=_ENOUGH), minlength=count))[codes]
+        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=size), minlength=count))[codes]
         rows = times.nonzero().squeeze(1)
-        own = None if groups is None else groups[rows]
         for name, (y, p) in data.items():
-            draws[name].append(_weighted(metric, y[rows], p[rows], own)(times[rows]))
+            if size == count:
+                draws[name].append(whole[name](times))
+            else:  # of many clusters most are not drawn: the metric is computed on the rows that were
+                drawn = None if groups is None else groups[rows]
+                draws[name].append(_weighted(metric, y[rows], p[rows], drawn)(times[rows]))
     return {n: np.array(d) for n, d in draws.items()}
 
 
 def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Callable[[Tensor], float]:
-    """The metric as a function of how often each row was drawn."""
+    """Return the metric as a function of how often each row was drawn."""
     if metric.name == "auc" and y.ndim == p.ndim == 1:
         return _sorted_auc(y, p)
     # a metric of one's own may take no weights: then rows are given as often as they were drawn
@@ -192,7 +174,6 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
 
 
 def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
-    """The area under the ROC curve, with the rows sorted once for all resamples."""
     order = torch.sort(p).indices
     relevant = (y > 0)[order]
     run = torch.unique_consecutive(p[order], return_inverse=True)[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fastai.data.transforms import get_c
@@ -72,7 +72,7 @@ class _CollectingMetric(Metric):
             )
 
     def reset(self) -> None:
-        """Forget the epoch so far."""
+        """Drop the epoch so far."""
         self._preds: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._epoch_groups: Any = None
@@ -88,7 +88,14 @@ class _CollectingMetric(Metric):
         """
         if self.needs_groups and self._epoch_groups is None:
             self._epoch_groups = self._of_rows(learn, "groups")
-        self._preds.append(_one_score(learn.pred))
+        pred = learn.pred
+        if not isinstance(pred, Tensor) or pred.ndim not in (1, 2) or (pred.ndim == 2 and pred.shape[1] > 2):
+            shape = tuple(pred.shape) if isinstance(pred, Tensor) else type(pred).__name__
+            raise DataError(f"predictions are {shape}", remedy="Ranking metrics take [b], [b, 1] or two-class [b, 2]")
+        p = pred.detach().as_subclass(Tensor).cpu()
+        # In float64 before subtracting: half-precision logits would tie far too often.
+        two = p.ndim == 2 and p.shape[1] == 2
+        self._preds.append(p.double()[:, 1] - p.double()[:, 0] if two else p.reshape(-1))
         self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu().reshape(-1))
 
     def join_ranks(self) -> None:
@@ -99,7 +106,7 @@ class _CollectingMetric(Metric):
         self._preds, self._targets = [joined[0]], [joined[1]]
 
     def _of_rows(self, learn: Any, name: str) -> Any:
-        """The groups (or what else has a value for each validation row) of the loader that is validated."""
+        """Return the groups (or another value for each row) of the loader that is validated."""
         given = getattr(self, name)
         if given is None:
             raise DataError(f"this metric was loaded without its {name}", remedy=f"Set its {name} attribute before use")
@@ -139,81 +146,48 @@ class _CollectingMetric(Metric):
         return {**self.__dict__, **dropped}
 
 
-class MRR(_CollectingMetric):
-    """Mean reciprocal rank for ``Learner(metrics=…)``; ties count against the model.
+class _ListMetric(_CollectingMetric):
+    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name.
 
     Args:
         groups: ``[n]`` integers, the list of each validation row in the loader's order, or a function learner → groups.
             They are not pickled: set ``groups`` again on a loaded metric before validating with it.
-        k: ranks below the k-th count 0; None for no cut.
-        options: ``ties`` and ``empty`` of :func:`fastrec.metrics.mrr`.
+        k: how many places of a list count; None for all.
+        options: further options of the function.
     """
 
-    base_name = "mrr"
-
-    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = None, **options: Any) -> None:
-        super().__init__(groups, k, **options)
+    function: ClassVar[Callable[..., float]]
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """See :func:`fastrec.metrics.mrr`."""
-        return metrics.mrr(preds, targets, groups, k=self.k, **self.options)
+        """Score one epoch."""
+        return type(self).function(preds, targets, groups, k=self.k, **self.options)
 
 
-class NDCG(_CollectingMetric):
-    """Normalised discounted cumulative gain at k for ``Learner(metrics=…)``.
+class MRR(_ListMetric):
+    """Mean reciprocal rank for ``Learner(metrics=…)``: :func:`fastrec.metrics.mrr`; ties count against the model."""
 
-    Args:
-        groups: as for :class:`MRR`.
-        k: length of the list that counts; None for all of it.
-        options: ``gains``, ``ties`` and ``empty`` of :func:`fastrec.metrics.ndcg`.
-    """
+    base_name, function = "mrr", staticmethod(metrics.mrr)
 
-    base_name = "ndcg"
+
+class NDCG(_ListMetric):
+    """Normalised discounted cumulative gain for ``Learner(metrics=…)``: :func:`fastrec.metrics.ndcg`."""
+
+    base_name, function = "ndcg", staticmethod(metrics.ndcg)
 
     def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = 10, **options: Any) -> None:
         super().__init__(groups, k, **options)
 
-    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """See :func:`fastrec.metrics.ndcg`."""
-        return metrics.ndcg(preds, targets, groups, k=self.k, **self.options)
+
+class Recall(NDCG):
+    """Share of the relevant candidates among the first k: :func:`fastrec.metrics.recall`."""
+
+    base_name, function = "recall", staticmethod(metrics.recall)
 
 
-class Recall(_CollectingMetric):
-    """Share of the relevant candidates among the first k for ``Learner(metrics=…)``.
+class MAP(_ListMetric):
+    """Mean average precision for ``Learner(metrics=…)``: :func:`fastrec.metrics.mean_average_precision`."""
 
-    Args:
-        groups: as for :class:`MRR`.
-        k: length of the list that counts.
-        options: ``ties`` and ``empty`` of :func:`fastrec.metrics.recall`.
-    """
-
-    base_name = "recall"
-
-    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = 10, **options: Any) -> None:
-        super().__init__(groups, k, **options)
-
-    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """See :func:`fastrec.metrics.recall`."""
-        return metrics.recall(preds, targets, groups, k=self.k, **self.options)
-
-
-class MAP(_CollectingMetric):
-    """Mean average precision at k for ``Learner(metrics=…)``.
-
-    Args:
-        groups: as for :class:`MRR`.
-        k: length of the list that counts; None for all of it.
-        options: ``ties`` and ``empty`` of :func:`fastrec.metrics.mean_average_precision`.
-    """
-
-    base_name = "map"
-
-    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = None, **options: Any) -> None:
-        super().__init__(groups, k, **options)
-
-    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """See :func:`fastrec.metrics.mean_average_precision`."""
-        return metrics.mean_average_precision(preds, targets, groups, k=self.k, **self.options)
+    base_name, function = "map", staticmethod(metrics.mean_average_precision)
 
 
 class AUC(_CollectingMetric):
@@ -226,14 +200,5 @@ class AUC(_CollectingMetric):
         super().__init__()
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """See :func:`fastrec.metrics.auc`."""
+        """Score one epoch."""
         return metrics.auc(preds, targets)
-
-
-def _one_score(pred: Any) -> Tensor:
-    if not isinstance(pred, Tensor) or pred.ndim not in (1, 2) or (pred.ndim == 2 and pred.shape[1] > 2):
-        shape = tuple(pred.shape) if isinstance(pred, Tensor) else type(pred).__name__
-        raise DataError(f"predictions are {shape}", remedy="Ranking metrics take [b], [b, 1] or two-class [b, 2]")
-    p = pred.detach().as_subclass(Tensor).cpu()
-    # In float64 before subtracting: half-precision logits would tie far too often.
-    return p.double()[:, 1] - p.double()[:, 0] if p.ndim == 2 and p.shape[1] == 2 else p.reshape(-1)

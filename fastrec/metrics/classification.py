@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.metrics import ranking
 from fastrec.metrics.inputs import check_binary, check_codes
 from fastrec.metrics.weighted import last_of_runs, mean_of
-
-_MANY = 1 << 20  # codes above it are renumbered before they are counted
 
 
 class Counts(NamedTuple):
@@ -32,34 +31,34 @@ class Counts(NamedTuple):
 
 
 def accuracy_of(c: Counts) -> Tensor:
-    """Share of the rows whose class is right."""
+    """Compute the share of the rows whose class is right."""
     return c.hits.sum(-1) / c.true.sum(-1)
 
 
 def balanced_accuracy_of(c: Counts) -> Tensor:
-    """Mean recall of the classes that the target has (Brodersen et al. 2010)."""
+    """Compute the mean recall of the classes that the target has (Brodersen et al. 2010)."""
     there = c.true > 0
     recall = torch.where(there, c.hits / c.true, 0.0)
     return recall.sum(-1) / there.sum(-1)
 
 
 def f1_of(c: Counts) -> Tensor:
-    """Harmonic mean of precision and recall of class 1; 0 where neither target nor prediction has it."""
+    """Compute the harmonic mean of precision and recall of class 1; 0 if neither target nor prediction has it."""
     return _f1(c)[..., 1]
 
 
 def f1_macro_of(c: Counts) -> Tensor:
-    """Mean F1 of the classes that the target or the prediction has."""
+    """Compute the mean F1 of the classes that the target or the prediction has."""
     return _f1(c).sum(-1) / (c.true + c.predicted > 0).sum(-1)
 
 
 def f1_micro_of(c: Counts) -> Tensor:
-    """F1 of all classes counted together; for one class a row the accuracy."""
+    """Compute the F1 of all classes counted together; for one class a row the accuracy."""
     return 2 * c.hits.sum(-1) / (c.true.sum(-1) + c.predicted.sum(-1))
 
 
 def mcc_of(c: Counts) -> Tensor:
-    """Matthews' correlation for any number of classes (Gorodkin 2004, equation 8); 0 where one side has one class."""
+    """Compute Matthews' correlation of any classes (Gorodkin 2004, equation 8); 0 if one side has one class."""
     rows = c.true.sum(-1)
     agreed = c.hits.sum(-1) * rows - (c.true * c.predicted).sum(-1)
     spread = [x.sum(-1).square() - x.square().sum(-1) for x in (c.true, c.predicted)]
@@ -67,7 +66,7 @@ def mcc_of(c: Counts) -> Tensor:
 
 
 def binary_kappa_of(c: Counts) -> Tensor:
-    """Quadratic kappa of two classes, where it is Cohen's kappa; NaN where both sides are one and the same class."""
+    """Compute quadratic kappa of two classes (Cohen's kappa); NaN if both sides are one and the same class."""
     rows = c.true.sum(-1)
     true, predicted = c.true[..., 1] / rows, c.predicted[..., 1] / rows
     return 1 - (1 - accuracy_of(c)) / (true + predicted - 2 * true * predicted)
@@ -82,19 +81,19 @@ def _f1(c: Counts) -> Tensor:
 
 
 def of_counts(y: Tensor, p: Tensor, *, formula: Callable[[Counts], Tensor], weight: Tensor | None, **_: Any) -> float:
-    """A formula of counts on one class a row."""
+    """Apply a formula of counts to one class a row."""
     return float(formula(_count(y, p, weight)))
 
 
 def f1(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """F1 of class 1, for a target of two classes."""
+    """Compute the F1 of class 1, for a target of two classes."""
     check_binary(y)
     check_binary(p, "prediction")
     return float(f1_of(_count(y, p, weight)))
 
 
 def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Share of the rows that are right: of a row of labels, all of them."""
+    """Compute the share of the rows that are right: of a row of labels, all of them."""
     if y.ndim == 2:
         check_binary(y)
         return float(mean_of((y == p).all(1).double(), weight))
@@ -102,20 +101,20 @@ def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def f1_macro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean F1: of the classes that are there, or of all labels of a multilabel target."""
+    """Compute the mean F1 of the classes that are there, or of all labels of a multilabel target."""
     if y.ndim == 2:
         return float(_f1(_count_labels(y, p, weight)).mean())
     return float(f1_macro_of(_count(y, p, weight)))
 
 
 def f1_micro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """F1 of all classes, or all labels, counted together; 0 where no label is true or predicted."""
+    """Compute the F1 of all classes, or all labels, counted together; 0 if no label is true or predicted."""
     counts = _count_labels(y, p, weight) if y.ndim == 2 else _count(y, p, weight)
     return float(torch.nan_to_num(f1_micro_of(counts)))
 
 
 def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Agreement of ordered classes beyond chance, weighted by squared distance (Cohen 1968).
+    """Compute the agreement of ordered classes beyond chance, weighted by squared distance (Cohen 1968).
 
     The expected squared distance of independent rows is a sum of moments, so that no table of classes is needed.
     NaN where both sides are one and the same class.
@@ -131,7 +130,8 @@ def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) ->
 def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
     true, predicted = check_codes(y, "y"), check_codes(p, "prediction")
     both = torch.cat([true, predicted])
-    if int(both.min()) < 0 or int(both.max()) > _MANY:
+    # Counts are an array as long as the highest code.
+    if int(both.min()) < 0 or int(both.max()) > limits.COUNTED_CODES:
         both = torch.unique(both, return_inverse=True)[1]
         true, predicted = both[: len(y)], both[len(y) :]
     k = max(int(both.max()) + 1, 2)
@@ -155,7 +155,7 @@ def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
 
 
 def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean negative log likelihood in nats; labels of a row averaged. Clipped to what float64 tells from 0 and 1."""
+    """Compute the mean negative log likelihood in nats, mean over a row's labels; clipped at float64's precision."""
     eps = torch.finfo(torch.float64).eps
     if y.ndim == 1 and p.ndim == 2:
         codes = check_codes(y, "y", p.shape[1])
@@ -168,7 +168,7 @@ def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean squared error of probabilities (Brier 1950); of several classes their sum (0..2), of labels their mean."""
+    """Compute the mean squared error of probabilities (Brier 1950); of classes their sum, of labels their mean."""
     if y.ndim == 1 and p.ndim == 2:
         codes = check_codes(y, "y", p.shape[1])
         of_true = p.gather(1, codes[:, None])[:, 0]
@@ -178,7 +178,7 @@ def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def auc(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Area under the ROC curve; of several classes or labels the mean of each against the rest.
+    """Compute the area under the ROC curve; of several classes or labels the mean of each against the rest.
 
     A class that all rows or none are of has no area and is left out (NaN where that leaves none).
     """
@@ -186,7 +186,7 @@ def auc(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def average_precision(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Sum of precision times gain in recall over the distinct scores; of several classes or labels the mean.
+    """Sum precision times gain in recall over the distinct scores; of several classes or labels the mean.
 
     A class that no row is of has none and is left out (NaN where that leaves none).
     """
@@ -199,9 +199,9 @@ def _average_precision(y: Tensor, p: Tensor, weight: Tensor | None) -> float:
     w = torch.ones_like(y) if weight is None else weight
     order = torch.sort(p, descending=True, stable=True).indices
     ends = last_of_runs(p[order])
-    found, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
-    gain = found.diff(prepend=found.new_zeros(1))
-    return float((gain * torch.nan_to_num(found / seen)).sum() / found[-1])
+    hits, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
+    gain = hits.diff(prepend=hits.new_zeros(1))
+    return float((gain * torch.nan_to_num(hits / seen)).sum() / hits[-1])
 
 
 def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p: Tensor) -> float:

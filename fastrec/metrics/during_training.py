@@ -17,7 +17,7 @@ from fastrec.metrics.registry import get_metric
 def fastai_metric(
     name: str | Metric, groups: Any | Callable[[Any], Any] = None, *, weight: Any | Callable[[Any], Any] = None
 ) -> RegistryMetric:
-    """A metric of the registry for ``Learner(metrics=…)``, scored once at the end of an epoch.
+    """Make a metric of the registry for ``Learner(metrics=…)``, scored once at the end of an epoch.
 
     The learner's outputs go through its loss's activation (as in ``get_preds``), in float64, so that a metric of
     probabilities or classes gets such; a metric of scores takes one or two columns as they are.
@@ -62,7 +62,7 @@ class RegistryMetric(_CollectingMetric):
             self._check_groups(learn)
 
     def reset(self) -> None:
-        """Forget the epoch so far."""
+        """Drop the epoch so far."""
         super().reset()
         self._epoch_weight: Any = None
 
@@ -77,12 +77,13 @@ class RegistryMetric(_CollectingMetric):
         if self.weighted and self._epoch_weight is None:
             self._epoch_weight = self._of_rows(learn, "weight")
         target = learn.yb[0].detach().as_subclass(Tensor).cpu()
+        # fastai's regression targets are columns.
         target = target[:, 0] if target.ndim == 2 and target.shape[1] == 1 else target
         self._preds.append(self._activated(learn, target))
         self._targets.append(target)
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """The metric over an epoch."""
+        """Score an epoch."""
         return self.metric(targets, preds, groups=groups, weight=self._epoch_weight)
 
     def _activated(self, learn: Any, target: Tensor) -> Tensor:

@@ -16,11 +16,9 @@ from torch import Tensor
 from fastrec.errors import DataError
 from fastrec.metrics.lists import check_weights, flat_tensor, plain_tensor, refuse_rows
 
-_SUM = 0.01  # how far from 1 the probabilities of a row may sum: those of half precision are off by .002
-
 
 def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """Targets and predictions as float64 tensors on the predictions' device.
+    """Return targets and predictions as float64 tensors on the predictions' device.
 
     Args:
         y: ``[n]``, ``[n, 1]`` or ``[n, t]`` numbers without a missing one.
@@ -28,9 +26,6 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
     Returns:
         Both float64; a single column is ``[n]``.
-
-    Raises:
-        DataError: no rows, lengths or numbers of targets differ, a value is missing.
     """
     p = _columns(prediction, "prediction")
     p = (p.cpu() if p.device.type == "mps" else p).double()  # Apple's GPU has no float64
@@ -53,11 +48,7 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
 
 def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
-    """Weights ``[n]`` as float64 on the predictions' device; None stays None.
-
-    Raises:
-        DataError: another length, or a weight that is no finite number >= 0.
-    """
+    """Return weights ``[n]`` as float64 on the predictions' device; None stays None."""
     if weight is None:
         return None
     w = check_weights(flat_tensor(weight, "weight").to(prediction.device), "weight")
@@ -76,20 +67,18 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
     Args:
         prediction: ``[n]`` or ``[n, k]``.
         of_classes: whether the k columns exclude each other, so that a row sums to 1.
-
-    Raises:
-        DataError: a number outside 0..1, or a row whose classes do not sum to 1.
     """
     outside = ~((prediction >= 0) & (prediction <= 1))
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
     refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
     if of_classes:
-        off = (prediction.sum(1) - 1).abs() > _SUM
+        # Sums of half-precision probabilities are off by up to .002.
+        off = (prediction.sum(1) - 1).abs() > 0.01
         refuse_rows(off, "prediction", "is of a row whose classes do not sum to 1", remedy)
 
 
 def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tensor:
-    """Class codes from what was predicted.
+    """Turn predictions into class codes.
 
     Several classes: the highest of a row (the first among equals). One column: whole numbers are codes already;
     for a target of 0 and 1, class 1 is above .5. Several targets: each above .5.
@@ -101,9 +90,6 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
 
     Returns:
         Codes as float64, in the shape of ``y``.
-
-    Raises:
-        DataError: one number a row that is no code, for a target of more than two classes.
     """
     if y.ndim == 2:
         return (prediction > 0.5).double()
@@ -121,15 +107,11 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
 
 
 def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
-    """Class codes as int64.
+    """Return class codes as int64.
 
     Args:
-        codes: ``[n]`` float64.
         name: what to call them in a message.
         n: number of classes, so that codes are 0..n-1; None for any whole numbers.
-
-    Raises:
-        DataError: a number that is not whole, or not among the classes.
     """
     bad = (codes != codes.round()) | codes.isinf()
     if n is not None:
@@ -158,11 +140,7 @@ def _columns(x: Any, name: str) -> Tensor:
 
 
 def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """As ``paired``, for one finite number a row.
-
-    Raises:
-        DataError: as ``paired``, or several columns, or an infinite prediction.
-    """
+    """Return targets and predictions as ``paired`` does, of one finite number a row."""
     target, p = paired(y, prediction)
     if p.ndim == 2:
         raise DataError(

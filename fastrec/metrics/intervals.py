@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics.lists import flat_tensor, refuse_rows
-
-_BLOCK = 1 << 22  # resampling weights held at once: 32 MiB of them
-_REPEATED = 16  # values that stand so often each, on average, are counted before they are drawn
 
 
 class Interval(NamedTuple):
@@ -26,7 +24,7 @@ class Interval(NamedTuple):
 
 
 def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Percentile bootstrap interval of a mean (Efron and Tibshirani 1993, section 13.3).
+    """Compute the percentile bootstrap interval of a mean (Efron and Tibshirani 1993, section 13.3).
 
     Args:
         values: ``[g]`` finite numbers, one per independent unit (a group's reciprocal rank, a session's mean).
@@ -50,13 +48,14 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
         )
     # Reciprocal ranks take a few dozen values: counting them first is the same bootstrap at a small part of the cost.
     distinct, counts = np.unique(x, return_counts=True)
-    few = len(distinct) * _REPEATED <= len(x)
+    # A multinomial draw costs a time per distinct value: only worth it if values repeat often.
+    few = len(distinct) * 16 <= len(x)
     sums = _resampled(distinct if few else x, repeats, seed, counts=counts if few else None)
     return interval_of(float(x.mean()), sums / len(x), level=level)
 
 
 def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Mean of ``a - b`` over the same groups, with its bootstrap interval.
+    """Compute the mean of ``a - b`` over the same groups, with its bootstrap interval.
 
     Args:
         a: ``[g]`` values of one model, one per group.
@@ -80,7 +79,7 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
 def cluster_means(
     values: np.ndarray, clusters: np.ndarray, *, repeats: int = 2000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means of several columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
+    """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 
     A resample draws as many clusters as there are, with replacement, and takes all rows of each: its mean is the
     drawn clusters' sum over their number of rows. All columns share the draws, so that differences between columns
@@ -109,7 +108,7 @@ def cluster_means(
 
 
 def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Interval:
-    """Percentile interval of resampled means.
+    """Compute the percentile interval of resampled means.
 
     Args:
         mean: the mean of the data itself.
@@ -124,7 +123,7 @@ def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Inter
 
 
 def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray | None = None) -> np.ndarray:
-    """Sums over resamples with replacement of as many rows as there are.
+    """Sum over resamples with replacement of as many rows as there are.
 
     Args:
         rows: float64 ``[n]`` or ``[n, c]``.
@@ -137,7 +136,7 @@ def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray 
         float64 ``[repeats]`` or ``[repeats, c]``.
     """
     rng, n = np.random.default_rng(seed), len(rows)
-    step = max(1, _BLOCK // n)
+    step = max(1, limits.RESAMPLED_AT_ONCE // n)
     blocks = []
     for start in range(0, repeats, step):
         size = min(step, repeats - start)

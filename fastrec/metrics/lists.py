@@ -14,7 +14,7 @@ Ties = Literal["worst", "ordinal", "best"]
 Empty = Literal["zero", "skip"]
 
 
-class Lists:
+class ScoredLists:
     """Scores and labels as float64 with groups as dense codes, and the reductions that the metrics share."""
 
     def __init__(
@@ -27,16 +27,16 @@ class Lists:
         self.has_relevant = torch.bincount(codes[self.relevant], minlength=len(ids)) > 0
 
     def sums(self, values: Tensor, codes: Tensor) -> Tensor:
-        """Sum of the values of each group, for rows whose groups are ``codes``."""
+        """Sum the values of each group, for rows whose groups are ``codes``."""
         return torch.zeros(len(self.ids), dtype=values.dtype, device=values.device).index_add_(0, codes, values)
 
     def position(self, sorted_codes: Tensor) -> Tensor:
-        """Place of each row in its list, from 0, for rows that are sorted by group."""
+        """Return the place of each row in its list, from 0, for rows that are sorted by group."""
         starts = self.n_rows.cumsum(0) - self.n_rows
         return torch.arange(len(sorted_codes), device=sorted_codes.device) - starts[sorted_codes]
 
     def mean(self, values: Tensor, empty: Empty) -> float:
-        """Weighted mean of one value per group; groups without a relevant row count 0 or not at all."""
+        """Return the weighted mean of one value per group; groups without a relevant row count 0 or not at all."""
         values = torch.where(self.has_relevant, values, 0.0)
         if self.sample_weight is None:
             weight = torch.ones_like(values)
@@ -47,7 +47,7 @@ class Lists:
         return float((values * weight).sum() / weight.sum())
 
 
-def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) -> Lists:
+def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) -> ScoredLists:
     """Check the inputs of a metric and put them on one device; no groups means one group of all rows."""
     raw = flat_tensor(scores, "scores")
     # Apple's GPU has no float64.
@@ -67,12 +67,17 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     weight = columns.get("sample_weight")
     if weight is not None:
         weight = check_weights(weight, "sample_weight")
-    ids, codes = _group_codes(columns.get("groups", torch.zeros(len(s), dtype=torch.int64, device=device)))
-    return Lists(s, y, ids, codes, weight)
+    group = columns.get("groups", torch.zeros(len(s), dtype=torch.int64, device=device))
+    check_integers(group)
+    group = group.long()
+    # groups that are in order need no sort
+    in_order = bool((group[1:] >= group[:-1]).all())
+    ids, codes = (torch.unique_consecutive if in_order else torch.unique)(group, return_inverse=True)
+    return ScoredLists(s, y, ids, codes, weight)
 
 
 def check_weights(weight: Tensor, name: str) -> Tensor:
-    """Weights as float64; refuses those that are no finite numbers >= 0."""
+    """Return weights as float64; refuse those that are no finite numbers >= 0."""
     weight = weight.double()
     refuse_rows(~(weight >= 0) | weight.isinf(), name, "is missing, infinite or below 0", "Weights are >= 0")
     return weight
@@ -86,16 +91,8 @@ def check_integers(groups: Tensor) -> None:
         )
 
 
-def _group_codes(groups: Tensor) -> tuple[Tensor, Tensor]:
-    check_integers(groups)
-    groups = groups.long()
-    if bool((groups[1:] >= groups[:-1]).all()):  # already in order: no sort
-        return torch.unique_consecutive(groups, return_inverse=True)
-    return torch.unique(groups, return_inverse=True)
-
-
-def order_rows(lists: Lists, ties: Ties) -> Tensor:
-    """Rows by group, then score from high to low with NaN last, then by the tie rule."""
+def order_rows(lists: ScoredLists, ties: Ties) -> Tensor:
+    """Sort rows by group, then score from high to low with NaN last, then by the tie rule."""
     order = None
     if ties != "ordinal":
         order = then(None, lists.labels if ties == "worst" else -lists.labels)
@@ -110,14 +107,14 @@ def then(order: Tensor | None, key: Tensor) -> Tensor:
 
 
 def runs(codes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Number of the run of equal (group, score) that each sorted row is in, and where each run starts."""
+    """Return the run of equal (group, score) that each sorted row is in, and where each run starts."""
     same = (scores[1:] == scores[:-1]) | (scores[1:].isnan() & scores[:-1].isnan())
     change = torch.cat([codes.new_ones(1, dtype=torch.bool), ~same | (codes[1:] != codes[:-1])])
     return change.long().cumsum(0) - 1, change.nonzero()[:, 0]
 
 
 def flat_tensor(x: Any, name: str) -> Tensor:
-    """One flat plain tensor from a tensor, array, Series, list or an array on a GPU."""
+    """Turn a tensor, array, Series, list or an array on a GPU into one flat plain tensor."""
     t = plain_tensor(x, name)
     if t.ndim != 1 and (t.ndim != 2 or t.shape[1] != 1):
         raise DataError(f"{name} has shape {tuple(t.shape)}", column=name, remedy="Give one value per row")
@@ -125,7 +122,7 @@ def flat_tensor(x: Any, name: str) -> Tensor:
 
 
 def plain_tensor(x: Any, name: str) -> Tensor:
-    """A plain tensor of any shape from a tensor, array, Series, frame, list or an array on a GPU."""
+    """Turn a tensor, array, Series, frame, list or an array on a GPU into a plain tensor of any shape."""
     if isinstance(x, Tensor):
         return x.detach().as_subclass(Tensor)
     if hasattr(x, "__cuda_array_interface__"):
@@ -155,14 +152,14 @@ def refuse_rows(bad: Tensor, column: str, problem: str, remedy: str) -> None:
 
 
 def choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
-    """The value, if it is an allowed one."""
+    """Return the value, if it is an allowed one."""
     if value not in allowed:
         raise DataError(f"{name}={value!r} is not one of {', '.join(allowed)}", remedy=f"Choose {name} among them")
     return value
 
 
 def cut(k: int | None) -> int:
-    """How many places of a list count, as a number."""
+    """Return as a number how many places of a list count."""
     if k is None:
         return torch.iinfo(torch.int64).max
     if int(k) != k or k < 1:

@@ -69,10 +69,10 @@ class Metric:
             raise DataError(f"{self.name} is a metric of lists, and no groups were given", remedy=remedy)
         p, w = self._prepared(target, p), row_weights(weight, p)
         if w is not None and groups is None and bool((w == 0).any()):  # as if they were not there; in a list they are
-            kept = w > 0
-            if not bool(kept.any()):
+            counted = w > 0
+            if not bool(counted.any()):
                 return math.nan
-            target, p, w = target[kept], p[kept], w[kept]
+            target, p, w = target[counted], p[counted], w[counted]
         return float(self.function(target, p, groups=groups, weight=w))
 
     @property
@@ -81,22 +81,22 @@ class Metric:
         return isinstance(self.function, OwnFunction | LostFunction)
 
     def to_state(self) -> dict[str, Any]:
-        """All but the function, as JSON values."""
+        """Return all but the function, as JSON values."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Metric:
-        """The inverse of ``to_state``: a metric that says what it is, and cannot be computed."""
+        """Make a metric of its ``to_state``, which cannot be computed."""
         return cls(**{**state, "tasks": tuple(state["tasks"]), "function": LostFunction(state["name"])})
 
     def better(self, a: float, b: float) -> bool:
-        """Whether ``a`` is better than ``b``; NaN is worse than every number."""
+        """Return whether ``a`` is better than ``b``; NaN is worse than every number."""
         if math.isnan(a) or math.isnan(b):
             return math.isnan(b) and not math.isnan(a)
         return a > b if self.greater_is_better else a < b
 
     def _prepared(self, y: Tensor, p: Tensor) -> Tensor:
-        """The prediction as the function wants it."""
+        """Return the prediction as the function wants it."""
         if y.ndim == 2 and not {"multilabel", "regression"} & set(self.tasks):
             self._refuse(f"{y.shape[1]} targets a row", "y")
         of_classes = y.ndim == 1 and p.ndim == 2
@@ -114,7 +114,7 @@ class Metric:
         return p
 
     def _one_column(self, p: Tensor) -> Tensor:
-        """Class 1 of two columns: they say the same twice if they are probabilities, else it is their difference."""
+        """Turn two columns into one: class 1 if they are probabilities, else their difference."""
         if self.wants == "classes":
             return (p[:, 1] > p[:, 0]).double()
         are_probabilities = bool(((p.sum(1) - 1).abs() < 1e-3).all() & (p >= 0).all())
@@ -160,8 +160,8 @@ def as_metric(
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise DataError("the metric has no name", remedy="Pass name=")
-    own = OwnFunction(function, name)
-    return Metric(name, own, greater_is_better, wants, tuple(tasks), needs_groups=own.needs_groups)
+    wrapped = OwnFunction(function, name)
+    return Metric(name, wrapped, greater_is_better, wants, tuple(tasks), needs_groups=wrapped.needs_groups)
 
 
 class OwnFunction:
@@ -178,7 +178,7 @@ class OwnFunction:
         self.needs_groups = "groups" in parameters and parameters["groups"].default is inspect.Parameter.empty
 
     def __call__(self, y: Tensor, p: Tensor, *, groups: Any, weight: Tensor | None) -> float:
-        """The function's number."""
+        """Call the function."""
         if weight is not None and "weight" not in self.takes:
             raise DataError(
                 f"{self.name} takes no weights", column="weight", remedy="Let the function take weight=None, and use it"

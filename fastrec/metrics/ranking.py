@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastrec.metrics.lists import Empty, Lists, Ties, choice, cut, order_rows, prepare, refuse_rows, runs, then
+from fastrec.metrics.lists import Empty, ScoredLists, Ties, choice, cut, order_rows, prepare, refuse_rows, runs, then
 
 __all__ = [
     "auc",
@@ -45,7 +45,7 @@ def mrr(
     empty: Empty = "zero",
     sample_weight: Any = None,
 ) -> float:
-    """Mean reciprocal rank of the best placed relevant candidate of each group.
+    """Compute the mean reciprocal rank of the best placed relevant candidate of each group.
 
     Args:
         scores: ``[n]`` numbers, higher is better; tensor, array or Series.
@@ -70,15 +70,12 @@ def mrr(
 def reciprocal_ranks(
     scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst", empty: Empty = "zero"
 ) -> tuple[Tensor, Tensor]:
-    """Reciprocal rank of each group, for intervals and paired comparisons.
+    """Compute the reciprocal rank of each group, for intervals and paired comparisons.
 
     Args:
-        scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` numbers, above 0 is relevant.
-        groups: ``[n]`` integers.
+        scores, labels, groups: as for :func:`mrr`.
         k: ranks below the k-th count 0; None for no cut.
-        ties: as for :func:`mrr`.
-        empty: as for :func:`mrr`.
+        ties, empty: as for :func:`mrr`.
 
     Returns:
         Group ids ``[g]`` in ascending order, and their reciprocal ranks ``[g]`` float64, on the device of the scores.
@@ -104,7 +101,7 @@ def ndcg(
     empty: Empty = "zero",
     sample_weight: Any = None,
 ) -> float:
-    """Mean normalised discounted cumulative gain at k.
+    """Compute the mean normalised discounted cumulative gain at k.
 
     Discount 1 / log2(rank + 1) and gain 2^label - 1 as in Burges et al. 2005 (RankNet), section 6.
 
@@ -115,8 +112,7 @@ def ndcg(
         k: length of the list that counts; None for all of it.
         gains: ``'exp2'`` for 2^label - 1, ``'linear'`` for the label itself. Equal where labels are 0 and 1.
         ties: among equal scores, lower grades first (``'worst'``), higher first (``'best'``) or input order.
-        empty: as for :func:`mrr`.
-        sample_weight: as for :func:`mrr`.
+        empty, sample_weight: as for :func:`mrr`.
 
     Returns:
         The mean over groups; NaN where no group is left to count.
@@ -143,22 +139,15 @@ def hit_rate(
     empty: Empty = "zero",
     sample_weight: Any = None,
 ) -> float:
-    """Share of the groups that have a relevant candidate among their first k (HR@k).
+    """Compute the share of the groups that have a relevant candidate among their first k (HR@k).
 
     Args:
-        scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` numbers, above 0 is relevant.
-        groups: ``[n]`` integers.
+        scores, labels, groups: as for :func:`mrr`.
         k: length of the list that counts; None for all of it.
-        ties: as for :func:`mrr`.
-        empty: as for :func:`mrr`.
-        sample_weight: as for :func:`mrr`.
+        ties, empty, sample_weight: as for :func:`mrr`.
 
     Returns:
         The mean over groups; NaN where no group is left to count.
-
-    Raises:
-        DataError: as for :func:`mrr`.
     """
     lists = prepare(scores, labels, groups, sample_weight)
     return lists.mean((_reciprocal(lists, k, ties) > 0).double(), empty)
@@ -174,22 +163,16 @@ def recall(
     empty: Empty = "zero",
     sample_weight: Any = None,
 ) -> float:
-    """Mean share of each group's relevant candidates that are among its first k.
+    """Compute the mean share of each group's relevant candidates that are among its first k.
 
     Args:
-        scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` numbers, above 0 is relevant.
-        groups: ``[n]`` integers.
+        scores, labels, groups: as for :func:`mrr`.
         k: length of the list that counts; None for all of it.
         ties: among equal scores, non-relevant first (``'worst'``), relevant first or input order.
-        empty: as for :func:`mrr`.
-        sample_weight: as for :func:`mrr`.
+        empty, sample_weight: as for :func:`mrr`.
 
     Returns:
         The mean over groups; NaN where no group is left to count.
-
-    Raises:
-        DataError: as for :func:`mrr`.
     """
     lists = prepare(scores, labels, groups, sample_weight)
     codes, relevant, position = _relevant_in_order(lists, ties)
@@ -207,24 +190,18 @@ def mean_average_precision(
     empty: Empty = "zero",
     sample_weight: Any = None,
 ) -> float:
-    """Mean over groups of the average precision at k (MAP@k).
+    """Compute the mean over groups of the average precision at k (MAP@k).
 
     A group's average precision is the sum of the precisions at its relevant ranks up to k, over min(relevant, k).
 
     Args:
-        scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` numbers, above 0 is relevant.
-        groups: ``[n]`` integers.
+        scores, labels, groups: as for :func:`mrr`.
         k: length of the list that counts; None for all of it.
         ties: among equal scores, non-relevant first (``'worst'``), relevant first or input order.
-        empty: as for :func:`mrr`.
-        sample_weight: as for :func:`mrr`.
+        empty, sample_weight: as for :func:`mrr`.
 
     Returns:
         The mean over groups; NaN where no group is left to count.
-
-    Raises:
-        DataError: as for :func:`mrr`.
     """
     lists = prepare(scores, labels, groups, sample_weight)
     codes, relevant, position = _relevant_in_order(lists, ties)
@@ -236,7 +213,7 @@ def mean_average_precision(
 
 
 def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
-    """Area under the ROC curve: the chance that a relevant row scores above another, equal scores half.
+    """Compute the area under the ROC curve: the chance that a relevant row scores above another, equal scores half.
 
     Exact, by counting (Mann and Whitney 1947). Rows with NaN scores are below all others and tie among themselves.
 
@@ -260,14 +237,12 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
 def gauc(
     scores: Any, labels: Any, groups: Any, *, weights: Literal["rows", "equal"] = "rows", sample_weight: Any = None
 ) -> float:
-    """Mean over groups of the area under the ROC curve within the group.
+    """Compute the mean over groups of the area under the ROC curve within the group.
 
     Groups of one class have no area and are left out (Zhou et al. 2018, Deep Interest Network, metrics of section 6).
 
     Args:
-        scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` numbers, above 0 is relevant.
-        groups: ``[n]`` integers.
+        scores, labels, groups: as for :func:`mrr`.
         weights: ``'rows'`` weighs a group by its rows (or the sum of their weights), ``'equal'`` all groups alike.
         sample_weight: ``[n]`` weights >= 0, or None.
 
@@ -285,7 +260,7 @@ def gauc(
 
 
 def group_ranks(scores: Any, groups: Any, ties: Ties = "worst") -> Tensor:
-    """Rank of every row within its group, 1 for the highest score.
+    """Rank every row within its group, 1 for the highest score.
 
     Args:
         scores: ``[n]`` numbers; NaN ranks last.
@@ -310,7 +285,7 @@ def group_ranks(scores: Any, groups: Any, ties: Ties = "worst") -> Tensor:
     return torch.empty_like(place).scatter_(0, order, place + 1)
 
 
-def _reciprocal(lists: Lists, k: int | None, ties: Ties) -> Tensor:
+def _reciprocal(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
     # By counting, without a sort: the best placed relevant candidate is the one with the highest relevant score.
     missing, codes, n = lists.scores.isnan(), lists.codes, len(lists.ids)
     s = torch.where(missing, -torch.inf, lists.scores)
@@ -334,20 +309,20 @@ def _reciprocal(lists: Lists, k: int | None, ties: Ties) -> Tensor:
     return torch.where(lists.has_relevant & (rank <= cut(k)), 1.0 / rank.double(), 0.0)
 
 
-def _relevant_in_order(lists: Lists, ties: Ties) -> tuple[Tensor, Tensor, Tensor]:
+def _relevant_in_order(lists: ScoredLists, ties: Ties) -> tuple[Tensor, Tensor, Tensor]:
     order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))
     codes = lists.codes[order]
     return codes, lists.relevant[order], lists.position(codes)
 
 
-def _discounted(lists: Lists, gain: Tensor, order: Tensor, k: int | None) -> Tensor:
+def _discounted(lists: ScoredLists, gain: Tensor, order: Tensor, k: int | None) -> Tensor:
     codes = lists.codes[order]
     position = lists.position(codes)
     return lists.sums(gain[order] * (position < cut(k)) / torch.log2(position.double() + 2), codes)
 
 
 def _area_of_two(others: np.ndarray, relevant: np.ndarray) -> float:
-    """The same area by NumPy's sort of plain numbers, several times as fast as an order of rows."""
+    # NumPy sorts plain numbers several times as fast as an order of rows is found.
     others, relevant = np.sort(others), np.sort(relevant)
     pairs = len(others) * len(relevant)
     if not pairs:
@@ -356,8 +331,8 @@ def _area_of_two(others: np.ndarray, relevant: np.ndarray) -> float:
     return float(below) / 2 / pairs
 
 
-def _auc_by_group(lists: Lists) -> tuple[Tensor, Tensor]:
-    """Area of each group (NaN where it is of one class) and its weight, the sum over its rows."""
+def _auc_by_group(lists: ScoredLists) -> tuple[Tensor, Tensor]:
+    """Return the area of each group (NaN if it is of one class) and its weight, the sum over its rows."""
     order = order_rows(lists, "ordinal")
     codes, relevant = lists.codes[order], lists.relevant[order]
     weight = torch.ones_like(lists.scores) if lists.sample_weight is None else lists.sample_weight[order]

@@ -31,37 +31,26 @@ class _Entry(NamedTuple):
     optional: bool = False  # whether the name stands without the parameter, too
 
 
-def _of_lists(function: Callable[..., float]) -> Callable[..., float]:
-    return partial(_listwise, function=function)
-
-
 def _listwise(y: Tensor, p: Tensor, *, function: Callable[..., float], groups: Any, weight: Any, **k: Any) -> float:
     return function(p, y, groups, sample_weight=weight, **k)
 
 
-def _counted(formula: Callable[[c.Counts], Tensor]) -> Callable[..., float]:
-    return partial(c.of_counts, formula=formula)
-
-
-def _mrr_as_shown(y: Tensor, p: Tensor, *, groups: Any, weight: Any) -> float:
-    return ranking.mrr(p, y, groups, ties="ordinal", sample_weight=weight)
-
-
 # What a submission scores: equal scores are written in the order in which the candidates were shown.
-MRR_AS_SHOWN = Metric("mrr", _mrr_as_shown, True, "scores", ("ranking",), needs_groups=True)
+MRR_AS_SHOWN = Metric(
+    "mrr", partial(_listwise, function=ranking.mrr, ties="ordinal"), True, "scores", ("ranking",), needs_groups=True
+)
 
-_RANKING = {"needs_groups": True, "parameter": "k", "usual": 10}
 _METRICS = {
     "auc": _Entry(c.auc, True, "scores", ("ranking", *_LABELS)),
     "average_precision": _Entry(c.average_precision, True, "scores", _LABELS),
     "logloss": _Entry(c.log_loss, False, "probabilities", _LABELS),
     "brier": _Entry(c.brier, False, "probabilities", _LABELS),
     "accuracy": _Entry(c.accuracy, True, "classes", _LABELS),
-    "balanced_accuracy": _Entry(_counted(c.balanced_accuracy_of), True, "classes", _CLASSES),
+    "balanced_accuracy": _Entry(partial(c.of_counts, formula=c.balanced_accuracy_of), True, "classes", _CLASSES),
     "f1": _Entry(c.f1, True, "classes", ("binary",)),
     "f1_macro": _Entry(c.f1_macro, True, "classes", _LABELS),
     "f1_micro": _Entry(c.f1_micro, True, "classes", _LABELS),
-    "mcc": _Entry(_counted(c.mcc_of), True, "classes", _CLASSES),
+    "mcc": _Entry(partial(c.of_counts, formula=c.mcc_of), True, "classes", _CLASSES),
     "quadratic_kappa": _Entry(c.quadratic_kappa, True, "classes", (*_CLASSES, "regression")),
     "gini": _Entry(r.gini, True, "scores", ("binary", "regression")),
     "rmse": _Entry(r.rmse, False, "values", ("regression",)),
@@ -74,18 +63,22 @@ _METRICS = {
     "pinball": _Entry(r.pinball, False, "values", ("regression",), parameter="q", usual=0.5),
     "poisson_deviance": _Entry(r.poisson_deviance, False, "values", ("regression",)),
     "gamma_deviance": _Entry(r.gamma_deviance, False, "values", ("regression",)),
-    "mrr": _Entry(_of_lists(ranking.mrr), True, "scores", ("ranking",), True, "k", optional=True),
-    "ndcg": _Entry(_of_lists(ranking.ndcg), True, "scores", ("ranking",), True, "k", 10, optional=True),
-    "map": _Entry(_of_lists(ranking.mean_average_precision), True, "scores", ("ranking",), True, "k", 10, True),
-    "hit_rate": _Entry(_of_lists(ranking.hit_rate), True, "scores", ("ranking",), True, "k", 10),
-    "recall": _Entry(_of_lists(ranking.recall), True, "scores", ("ranking",), True, "k", 10),
-    "gauc": _Entry(_of_lists(ranking.gauc), True, "scores", ("ranking", "binary"), True),
+    "mrr": _Entry(partial(_listwise, function=ranking.mrr), True, "scores", ("ranking",), True, "k", optional=True),
+    "ndcg": _Entry(
+        partial(_listwise, function=ranking.ndcg), True, "scores", ("ranking",), True, "k", 10, optional=True
+    ),
+    "map": _Entry(
+        partial(_listwise, function=ranking.mean_average_precision), True, "scores", ("ranking",), True, "k", 10, True
+    ),
+    "hit_rate": _Entry(partial(_listwise, function=ranking.hit_rate), True, "scores", ("ranking",), True, "k", 10),
+    "recall": _Entry(partial(_listwise, function=ranking.recall), True, "scores", ("ranking",), True, "k", 10),
+    "gauc": _Entry(partial(_listwise, function=ranking.gauc), True, "scores", ("ranking", "binary"), True),
 }
 _DEFAULTS = {"ranking": "mrr", "binary": "auc", "multiclass": "logloss", "regression": "rmse", "multilabel": "auc"}
 
 
 def get_metric(name: str | Metric) -> Metric:
-    """The metric of a name.
+    """Return the metric of a name.
 
     Of classes: auc, average_precision, logloss, brier, accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc,
     quadratic_kappa, gini. Of numbers: rmse, mae, rmsle, rmspe, mape, smape, r2, pinball@q, poisson_deviance,
@@ -108,7 +101,12 @@ def get_metric(name: str | Metric) -> Metric:
     base, at, text = str(name).partition("@")
     entry = _METRICS.get(base)
     if entry is None or (at and not entry.parameter):
-        raise DataError(f"there is no metric {name!r}", remedy=_near(base if entry is None else name))
+        every = [_usual_name(n) for n in _METRICS]
+        wanted = str(base if entry is None else name).lower()
+        near = difflib.get_close_matches(wanted, [*every, *_METRICS], n=5, cutoff=0.5)
+        names = sorted({_usual_name(n.partition("@")[0]) for n in near})
+        remedy = f"Near it: {', '.join(names)}" if names else f"There are {', '.join(every)}"
+        raise DataError(f"there is no metric {name!r}", remedy=remedy)
     if not at and not entry.optional and entry.parameter:
         raise DataError(f"{base} needs a number", remedy=f"Write {base}@{entry.usual}, with your {entry.parameter}")
     options: dict[str, Any] = {}
@@ -127,7 +125,7 @@ def get_metric(name: str | Metric) -> Metric:
 
 
 def metrics_for(task: str) -> list[str]:
-    """Names of the metrics that can score a task, with a usual k or q where one is needed.
+    """Return names of the metrics that can score a task, with a usual k or q if one is needed.
 
     Args:
         task: ``'ranking'``, ``'binary'``, ``'multiclass'``, ``'regression'`` or ``'multilabel'``.
@@ -141,7 +139,7 @@ def metrics_for(task: str) -> list[str]:
 
 
 def default_metric(task: str) -> str:
-    """The metric that a task is scored by unless another is asked for.
+    """Return the name of the metric that a task is scored by unless another is given.
 
     mrr for lists, auc for two classes and for labels (the mean over them), logloss for several, rmse for numbers.
 
@@ -157,13 +155,6 @@ def default_metric(task: str) -> str:
 def _usual_name(base: str) -> str:
     entry = _METRICS[base]
     return base if entry.usual is None else f"{base}@{entry.usual}"
-
-
-def _near(name: str) -> str:
-    every = [_usual_name(base) for base in _METRICS]
-    near = difflib.get_close_matches(str(name).lower(), [*every, *_METRICS], n=5, cutoff=0.5)
-    names = sorted({_usual_name(n.partition("@")[0]) for n in near})
-    return f"Near it: {', '.join(names)}" if names else f"There are {', '.join(every)}"
 
 
 def _parsed(name: str, parameter: str, text: str) -> int | float:

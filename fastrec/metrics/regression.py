@@ -19,17 +19,17 @@ _INF = float("inf")
 
 
 def rmse(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Root of the mean squared error."""
+    """Compute the root of the mean squared error."""
     return float(mean_of((y - p).square(), weight).sqrt().mean())
 
 
 def mae(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean absolute error."""
+    """Compute the mean absolute error."""
     return float(mean_of((y - p).abs(), weight).mean())
 
 
 def rmsle(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Root of the mean squared difference of log(1 + value); infinite where a prediction is -1 or less."""
+    """Compute the root of the mean squared difference of log(1 + value); infinite if a prediction is -1 or less."""
     _refuse(y <= -1, "is -1 or less, under a logarithm of 1 + value")
     if bool((p <= -1).any()):
         return _INF
@@ -37,40 +37,40 @@ def rmsle(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def rmspe(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Root of the mean squared error as a share of the target; rows of target 0 left out (Kaggle, Rossmann 2015)."""
+    """Compute the root mean squared error as a share of the target, without targets of 0 (Kaggle, Rossmann 2015)."""
     zero = y == 0
     share = torch.where(zero, 0.0, (y - p) / y)
     return float(mean_of(share.square(), counted(zero, weight)).sqrt().mean())
 
 
 def mape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean absolute error as a share (not a percentage) of the target; rows of target 0 left out."""
+    """Compute the mean absolute error as a share (not a percentage) of the target; rows of target 0 left out."""
     zero = y == 0
     share = torch.where(zero, 0.0, (y - p) / y)
     return float(mean_of(share.abs(), counted(zero, weight)).mean())
 
 
 def smape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean of 2 |y - p| / (|y| + |p|), from 0 to 2; 0 where both are 0 (Makridakis 1993)."""
+    """Compute the mean of 2 |y - p| / (|y| + |p|), from 0 to 2; 0 if both are 0 (Makridakis 1993)."""
     size = y.abs() + p.abs()
     return float(mean_of(torch.where(size == 0, 0.0, 2 * (y - p).abs() / size), weight).mean())
 
 
 def r2(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Share of the target's variance that is explained; NaN for a constant target."""
+    """Compute the share of the target's variance that is explained; NaN for a constant target."""
     variance = mean_of((y - mean_of(y, weight)).square(), weight)
     share = 1 - mean_of((y - p).square(), weight) / variance
     return float(torch.where((y == y[0]).all(0), torch.nan, share).mean())
 
 
 def pinball(y: Tensor, p: Tensor, *, q: float, weight: Tensor | None, **_: Any) -> float:
-    """Loss whose best constant is the q-quantile (Koenker and Bassett 1978); at .5 half the absolute error."""
+    """Compute the loss of the q-quantile (Koenker and Bassett 1978); at .5 half the absolute error."""
     error = y - p
     return float(mean_of(torch.maximum(q * error, (q - 1) * error), weight).mean())
 
 
 def poisson_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean of 2 (y log(y / p) - y + p) (McCullagh and Nelder 1989, table 2.1); infinite where a p is 0 or less."""
+    """Compute the mean of 2 (y log(y / p) - y + p) (McCullagh and Nelder 1989, table 2.1); infinite if a p is <= 0."""
     _refuse(y < 0, "is below 0, where counts start")
     if bool((p <= 0).any()):
         return _INF
@@ -78,7 +78,7 @@ def poisson_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -
 
 
 def gamma_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Mean of 2 (log(p / y) + y / p - 1) (McCullagh and Nelder 1989, table 2.1); infinite where a p is 0 or less."""
+    """Compute the mean of 2 (log(p / y) + y / p - 1) (McCullagh and Nelder 1989, table 2.1); infinite if p <= 0."""
     _refuse(y <= 0, "is 0 or less, where the deviance is infinite")
     if bool((p <= 0).any()):
         return _INF
@@ -86,7 +86,7 @@ def gamma_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> 
 
 
 def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Normalised Gini: the target gained by taking rows from the highest prediction down, over the best possible gain.
+    """Compute the normalised Gini: the target gained from the highest prediction down, over the best possible gain.
 
     For a target of 0 and 1 it is 2 AUC - 1. As on Kaggle (Allstate 2011, Porto Seguro 2017), but equal predictions
     count as one step, whatever the order of the rows. NaN for a constant target.

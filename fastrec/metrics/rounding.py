@@ -15,13 +15,9 @@ from fastrec.metrics.metric import Metric, OwnFunction
 from fastrec.metrics.registry import get_metric
 from fastrec.metrics.weighted import between, last_of_runs, mean_of
 
-_MOST_CLASSES = 1000
-_TRIED = 100  # places of one cut, where a metric has to be called for each
-_SWEEPS = 20
-
 
 def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", *, weight: Any = None) -> Tensor:
-    """The cut points between ordered classes that a metric is best at.
+    """Find the cut points between ordered classes that a metric is best at.
 
     For quadratic_kappa, accuracy and balanced_accuracy no other cuts are better: the cost of a row is its own, so that
     the best partition of the sorted values comes from dynamic programming over classes. Kappa is a quotient of two
@@ -44,10 +40,11 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
     """
     chosen = of_classes(metric, "multiclass")
     target, p = one_column(y, value)
-    bad = (target < 0) | (target > _MOST_CLASSES) | (target != target.round())
-    refuse_rows(bad, "y", f"is no class from 0 to {_MOST_CLASSES}", "Number the ordered classes from 0")
+    # Dynamic programming takes a pass over the rows for each class.
+    bad = (target < 0) | (target > 1000) | (target != target.round())
+    refuse_rows(bad, "y", f"is no class from 0 to {1000}", "Number the ordered classes from 0")
     w = row_weights(weight, p)
-    rows = _Sorted(target, p, torch.ones_like(p) if w is None else w)
+    rows = _SortedRows(target, p, torch.ones_like(p) if w is None else w)
     known = None if isinstance(chosen.function, OwnFunction) else chosen.name
     if known in _EXACT:
         places = _EXACT[known](rows)
@@ -59,7 +56,7 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
 
 
 def apply_cuts(value: Any, cuts: Any) -> Tensor:
-    """Classes of values: how many cuts are below each.
+    """Turn values into classes: how many cuts are below each.
 
     Args:
         value: ``[n]`` numbers.
@@ -80,7 +77,7 @@ def apply_cuts(value: Any, cuts: Any) -> Tensor:
 
 
 def of_classes(metric: str | Metric, task: str) -> Metric:
-    """The metric, if cut points matter to it.
+    """Return the metric, if cut points matter to it.
 
     Raises:
         DataError: it does not want classes, is not of the task, or needs groups.
@@ -95,7 +92,7 @@ def of_classes(metric: str | Metric, task: str) -> Metric:
     return chosen
 
 
-class _Sorted:
+class _SortedRows:
     """Rows by value, and sums of them below every place where a cut can be."""
 
     def __init__(self, y: Tensor, p: Tensor, w: Tensor) -> None:
@@ -106,11 +103,10 @@ class _Sorted:
         self.lowest, self.highest = int(y.min()), int(y.max())
 
     def below(self, of_row: Tensor) -> Tensor:
-        """Sum over the rows below each cut, ``[m + 1]``."""
         return torch.cat([of_row.new_zeros(1), of_row.cumsum(0)[self.ends]])
 
     def partition(self, cost: Callable[[int], Tensor]) -> Tensor:
-        """Where to cut for the lowest cost.
+        """Find the cuts of the lowest cost.
 
         Args:
             cost: class → cost of all rows below each cut, if they were of this class, ``[m + 1]``.
@@ -131,7 +127,7 @@ class _Sorted:
         return torch.tensor(places[::-1], dtype=torch.int64, device=best.device)
 
 
-def _for_kappa(rows: _Sorted) -> Tensor:
+def _for_kappa(rows: _SortedRows) -> Tensor:
     # 1 - kappa = sum w (y - p)^2 / sum w ((y - m)^2 + (p - m)^2), with m the mean of y: two sums over rows.
     mean = mean_of(rows.y, rows.w)
     weights, centred = rows.below(rows.w), rows.below(rows.w * (rows.y - mean))
@@ -151,29 +147,25 @@ def _for_kappa(rows: _Sorted) -> Tensor:
         return float((variance + spread - 2 * (from_mean * centred[ends].diff()).sum()) / (variance + spread))
 
     quotient, places = 1.0, best_for(1.0)  # one class for all rows has the quotient 1
-    while (found := quotient_of(places)) < quotient:
-        quotient, places = found, best_for(found)
+    while (better := quotient_of(places)) < quotient:
+        quotient, places = better, best_for(better)
     return places
 
 
-def _for_accuracy(rows: _Sorted) -> Tensor:
-    return rows.partition(lambda c: -rows.below(rows.w * (rows.y == c)))
-
-
-def _for_balanced_accuracy(rows: _Sorted) -> Tensor:
+def _for_balanced_accuracy(rows: _SortedRows) -> Tensor:
     of_class = torch.bincount(rows.y.long(), rows.w).clamp(min=torch.finfo(torch.float64).tiny)
     return rows.partition(lambda c: -rows.below(rows.w * (rows.y == c)) / of_class[c])
 
 
-_EXACT: dict[str, Callable[[_Sorted], Tensor]] = {
+_EXACT: dict[str, Callable[[_SortedRows], Tensor]] = {
     "quadratic_kappa": _for_kappa,
-    "accuracy": _for_accuracy,
+    "accuracy": lambda rows: rows.partition(lambda c: -rows.below(rows.w * (rows.y == c))),
     "balanced_accuracy": _for_balanced_accuracy,
 }
 
 
-def _moved(starts: list[Tensor], rows: _Sorted, metric: Metric) -> Tensor:
-    """The best of some starts, with one cut after another moved to the best place between its neighbours."""
+def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
+    """Move one cut after another of the best start to the best place between its neighbours."""
     sign = 1 if metric.greater_is_better else -1
 
     def score(places: Tensor) -> float:
@@ -182,12 +174,14 @@ def _moved(starts: list[Tensor], rows: _Sorted, metric: Metric) -> Tensor:
         return value if value == value else -float("inf")
 
     best, places = max(((score(s), s) for s in starts), key=lambda pair: pair[0])
-    for _ in range(_SWEEPS):
+    # Bounds the sweeps; they stop once nothing improves.
+    for _ in range(20):
         before = best
         for i in range(len(places)):
             low = int(places[i - 1]) if i else 0
             high = int(places[i + 1]) if i + 1 < len(places) else len(rows.cuts) - 1
-            for place in torch.linspace(low, high, min(_TRIED, high - low + 1)).round().long().unique().tolist():
+            # The metric is called for each place: a hundred of them between the neighbours.
+            for place in torch.linspace(low, high, min(100, high - low + 1)).round().long().unique().tolist():
                 moved = places.clone()
                 moved[i] = place
                 if (value := score(moved)) > best:

@@ -1,7 +1,7 @@
 """Cut points learned from predictions: probabilities to two classes, values to ordered classes, scored out of fold.
 
-A row is above a cut where its prediction is greater than it. What is learned on rows and scored on the same rows
-flatters: ``cross_fitted_classes`` learns the cuts of each fold on the others.
+A row is above a cut where its prediction is greater than it. Cuts that are learned and scored on the same rows
+flatter: ``cross_fitted_classes`` learns the cuts of each fold on the others.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ _OF_COUNTS: dict[str, Callable[[c.Counts], Tensor]] = {
     # NaN where the target has one class and every row is in it, which no cut can be better than
     "quadratic_kappa": lambda counts: torch.nan_to_num(c.binary_kappa_of(counts), nan=1.0),
 }
-_PARTS = 5  # of one fold alone
-_TRIED = 500  # cuts that a metric is called for at a time, where there is no formula
 
 
 def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: Any = None) -> float:
-    """The cut between class 0 and class 1 that a metric of classes is best at.
+    """Find the cut between class 0 and class 1 that a metric of classes is best at.
 
     For accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc and quadratic_kappa every cut between distinct
     probabilities is tried, by counting. For your own metric 500 cuts spread over the rows are, then up to 500 about
@@ -69,11 +67,12 @@ def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: An
 
 
 def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> float:
-    """The best of some cuts that are spread over all, and of those between its neighbours."""
+    """Find the best of some cuts that are spread over all, and of those between its neighbours."""
     sign = 1 if metric.greater_is_better else -1
     first, last = 0, len(cuts) - 1
     for _ in range(2):
-        tried = torch.linspace(first, last, min(_TRIED, last - first + 1), dtype=torch.float64).round().long().unique()
+        # The metric is called for each cut: first a coarse grid, then a fine one.
+        tried = torch.linspace(first, last, min(500, last - first + 1), dtype=torch.float64).round().long().unique()
         values = torch.tensor([sign * value(float(t)) for t in cuts[tried]], dtype=torch.float64)
         best = _best_cut(cuts[tried], values)
         place = int((cuts[tried] == best).nonzero()[0, 0])
@@ -82,7 +81,7 @@ def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> 
 
 
 def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> c.Counts:
-    """Counts for the cuts below all of the sorted rows and above each of their runs: ``[m + 1, 2]``."""
+    """Count for the cuts below all of the sorted rows and above each of their runs: ``[m + 1, 2]``."""
     w = torch.ones_like(y) if w is None else w
     zero = y.new_zeros(1)
     below = torch.stack([torch.cat([zero, (w * of).cumsum(0)[ends]]) for of in (1 - y, y)])  # of class 0, of class 1
@@ -96,7 +95,7 @@ def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> c.Counts:
 
 
 def _best_cut(cuts: Tensor, values: Tensor) -> float:
-    """The cut of the highest value; NaN is lowest, and among equals (but for rounding) the nearest to .5 wins."""
+    """Return the cut of the highest value; among equals (but for rounding) the nearest to .5 wins."""
     values = torch.nan_to_num(values, nan=-torch.inf)
     best = values.max()
     good = values >= best - 1e-12 * best.abs() if bool(best.isfinite()) else values == best
@@ -104,9 +103,9 @@ def _best_cut(cuts: Tensor, values: Tensor) -> float:
 
 
 def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric, *, weight: Any = None) -> Tensor:
-    """Classes of out-of-fold predictions, those of each fold by cuts that were learned on the other folds.
+    """Turn out-of-fold predictions into classes, each fold by cuts that were learned on the other folds.
 
-    What a metric of classes says of them is honest: no row was cut by what its own target had a part in.
+    A metric of these classes is honest: no row's own target has a part in its cuts.
 
     Args:
         y: targets ``[n]``: 0 and 1 (a threshold is learned), ordered classes (cuts between values); or labels
@@ -139,14 +138,14 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
     learn = _learner_of(target, metric)
     classes = torch.zeros(p.shape, dtype=torch.int64, device=p.device)
     for fold in codes.unique():
-        rest, own = codes != fold, codes == fold
+        rest, inside = codes != fold, codes == fold
         cut = learn(target[rest], p[rest], None if w is None else w[rest])
-        classes[own] = cut(p[own])
+        classes[inside] = cut(p[inside])
     return classes
 
 
 def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tensor:
-    """Make of out-of-fold predictions what a metric scores: the one rule by which a run's classes are judged.
+    """Turn out-of-fold predictions into what a metric scores: the one rule by which a run's classes are judged.
 
     Args:
         metric: the metric, or its name.
@@ -163,20 +162,21 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
         return p
     codes = flat_tensor(folds, "folds")
     if len(codes.unique()) < 2:
-        codes = torch.arange(len(p)) % _PARTS
+        # Of a single fold, parts of rows stand for folds: no row is cut by its own target.
+        codes = torch.arange(len(p)) % 5
     return cross_fitted_classes(target, p, codes, metric)
 
 
 def loss_of(metric: str | Metric, task: str) -> Metric:
-    """The loss of predictions for a metric of classes, which no model can climb on; other metrics are their own.
+    """Return the loss to climb on instead of a metric of classes; other metrics are their own.
 
     Args:
         metric: the metric, or its name.
         task: the task. A metric of a multilabel task's classes is its own, too.
     """
-    found = get_metric(metric)
-    if found.wants != "classes" or task in ("ranking", "multilabel"):
-        return found
+    chosen = get_metric(metric)
+    if chosen.wants != "classes" or task in ("ranking", "multilabel"):
+        return chosen
     return get_metric("rmse" if task == "regression" else "logloss")
 
 
@@ -184,13 +184,22 @@ _Cut = Callable[[Tensor], Tensor]
 
 
 def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tensor, Tensor | None], _Cut]:
-    """What learns cuts on some rows (targets, predictions, weights) and gives a function that cuts others."""
+    """Return a function that learns cuts from targets, predictions and weights, and returns one that applies them."""
     two = bool(((target == 0) | (target == 1)).all())
     if target.ndim == 2:
         name = of_classes(metric, "multilabel").name
         if name not in ("f1_macro", "f1_micro"):
             raise DataError(f"{name} has no thresholds of labels", remedy="Take f1_macro or f1_micro")
-        return _cut_each_label if name == "f1_macro" else _cut_all_labels
+
+        def by_label(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+            if name == "f1_macro":  # the mean over labels is highest where each label's own F1 is
+                each = [best_threshold(y[:, j], p[:, j], "f1", weight=w) for j in range(y.shape[1])]
+            else:
+                times = None if w is None else w.repeat_interleave(y.shape[1])
+                each = [best_threshold(y.flatten(), p.flatten(), "f1", weight=times)]
+            return lambda rows: (rows > torch.tensor(each).to(rows)).long()
+
+        return by_label
     if two:
 
         def by_threshold(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
@@ -204,15 +213,3 @@ def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tenso
         return lambda rows: apply_cuts(rows, cuts)
 
     return by_cuts
-
-
-def _cut_each_label(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-    # The mean over labels is highest where each label's own F1 is.
-    thresholds = torch.tensor([best_threshold(y[:, j], p[:, j], "f1", weight=w) for j in range(y.shape[1])])
-    return lambda rows: (rows > thresholds.to(rows)).long()
-
-
-def _cut_all_labels(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-    each = None if w is None else w.repeat_interleave(y.shape[1])
-    threshold = best_threshold(y.flatten(), p.flatten(), "f1", weight=each)
-    return lambda rows: (rows > threshold).long()

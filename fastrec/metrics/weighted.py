@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted mean over rows: ``[n]`` → scalar, ``[n, t]`` → ``[t]``; NaN where the weights sum to 0."""
+    """Return the weighted mean over rows: ``[n]`` → scalar, ``[n, t]`` → ``[t]``; NaN if the weights sum to 0."""
     if weight is None:
         return values.mean(0)
     w = weight if weight.ndim == values.ndim else weight[:, None]
@@ -15,7 +15,7 @@ def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def counted(bad: Tensor, weight: Tensor | None) -> Tensor:
-    """Weights of the rows with those marked set to 0, in the shape of the marks."""
+    """Return weights of the rows with those marked set to 0, in the shape of the marks."""
     keep = (~bad).double()
     if weight is None:
         return keep
@@ -23,11 +23,9 @@ def counted(bad: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
-    """Sum of ``w y`` over the rows from high to low, cumulated and integrated over the weights; equal values as one.
+    """Integrate cumulated ``w y`` over the weights, rows from high to low, equal values as one step.
 
     Args:
-        y: float64 ``[n]``.
-        order_by: float64 ``[n]``.
         weight: float64 ``[n]``, or None.
 
     Returns:
@@ -43,13 +41,13 @@ def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tens
 
 
 def last_of_runs(values: Tensor) -> Tensor:
-    """Where each run of equal neighbours of ``[n]`` values ends."""
+    """Return the end of each run of equal neighbours of ``[n]`` values."""
     change = values[1:] != values[:-1]
     return torch.cat([change, change.new_ones(1)]).nonzero()[:, 0]
 
 
 def between(distinct: Tensor) -> Tensor:
-    """Cuts below, between and above ``[m]`` ascending distinct values: ``[m + 1]``."""
+    """Return cuts below, between and above ``[m]`` ascending distinct values: ``[m + 1]``."""
     low, high = distinct[:-1], distinct[1:]
     middle = (low + high) / 2
     middle = torch.where((middle >= low) & (middle < high), middle, low)  # neighbours in float64, or infinite ones

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from fastrec._core import limits
 from fastrec.estimators import Ranker, Trace, XGBRanker
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
@@ -18,15 +19,11 @@ from fastrec.validate import Lists, whole_lists
 
 _START = "__start__"  # the column that trees begin from
 
-
-_FAR = 1000.0  # what an infinite gap counts as
-
-
 Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
 
 def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Tensor]:
-    """What a model's scores say within each list.
+    """Return a model's rank, gap and share of the softmax within each list.
 
     A score of NaN or -inf puts a candidate last, at a softmax of 0; of several of +inf each shares the top.
 
@@ -40,9 +37,10 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
     """
     _, codes = torch.unique(groups, return_inverse=True)
     size = int(codes.max()) + 1 if len(codes) else 0
+    # A missing score ranks last, as in the metrics.
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = segment_max(rough, codes, size)[codes]
-    gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -_FAR))
+    gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP))
     total = segment_sum(gap.exp(), codes, size)[codes]
     log_softmax = gap - total.log()
     rank = group_ranks(scores, groups, ties="ordinal").double() if len(scores) else scores
@@ -50,7 +48,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
 
 
 def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[str] = ()) -> Lists:
-    """The candidates with level-2 inputs instead of features; the models' own scores are there too, but no input.
+    """Return the candidates with level-2 inputs instead of features; the models' own scores are columns, but no input.
 
     Args:
         scores: base model → float64 ``[n]``.
@@ -60,11 +58,11 @@ def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[s
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in scores.items():
-        made = {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
-        refuse_twice([model, *made], columns)
-        columns |= made
+        inputs = {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
+        refuse_twice([model, *inputs], columns)
+        columns |= inputs
         columns[model] = values.double()
-        used += [n for n in made if n != f"{model}_log_softmax"]
+        used += [n for n in inputs if n != f"{model}_log_softmax"]
     cats = [n for n in extra if n in data.cats]
     return Lists(Table(columns, device="cpu"), data.groups, cats=cats, conts=used, label=data.label, weight=data.weight)
 
@@ -81,6 +79,8 @@ class LinearBlend(Ranker):
 
     Source: McFadden 1974, "Conditional logit analysis of qualitative choice behavior".
     """
+
+    learned = ("weights",)
 
     def __init__(self, models: Sequence[str], *, name: str = "blend", ridge: float = 1.0) -> None:
         self.name, self.models, self.ridge = name, list(models), ridge
@@ -110,6 +110,7 @@ class LinearBlend(Ranker):
         def loss() -> torch.Tensor:
             optimizer.zero_grad()
             score = x @ weights
+            # The softmax of large scores overflows without its maximum taken off.
             top = segment_max(score.detach(), codes, size)[codes]
             total = torch.zeros(size, dtype=torch.float64).index_add(0, codes, (score - top).exp())
             value = -(share * (score - top - total.log()[codes])).sum() + self.ridge * (weights**2).sum()
@@ -122,24 +123,10 @@ class LinearBlend(Ranker):
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The weighted sum: float64 ``[n]``."""
+        """Return the weighted sum: float64 ``[n]``."""
         if self.weights is None:
             raise self.not_fitted()
         return self._inputs(data) @ self.weights
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name, "ridge": self.ridge}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights."""
-        if self.weights is None:
-            raise self.not_fitted()
-        return {"weights": dict(zip(self.models, self.weights.tolist(), strict=True))}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self.weights = torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64)
 
 
 class BoostedBlend(Ranker):
@@ -151,6 +138,8 @@ class BoostedBlend(Ranker):
         rounds: how many trees.
         **params: XGBoost's own parameters.
     """
+
+    learned = ("blend", "trees")
 
     def __init__(self, models: Sequence[str], *, name: str = "boosted_blend", rounds: int = 40, **params: Any) -> None:
         self.models, self.name, self.rounds, self.params = list(models), name, rounds, params
@@ -172,25 +161,11 @@ class BoostedBlend(Ranker):
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The blend, corrected: float64 ``[n]``."""
+        """Return the corrected blend: float64 ``[n]``."""
         return self.trees.predict(self._started(data))
 
     def _started(self, data: Lists) -> Lists:
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name, "rounds": self.rounds, **self.params}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights (``blend/``) and the trees (``trees/``)."""
-        self.blend.save(folder / "blend")
-        self.trees.save(folder / "trees")
-        return {}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self.blend, self.trees = LinearBlend.load(folder / "blend"), XGBRanker.load(folder / "trees")
 
 
 class AverageBlend(Ranker):
@@ -211,14 +186,14 @@ class AverageBlend(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        """Nothing to learn."""
+        """Return the blend as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        """The mean: float64 ``[n]``."""
+        """Return the mean: float64 ``[n]``."""
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "of": self.of, "name": self.name}
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write nothing: nothing was learned."""
+        return {}

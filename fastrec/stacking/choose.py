@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator
 from fastrec.metrics import Metric, as_scored
 from fastrec.stacking.hill_climb import best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds
 from fastrec.validate import Predictions, Rows
-
-_ERRORS = 2.0  # standard errors by which another blend has to be better than the usual one
-_ENOUGH = 500_000  # rows that a blend of rows learns from at most, fewer of several outputs: it has few coefficients
-_ENOUGH_OF_MANY = 100_000  # but never fewer than so many
 
 
 @dataclass(frozen=True)
@@ -38,17 +35,17 @@ class Judge:
     restore: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def values(self, oof: torch.Tensor) -> torch.Tensor:
-        """What the metric scores of out-of-fold predictions, see ``as_scored``: ``[n]`` or ``[n, k]``."""
-        own = oof if self.restore is None else self.restore(oof)
+        """Turn out-of-fold predictions into what the metric scores, see ``as_scored``: ``[n]`` or ``[n, k]``."""
+        raw = oof if self.restore is None else self.restore(oof)
         if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
-            return own
-        known, made = self.folds >= 0, own.clone()
+            return raw
+        known, classes = self.folds >= 0, raw.clone()
         assert self.data.label is not None
-        made[known] = as_scored(self.metric, self.data.label[known], own[known], self.folds[known]).to(made)
-        return made
+        classes[known] = as_scored(self.metric, self.data.label[known], raw[known], self.folds[known]).to(classes)
+        return classes
 
     def __call__(self, values: torch.Tensor, rows: torch.Tensor | None = None) -> float:
-        """The metric of ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
+        """Score ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
         used = self.counted if rows is None else self.counted & rows
         if rows is not None and not bool(used.any()):
             used = rows
@@ -58,10 +55,9 @@ class Judge:
 
 
 def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
-    """A blend's predictions of rows that it was not fitted on, and the mean of the folds' blends for test rows.
+    """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
     Args:
-        blend: what to fit.
         two: training rows with level-2 inputs.
         folds: what to learn from and what to predict.
         test: test rows with level-2 inputs.
@@ -74,30 +70,29 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
     tested = torch.zeros((len(test), *shape), dtype=torch.float64)
-    made = Predictions(blend.name, oof, tested, folds=folds.digest)
+    predictions = Predictions(blend.name, oof, tested, folds=folds.digest)
     times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
     for k, (rows, valid) in enumerate(folds.pairs):
-        if blend.learns or not made.models:
+        if blend.learns or not predictions.models:
             model = blend.fresh().fit(two.take(_some(rows, two, seed + k)), seed=seed + k)
             predicted = model.predict(test) if len(test) else tested
         oof[valid] += model.predict(two.take(valid))
         times[valid] += 1
         if blend.learns:
             tested += predicted / count
-        made.models.append(model)
+        predictions.models.append(model)
         for name, share in model.trace.importance.items():
-            made.importance[name] = made.importance.get(name, 0.0) + share / count
+            predictions.importance[name] = predictions.importance.get(name, 0.0) + share / count
     oof /= times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
-    return made if blend.learns else replace(made, test=predicted)
+    return predictions if blend.learns else replace(predictions, test=predicted)
 
 
 def rows_of_a_blend(outputs: int) -> int:
-    """How many rows a blend of rows learns from at most, by the numbers in a prediction."""
-    return max(_ENOUGH // outputs, _ENOUGH_OF_MANY)
+    """Return how many rows a blend of rows learns from at most, by the numbers in a prediction."""
+    return max(limits.BLEND_ROWS // outputs, limits.BLEND_ROWS_OF_MANY)
 
 
 def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
-    """As many of the rows as a blend learns from, in their order."""
     most = rows_of_a_blend(data.n_scores)
     if data.task == "ranking" or len(rows) <= most:
         return rows
@@ -105,7 +100,7 @@ def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
     return rows[drawn.sort().values]
 
 
-class Choice:
+class BlendChoice:
     """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
 
     Blends of the same models differ by less than their scores are sure of. The highest of such scores is chance, and
@@ -145,7 +140,7 @@ class Choice:
         return mask
 
     def best(self, among: torch.Tensor | None = None) -> int:
-        """The place of the blend to take.
+        """Return the place of the blend to take.
 
         Args:
             among: bool ``[n]``: the rows that may be looked at; None: all. Of folds by time the first one is not: its
@@ -158,43 +153,44 @@ class Choice:
             if not bool((among & self.judge.counted).any()):
                 return self.usual
         whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
-        found = self._best(among, whole)
+        chosen = self._best(among, whole)
         if self.constant is None or len(whole) < 2:
-            return found
-        level, score = (self.judge(self._values[i], among) for i in (self.constant, found))
-        gain = self._by_fold[self.constant, whole] - self._by_fold[found, whole]
+            return chosen
+        level, score = (self.judge(self._values[i], among) for i in (self.constant, chosen))
+        gain = self._by_fold[self.constant, whole] - self._by_fold[chosen, whole]
         doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # not where a deviance is infinite
-        return self.constant if self.judge.metric.better(level, score) and not doubtful else found
+        return self.constant if self.judge.metric.better(level, score) and not doubtful else chosen
 
     def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
         better = range(len(self.tried))
         if len(whole) > 1:
+            # Paired by fold: folds differ more than blends do.
             gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
-            error = _ERRORS * gain.std(1) / len(whole) ** 0.5
+            error = limits.CHOICE_ERRORS * gain.std(1) / len(whole) ** 0.5
             better = [i for i in better if bool(gain[i].mean() > error[i])]
             if not better:
                 return self.usual
         return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
-        """Out-of-fold predictions of what is chosen for each fold on the rows that its level 2 learned from.
+        """Return out-of-fold predictions of the blend chosen for each fold without it.
 
         Returns:
             float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
         """
-        made = torch.zeros_like(self.tried[0].oof)
-        times = torch.zeros(len(made), dtype=torch.int64)
+        oof = torch.zeros_like(self.tried[0].oof)
+        times = torch.zeros(len(oof), dtype=torch.int64)
         names = []
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
-            made[valid] += taken.oof[valid]
+            oof[valid] += taken.oof[valid]
             times[valid] += 1
             names.append(taken.name)
-        return made / times.reshape(-1, *[1] * (made.ndim - 1)), names
+        return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
-    """The metric of targets and predictions on the target's own scale, where they are learned on another."""
+    """Return the metric on the target's own scale, if targets are learned on another."""
     if restore is None:
         return metric
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 
@@ -14,11 +13,9 @@ from fastrec.metrics import Metric, default_metric, get_metric
 from fastrec.stacking.row_inputs import as_task, predicted_by
 from fastrec.validate import Rows
 
-_PATIENCE = 5  # so many models in a row that bring no gain end the search
-
 
 class HillClimb(Estimator):
-    """A mean of base models in which each stands as often as it helps the metric; many not at all.
+    """Mean of base models in which each counts as often as it helps the metric; many not at all.
 
     The search starts from the best model and adds, step by step, the one whose addition makes the best mean; what it
     ends with is the best mean on its way. Probabilities and values are averaged; in lists, the in-list log-softmax.
@@ -33,6 +30,8 @@ class HillClimb(Estimator):
 
     Source: Caruana et al. 2004, "Ensemble selection from libraries of models".
     """
+
+    learned = ("weights",)
 
     def __init__(
         self,
@@ -51,9 +50,7 @@ class HillClimb(Estimator):
         super().forget()
         self.weights: torch.Tensor | None = None
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
         if train.label is None:
             raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
@@ -64,7 +61,7 @@ class HillClimb(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The weighted mean: float64 ``[n]`` or ``[n, k]``."""
+        """Return the weighted mean: float64 ``[n]`` or ``[n, k]``."""
         if self.weights is None:
             raise self.not_fitted()
         return as_task(torch.einsum("nmk,m->nk", self._inputs(data), self.weights), data)
@@ -75,7 +72,6 @@ class HillClimb(Estimator):
         return predicted_by(self.models, data)
 
     def _some(self, train: Rows, seed: int) -> Rows:
-        """About ``rows`` of the rows; of lists, whole ones."""
         if self.rows is None or len(train) <= self.rows:
             return train
         draw = torch.Generator().manual_seed(seed)
@@ -84,38 +80,22 @@ class HillClimb(Estimator):
             return train.take(torch.randperm(len(train), generator=draw)[: self.rows].sort().values)
         ids, codes = torch.unique(train.groups, return_inverse=True)
         chosen = torch.randperm(len(ids), generator=draw)[: max(int(share * len(ids)), 1)]
-        kept = torch.zeros(len(ids), dtype=torch.bool)
-        kept[chosen] = True
-        return train.take(kept[codes])
+        mask = torch.zeros(len(ids), dtype=torch.bool)
+        mask[chosen] = True
+        return train.take(mask[codes])
 
     def _keep(self, weights: torch.Tensor) -> None:
         self.weights = weights
         self.trace = Trace(importance=dict(zip(self.models, weights.tolist(), strict=True)))
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments; a metric by its name where it has one."""
+        """Return the constructor's arguments; a metric by its name if it has one."""
         metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
-        return {
-            "models": self.models,
-            "name": self.name,
-            "metric": metric if is_known(metric) else None,
-            "steps": self.steps,
-            "rows": self.rows,
-        }
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights."""
-        if self.weights is None:
-            raise self.not_fitted()
-        return {"weights": dict(zip(self.models, self.weights.tolist(), strict=True))}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        self._keep(torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64))
+        return {**super().settings(), "metric": metric if is_known(metric) else None}
 
 
 def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
-    """How often each model is taken.
+    """Count how often each model is taken.
 
     Args:
         metric: what to climb on.
@@ -134,21 +114,22 @@ def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tens
     total = torch.zeros_like(x[:, 0])
     best, best_score, since = taken, float("nan"), 0
     for step in range(1, steps + 1):
-        made = [score((total + x[:, m]) / step) for m in range(x.shape[1])]
-        chosen = best_of(metric, made)
+        scores = [score((total + x[:, m]) / step) for m in range(x.shape[1])]
+        chosen = best_of(metric, scores)
         taken = taken.clone()
         taken[chosen] += 1
         total = total + x[:, chosen]
         since += 1
-        if step == 1 or metric.better(made[chosen], best_score):
-            best, best_score, since = taken, made[chosen], 0
-        if since >= _PATIENCE:
+        if step == 1 or metric.better(scores[chosen], best_score):
+            best, best_score, since = taken, scores[chosen], 0
+        # One addition may bring nothing where two would; five in a row hardly do.
+        if since >= 5:
             break
     return best
 
 
 def best_of(metric: Metric, scores: Sequence[float]) -> int:
-    """Which score is the best; of equal ones the first."""
+    """Return the place of the best score; of equal ones the first."""
     best = 0
     for i, value in enumerate(scores):
         if metric.better(value, scores[best]):
@@ -157,7 +138,7 @@ def best_of(metric: Metric, scores: Sequence[float]) -> int:
 
 
 def is_known(name: str | None) -> bool:
-    """Whether a metric has this name."""
+    """Return whether a metric has this name."""
     try:
         get_metric(str(name))
     except DataError:

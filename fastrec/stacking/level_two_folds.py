@@ -1,4 +1,4 @@
-"""What level 2 learns from and what it scores, fold by fold, of the base models' own folds."""
+"""Folds of level 2, made of the base models' own folds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from fastrec.errors import DataError
 from fastrec.features._engine.folds import fold_numbers, row_folds
 from fastrec.table import Table, as_column
 from fastrec.validate import Rows, folds_digest
-
-_PARTS = 5  # one fold alone is cut into so many for level 2
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,10 @@ class LevelTwoFolds:
     @property
     def codes(self) -> torch.Tensor:
         """The (last) of the base models' folds that scores each row: int64 ``[n]``; -1: none does."""
-        made = torch.full((len(self.scored),), -1, dtype=torch.int64)
+        codes = torch.full((len(self.scored),), -1, dtype=torch.int64)
         for k, (_, valid) in enumerate(self.pairs):
-            made[valid] = 0 if self.is_one else k
-        return made
+            codes[valid] = 0 if self.is_one else k
+        return codes
 
 
 def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
@@ -54,13 +52,13 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
 
     Args:
         folds: whole numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``: pairs of rows trained on and rows scored.
-        data: the training rows.
-
-    Raises:
-        DataError: lengths differ, there is no fold, or a list is in two folds.
     """
     size = len(data)
-    given = _pairs_of_codes(folds, size) if _are_codes(folds) else [(a.cpu(), b.cpu()) for a, b in folds]
+    are_codes = isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable)
+    if not are_codes:
+        first = next(iter(folds), None)
+        are_codes = not (isinstance(first, tuple) and len(first) == 2)
+    given = _pairs_of_codes(folds, size) if are_codes else [(a.cpu(), b.cpu()) for a, b in folds]
     if not given:
         raise DataError("there are no folds", remedy="Give the base models' own folds")
     digest = folds_digest([valid for _, valid in given], size)
@@ -85,13 +83,6 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
     return LevelTwoFolds(pairs, scored, digest, tuple(ahead))
 
 
-def _are_codes(folds: Any) -> bool:
-    if isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable):
-        return True
-    first = next(iter(folds), None)
-    return not (isinstance(first, tuple) and len(first) == 2)
-
-
 def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if len(folds) != size:
         raise DataError(f"{len(folds)} folds for {size} rows", remedy="Give the base models' own folds")
@@ -105,16 +96,17 @@ def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Ten
 
 
 def _parts(rows: torch.Tensor, data: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    parts = 5
     rows = rows.sort().values
     if data.groups is not None:
-        part = row_folds(Table({"group": data.groups[rows]}), ["group"], _PARTS).cpu()
+        part = row_folds(Table({"group": data.groups[rows]}), ["group"], parts).cpu()
     elif data.order is not None:
         later = torch.argsort(data.order[rows], stable=True)
         part = torch.empty(len(rows), dtype=torch.int64)
-        part[later] = torch.arange(len(rows)) * _PARTS // len(rows)
+        part[later] = torch.arange(len(rows)) * parts // len(rows)
     else:
-        part = row_folds(Table({"row": rows}), ["row"], _PARTS).cpu()
-    pairs = [(rows[part != k], rows[part == k]) for k in range(_PARTS) if bool((part == k).any())]
+        part = row_folds(Table({"row": rows}), ["row"], parts).cpu()
+    pairs = [(rows[part != k], rows[part == k]) for k in range(parts) if bool((part == k).any())]
     if len(pairs) < 2:
         raise DataError("one fold of one group has nothing for level 2 to learn from", remedy="Use two folds or more")
     return pairs

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import torch
 
-_STEPS = 50
-
 
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least squares with a free constant; x and y are taken in units of the standard deviation of y.
+    """Fit least squares with a free constant; x and y are taken in units of the standard deviation of y.
 
     Args:
-        x: float64 ``[n, m]``.
-        y: float64 ``[n]``.
         w: float64 ``[n]``, weights of the rows.
         ridge: penalty on the squared coefficients.
 
@@ -28,15 +24,14 @@ def ridge_regression(
     unit = torch.where(unit > 0, unit, 1.0)
     gram = (x * w[:, None]).T @ x / unit + ridge * torch.eye(x.shape[1], dtype=x.dtype)
     # The least-squares solver of a singular system takes the smallest coefficients: with no ridge, equal models share
-    found = torch.linalg.lstsq(gram, (x.T @ (w * y) / unit)[:, None], driver="gelsd").solution[:, 0]
-    return found, mean_y - mean_x @ found
+    coefficients = torch.linalg.lstsq(gram, (x.T @ (w * y) / unit)[:, None], driver="gelsd").solution[:, 0]
+    return coefficients, mean_y - mean_x @ coefficients
 
 
 def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved where they go too far.
+    """Fit maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved if they go too far.
 
     Args:
-        x: float64 ``[n, m]``.
         y: float64 ``[n]`` of 0 and 1.
         w: float64 ``[n]``, weights of the rows.
         ridge: penalty on the squared coefficients.
@@ -47,35 +42,35 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
     a = torch.cat([x, x.new_ones(len(x), 1)], 1)
     penalty = torch.full((a.shape[1],), 2 * ridge, dtype=a.dtype)
     penalty[-1] = 1e-9  # a constant that is free, but not endless where there is one class only
-    found = torch.zeros(a.shape[1], dtype=a.dtype)
+    coefficients = torch.zeros(a.shape[1], dtype=a.dtype)
 
     def loss(b: torch.Tensor) -> torch.Tensor:
         z = a @ b
         return w @ (torch.nn.functional.softplus(z) - y * z) + (penalty * b.square()).sum() / 2
 
-    value = loss(found)
-    for _ in range(_STEPS):
-        p = (a @ found).sigmoid()
-        gradient = a.T @ (w * (p - y)) + penalty * found
+    value = loss(coefficients)
+    # Bounds the steps; they stop once they bring no gain.
+    for _ in range(50):
+        p = (a @ coefficients).sigmoid()
+        gradient = a.T @ (w * (p - y)) + penalty * coefficients
         curvature = (a * (w * p * (1 - p))[:, None]).T @ a + torch.diag(penalty + 1e-9)
         step = torch.linalg.solve(curvature, gradient)
         size = 1.0
-        while (made := loss(found - size * step)) > value and size > 1e-6:
+        while (tried := loss(coefficients - size * step)) > value and size > 1e-6:
             size /= 2
-        if not made < value:
+        if not tried < value:
             break  # no step brings a gain any more
-        found, value = found - size * step, made
+        coefficients, value = coefficients - size * step, tried
         if float(step.abs().max()) < 1e-10:
             break
-    return found[:-1], found[-1]
+    return coefficients[:-1], coefficients[-1]
 
 
 def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
+    """Fit maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
 
     Args:
         x: float64 ``[n, m, k]``.
-        y: int64 ``[n]`` classes.
         w: float64 ``[n]``, weights of the rows.
         ridge: penalty on the squared coefficients and constants.
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 
+from fastrec._core import limits
 from fastrec.estimators import Estimator, Trace
 from fastrec.stacking.linear import logistic, ridge_regression
 from fastrec.stacking.row_inputs import as_task, labels_of, predicted_by, weights_of
-from fastrec.table import load_state, save_state
 from fastrec.validate import Rows
-
-_KNOTS = 1001
-_EDGE = 1e-4  # how near 0 or 1 a share's logit is taken
 
 
 class RankMean(Estimator):
@@ -26,11 +22,11 @@ class RankMean(Estimator):
     own scale: through the logit to a probability, or to values. It changes no order as long as higher means more.
 
     Args:
-        models: the base models' names.
-        name: the blend's name.
+        models, name: as of ``LinearBlend``.
     """
 
     tasks = ("binary", "multilabel", "regression")
+    learned = ("_knots", "_line")
 
     def __init__(self, models: Sequence[str], *, name: str = "mean_rank") -> None:
         self.models, self.name = list(models), name
@@ -39,12 +35,10 @@ class RankMean(Estimator):
     def forget(self) -> None:
         """Drop the knots."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
-        self._knots: list[tuple[torch.Tensor, torch.Tensor]] = []  # of each model and column: values, shares
+        self._knots: list[list[torch.Tensor]] = []  # of each model and column: values, shares
         self._line: torch.Tensor | None = None  # [2, k]: slope and constant
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Keep the training rows' distribution, and find the line; ``valid`` is not looked at."""
         self.check_task(train)
         x, y, w = predicted_by(self.models, train), labels_of(train), weights_of(train)
@@ -56,49 +50,35 @@ class RankMean(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Probabilities or values in the order of the mean ranks: float64 ``[n]`` or ``[n, k]``."""
+        """Return probabilities or values in the order of the mean ranks: float64 ``[n]`` or ``[n, k]``."""
         if self._line is None:
             raise self.not_fitted()
         sums = _on_scale(self._shares(predicted_by(self.models, data)), data) * self._line[0] + self._line[1]
         return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
 
     def _shares(self, x: torch.Tensor) -> torch.Tensor:
-        """Mean over the models of the share of training rows below: float64 ``[n, k]``."""
+        """Return the share of training rows below, mean over the models: float64 ``[n, k]``."""
         each = [_interpolated(v.contiguous(), *knots) for v, knots in zip(x.flatten(1).T, self._knots, strict=True)]
         return torch.stack(each, 1).reshape(x.shape).mean(1)
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The knots (``knots/``) and the line."""
-        if self._line is None:
-            raise self.not_fitted()
-        save_state(folder / "knots", {str(i): {"values": v, "shares": s} for i, (v, s) in enumerate(self._knots)})
-        return {"line": self._line.tolist()}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        kept = load_state(folder / "knots")
-        self._knots = [(kept[str(i)]["values"], kept[str(i)]["shares"]) for i in range(len(kept))]
-        self._line = torch.tensor(about["line"], dtype=torch.float64)
-
 
 def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
-    return shares if data.task == "regression" else shares.logit(eps=_EDGE)
+    # The logit of the first and the last row would be infinite.
+    return shares if data.task == "regression" else shares.logit(eps=1e-4)
 
 
-def _knots_of(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distinct values and the share of rows at or below each (ties: their middle), at most ``_KNOTS``."""
+def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
+    """Return distinct values and the share of rows at or below each (ties: their middle)."""
     ordered = torch.sort(values).values
     distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
     shares = (counts.cumsum(0) - counts / 2) / len(values)
-    if len(distinct) > _KNOTS:
-        kept = torch.searchsorted(shares, torch.linspace(0, 1, _KNOTS, dtype=shares.dtype)).clamp(max=len(shares) - 1)
-        kept = torch.unique_consecutive(kept)
-        distinct, shares = distinct[kept], shares[kept]
-    return distinct, shares
+    if len(distinct) > limits.RANK_KNOTS:
+        places = torch.searchsorted(shares, torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)).clamp(
+            max=len(shares) - 1
+        )
+        places = torch.unique_consecutive(places)
+        distinct, shares = distinct[places], shares[places]
+    return [distinct, shares]
 
 
 def _interpolated(values: torch.Tensor, knots: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
 
 import torch
 
@@ -12,8 +11,6 @@ from fastrec.estimators import Estimator, Trace
 from fastrec.stacking.linear import logistic, pool, ridge_regression
 from fastrec.stacking.row_inputs import as_task, labels_of, predicted_by, weights_of
 from fastrec.validate import Rows
-
-_EDGE = 1e-6  # how near 0 or 1 a probability's logarithm is taken
 
 
 class OneBase(Estimator):
@@ -31,30 +28,23 @@ class OneBase(Estimator):
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was learned; the whole weight is the model's."""
+        """Give the whole weight to the model: nothing is learned."""
         self.trace = Trace(importance={self.model: 1.0})
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
-        """Nothing to learn."""
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Return the blend as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """What the model predicts: float64 ``[n]`` or ``[n, k]``."""
+        """Return the model's predictions: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by([self.model], data)[:, 0], data)
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"model": self.model, "name": self.name}
 
 
 class MeanBlend(Estimator):
     """The plain mean of what the base models predict: nothing is fitted, so nothing can be overfitted.
 
     Args:
-        models: the base models' names.
-        name: the blend's name.
+        models, name: as of ``LinearBlend``.
     """
 
     learns = False
@@ -65,26 +55,20 @@ class MeanBlend(Estimator):
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was learned; all weights are alike."""
+        """Give all models the same weight: nothing is learned."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
-        """Nothing to learn."""
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Return the blend as it is: there is nothing to learn."""
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The mean: float64 ``[n]`` or ``[n, k]``."""
+        """Return the mean: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by(self.models, data).mean(1), data)
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name}
 
 
 class WeightedBlend(Estimator):
-    """What fitted weighted sums share: weights ``[models, k]``, a constant ``[k]``, and how they are kept.
+    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``.
 
     Args:
         models: the base models' names.
@@ -93,6 +77,8 @@ class WeightedBlend(Estimator):
     """
 
     kind: str
+    solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # of one target
+    learned = ("weights", "constant")
 
     def __init__(self, models: Sequence[str], *, name: str | None = None, ridge: float = 1.0) -> None:
         self.models, self.name, self.ridge = list(models), name or self.kind, ridge
@@ -104,9 +90,7 @@ class WeightedBlend(Estimator):
         self.weights: torch.Tensor | None = None
         self.constant: torch.Tensor | None = None
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
         self.check_task(train)
         found = self._find(self._inputs(train), labels_of(train), weights_of(train))
@@ -114,17 +98,18 @@ class WeightedBlend(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """The weighted sum, as the task has it: float64 ``[n]`` or ``[n, k]``."""
+        """Return the weighted sum on the task's scale: float64 ``[n]`` or ``[n, k]``."""
         return as_task(self._as_predicted(self.linear(data)), data)
 
     def linear(self, data: Rows) -> torch.Tensor:
-        """The weighted sum itself (logits, log-probabilities or values): float64 ``[n, k]``."""
+        """Return the weighted sum itself (logits, log-probabilities or values): float64 ``[n, k]``."""
         if self.weights is None or self.constant is None:
             raise self.not_fitted()
         return torch.einsum("nmk,mk->nk", self._inputs(data), self.weights) + self.constant
 
     def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        raise NotImplementedError
+        fits = [type(self).solve(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
+        return torch.stack([f[0] for f in fits], 1), torch.stack([f[1] for f in fits])
 
     def _inputs(self, data: Rows) -> torch.Tensor:
         return predicted_by(self.models, data)
@@ -136,60 +121,35 @@ class WeightedBlend(Estimator):
         self.weights, self.constant = weights, constant
         self.trace = Trace(importance=dict(zip(self.models, weights.mean(1).tolist(), strict=True)))
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "name": self.name, "ridge": self.ridge}
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The weights."""
-        if self.weights is None or self.constant is None:
-            raise self.not_fitted()
-        weights = dict(zip(self.models, self.weights.tolist(), strict=True))
-        return {"weights": weights, "constant": self.constant.tolist()}
-
-    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
-        weights = torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64)
-        self._keep(weights, torch.tensor(about["constant"], dtype=torch.float64))
-
 
 class RidgeBlend(WeightedBlend):
     """A weighted sum of the base models' values and a constant, by least squares with a ridge; targets one by one.
 
     Args:
-        models: the base models' names.
-        name: the blend's name; None: ``ridge``.
+        models, name: as of ``LinearBlend``; a name of None is ``ridge``.
         ridge: penalty on the squared weights, in units of rows (values in units of the target's standard deviation).
 
     Source: Breiman 1996, "Stacked regressions"; Hoerl and Kennard 1970.
     """
 
-    kind, tasks = "ridge", ("regression",)
-
-    def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [ridge_regression(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
-        return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
+    kind, tasks, solve = "ridge", ("regression",), staticmethod(ridge_regression)
 
 
 class LogisticBlend(WeightedBlend):
     """A logistic regression on the logits of the base models' probabilities; labels one by one.
 
     Args:
-        models: the base models' names.
-        name: the blend's name; None: ``logistic``.
+        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
         ridge: penalty on the squared weights, in units of rows.
 
     Source: Wolpert 1992, "Stacked generalization".
     """
 
-    kind, tasks = "logistic", ("binary", "multilabel")
-
-    def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [logistic(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
-        return torch.stack([f[0] for f in found], 1), torch.stack([f[1] for f in found])
+    kind, tasks, solve = "logistic", ("binary", "multilabel"), staticmethod(logistic)
 
     def _inputs(self, data: Rows) -> torch.Tensor:
-        return predicted_by(self.models, data).logit(eps=_EDGE)
+        # A model that is sure beyond a millionth gets no more weight by it.
+        return predicted_by(self.models, data).logit(eps=1e-6)
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
         return sums.sigmoid()
@@ -202,8 +162,7 @@ class PoolBlend(WeightedBlend):
     A weight for every model, class and pair of classes would be many where classes are many.
 
     Args:
-        models: the base models' names.
-        name: the blend's name; None: ``logistic``.
+        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
         ridge: penalty on the squared weights and constants, in units of rows.
 
     Source: Genest and Zidek 1986, "Combining probability distributions", section 3 (logarithmic pools).
@@ -216,7 +175,8 @@ class PoolBlend(WeightedBlend):
         return weights[:, None].expand(-1, x.shape[2]).contiguous(), constant
 
     def _inputs(self, data: Rows) -> torch.Tensor:
-        return predicted_by(self.models, data).clamp(min=_EDGE).log()
+        # As in LogisticBlend.
+        return predicted_by(self.models, data).clamp(min=1e-6).log()
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
         return sums.softmax(1)

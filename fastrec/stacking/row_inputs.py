@@ -14,20 +14,16 @@ from fastrec.validate import Rows
 
 
 def names_of(model: str, data: Rows) -> list[str]:
-    """The columns of a base model: its name, or its name with the number of each class or target."""
+    """Return the columns of a base model: its name, or its name with the number of each class or target."""
     return [model] if data.n_scores == 1 else [f"{model}_{j}" for j in range(data.n_scores)]
 
 
 def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str] = ()) -> Rows:
-    """The rows with level-2 inputs instead of features.
+    """Return the rows with level-2 inputs instead of features.
 
     Args:
         predicted: base model → float64 ``[n]`` or ``[n, k]``.
-        data: the rows.
         extra: columns of level 1 to keep beside them.
-
-    Raises:
-        DataError: two inputs have one name, or a prediction is not of the shape that the task asks for.
     """
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
@@ -54,24 +50,20 @@ def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
 
 
 def predicted_by(models: Sequence[str], data: Rows) -> torch.Tensor:
-    """What base models predict: float64 ``[n, models, k]``."""
+    """Return the base models' predictions: float64 ``[n, models, k]``."""
     each = [torch.stack([data.table[n].number().cpu() for n in names_of(m, data)], 1) for m in models]
     return torch.stack(each, 1)
 
 
 def labels_of(data: Rows) -> torch.Tensor:
-    """Labels as float64 ``[n, targets]``.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return labels as float64 ``[n, targets]``."""
     if data.label is None:
         raise DataError("a blend was given rows without labels to learn from", remedy="Give label=")
     return in_columns(data.label.double())
 
 
 def weights_of(data: Rows) -> torch.Tensor:
-    """How much each row counts, 1 on average: float64 ``[n]``. A ridge means the same whatever the weights' unit."""
+    """Return weights of mean 1, float64 ``[n]``: a ridge means the same whatever the weights' unit."""
     if data.weight is None:
         return torch.ones(len(data), dtype=torch.float64)
     weight = data.weight.double()
@@ -81,10 +73,10 @@ def weights_of(data: Rows) -> torch.Tensor:
 
 
 def in_columns(values: torch.Tensor) -> torch.Tensor:
-    """``[n]`` as ``[n, 1]``."""
+    """Turn ``[n]`` into ``[n, 1]``."""
     return values[:, None] if values.ndim == 1 else values
 
 
 def as_task(values: torch.Tensor, data: Rows) -> torch.Tensor:
-    """Numbers ``[n, k]`` in the shape of the task's predictions: ``[n]`` where there is one a row."""
+    """Turn numbers ``[n, k]`` into the shape of the task's predictions: ``[n]`` if there is one a row."""
     return values[:, 0] if data.n_scores == 1 else values

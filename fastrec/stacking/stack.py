@@ -1,8 +1,7 @@
 """Stacking: a second model over the base models' out-of-fold predictions, for every task.
 
-Level-2 inputs of a list's candidate, for every base model: its rank in the list, its gap to the list's best score, and
-its share of the list's softmax. They do not depend on the offset of a model's scores in a list, so that out-of-fold
-scores (one model) and test scores (mean of the folds' models) mean the same. Of other rows they are the predictions.
+Inputs of a list's candidate do not depend on the offset of a model's scores in the list: out-of-fold scores (one
+model) and test scores (mean of the folds' models) then mean the same.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fastrec.estimators import Estimator, XGBRanker
 from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric, loss_of
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
-from fastrec.stacking.choose import Choice, Judge, cross_fit, refuse_same_names, restored
+from fastrec.stacking.choose import BlendChoice, Judge, cross_fit, refuse_same_names, restored
 from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
@@ -28,12 +27,10 @@ from fastrec.stacking.stack_model import StackModel, level_two_of
 from fastrec.stacking.tree_blend import TreeBlend, linear_blend
 from fastrec.validate import Predictions, Rows
 
-_MANY = 20  # of so many classes or targets no trees are tried: each has trees of its own
-
 
 @dataclass(frozen=True)
 class Stacked:
-    """What a stack came to; unpacks into ``predictions`` and ``tried``.
+    """Result of a stack; unpacks into ``predictions`` and ``tried``.
 
     Args:
         predictions: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of
@@ -66,12 +63,11 @@ class Stacked:
 class Stack:
     """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
-    Tried are blends (see ``blends``) and each base model alone. Of lists the fitted weighted sum is taken, of rows hill
-    climbing, unless another is better by more than two standard errors, or a constant by one (``Choice``). The choice
-    is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What
-    predicts test rows is the same choice, made by all there is.
+    Blends (see ``blends``) and each base model alone are tried. The usual one, the fitted weighted sum for lists and
+    hill climbing for rows, is taken unless another is clearly better (see ``BlendChoice``). The choice is cross-fitted
+    as well: the stack's score is that of the choice made for each fold without it.
 
-    The best base model may score higher: it is the best of many on the very rows that it is scored by, which flatters.
+    The best base model may score higher: it is the best of many on the rows that it is scored by, which flatters.
 
     Args:
         extra: columns of level 1 that the trees see too.
@@ -84,7 +80,7 @@ class Stack:
         self.params = {"max_depth": 3, "eta": 0.1, "min_child_weight": 20, "colsample_bytree": 0.8, **params}
 
     def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
-        """What is tried.
+        """Return the blends to try.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
         Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, and trees that
@@ -95,9 +91,9 @@ class Stack:
             data: the training rows.
             metric: what hill climbing climbs on.
         """
-        made: list[Estimator]
+        blends: list[Estimator]
         if data.task == "ranking":
-            made = [
+            blends = [
                 XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
                 LinearBlend(models),
                 BoostedBlend(models, max_depth=3, eta=0.05, min_child_weight=20, subsample=0.7),
@@ -105,10 +101,11 @@ class Stack:
                 AverageBlend(models, of="rank"),
             ]
         else:
-            made = [MeanBlend(models), linear_blend(models, data.task)]
-            made += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            made += [TreeBlend(models, data.task)] if data.n_scores <= _MANY else []
-        return [*made, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
+            blends = [MeanBlend(models), linear_blend(models, data.task)]
+            blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
+            # Each output has trees of its own: of many outputs they take too long.
+            blends += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
+        return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
     def fit(
         self,
@@ -157,69 +154,67 @@ class Stack:
         refuse_others(every, train, test, ours)
         blends = self.blends(names, train, restored(loss_of(chosen_by, train.task), restore))
         for one in every[len(base) :]:
-            _add_constant(blends, one.name, climbs=not ours.ahead)
+            # Hill climbing may take the constant, but not in folds by time: their first ones know too little of models.
+            for blend in blends:
+                if isinstance(blend, HillClimb):
+                    blend.models = [*(m for m in blend.models if m != one.name), *([] if ours.ahead else [one.name])]
+            if one.name not in [b.name for b in blends]:
+                blends.append(OneBase(one.name))
+        # Scores of what was tried go by name.
         refuse_same_names(blends)
         two = level_two_of({p.name: p.oof for p in every}, train, self.extra)
         # A fold's constant is high where its labels are low: trees would learn that.
         hidden = {n for p in every[len(base) :] for n in names_of(p.name, train)}
         two = replace(two, conts=[n for n in two.conts if n not in hidden])
         two_test = level_two_of({p.name: p.test for p in every}, test, self.extra)
-        own = replace(train, label=train.label if restore is None else restore(train.label))
-        judge = Judge(chosen_by, own, _counted(counted, ours.scored), ours.codes, restore)
+        raw = replace(train, label=train.label if restore is None else restore(train.label))
+        judge = Judge(chosen_by, raw, _counted(counted, ours.scored), ours.codes, restore)
         tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
         kind = LinearBlend if train.task == "ranking" else HillClimb
         usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
         level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
-        choice = Choice(tried, usual, ours, judge, constant=level)
+        choice = BlendChoice(tried, usual, ours, judge, constant=level)
         return self._outcome(base, every, choice, seed=seed)
 
     def _outcome(
-        self, base: Sequence[Predictions], every: Sequence[Predictions], choice: Choice, *, seed: int
+        self, base: Sequence[Predictions], every: Sequence[Predictions], choice: BlendChoice, *, seed: int
     ) -> Stacked:
         judge, tried = choice.judge, choice.tried
         scores = {p.name: judge(judge.values(p.oof)) for p in tried}
         best_base = base[best_of(judge.metric, [judge(judge.values(p.oof)) for p in base])]
         oof, choices = choice.nested()
         best = tried[choice.best()]
-        made = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
-        intervals, difference = _intervals(oof, best_base, judge, seed)
+        predictions = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
+        rows, data = judge.counted, judge.data
+        assert data.label is not None
+        groups = None if data.groups is None else data.groups[rows]
+        both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
+        sampled = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
         blends = best.models if best.models[0].learns else best.models[:1]
         used = {*getattr(blends[0], "models", ()), getattr(blends[0], "model", "")}
         return Stacked(
-            predictions=made,
+            predictions=predictions,
             tried=scores,
             score=judge(judge.values(oof)),
             best_base=best_base.name,
             chosen=best.name,
             choices=choices,
-            scores=intervals,
-            difference=difference,
+            scores={n: sampled.interval(n) for n in both},
+            difference=sampled.difference("stack", best_base.name),
             model=StackModel([p.name for p in every if p in base or p.name in used], blends, self.extra),
         )
-
-
-def _add_constant(blends: list[Estimator], name: str, *, climbs: bool) -> None:
-    """Try a constant alone, and let hill climbing take it.
-
-    Not in folds by time: the first ones know little, and what they say of models and a constant holds for no later one.
-    """
-    for blend in blends:
-        if isinstance(blend, HillClimb):
-            blend.models = [*(m for m in blend.models if m != name), *([name] if climbs else [])]
-    if name not in [b.name for b in blends]:
-        blends.append(OneBase(name))
 
 
 def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
     if metric is None:
         return MRR_AS_SHOWN if data.task == "ranking" else get_metric(default_metric(data.task))
-    found = get_metric(metric)
-    if data.task not in found.tasks:
+    chosen = get_metric(metric)
+    if data.task not in chosen.tasks:
         raise DataError(
-            f"{found.name} is a metric of {', '.join(found.tasks)} tasks, not of a {data.task} task",
+            f"{chosen.name} is a metric of {', '.join(chosen.tasks)} tasks, not of a {data.task} task",
             remedy="Give a metric of the rows' task, or name another task",
         )
-    return found
+    return chosen
 
 
 def _counted(counted: torch.Tensor | None, scored: torch.Tensor) -> torch.Tensor:
@@ -257,15 +252,3 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
                 raise DataError(f"a prediction of {one.name} is no number", row=row, remedy="Look at what predicted it")
-
-
-def _intervals(
-    oof: torch.Tensor, best_base: Predictions, judge: Judge, seed: int
-) -> tuple[dict[str, Interval], Interval]:
-    """The stack's score and the best base model's, with bootstrap intervals, and their difference."""
-    rows, data = judge.counted, judge.data
-    assert data.label is not None
-    groups = None if data.groups is None else data.groups[rows]
-    both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
-    made = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
-    return {n: made.interval(n) for n in both}, made.difference("stack", best_base.name)

@@ -97,7 +97,7 @@ class StackModel:
 
 
 def level_two_of(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str]) -> Rows:
-    """The rows with level-2 inputs, as their task has them."""
+    """Return the rows with the level-2 inputs of their task."""
     for model, values in predicted.items():
         if len(values) != len(data):
             raise DataError(f"{model} has {len(values)} predictions for {len(data)} rows", remedy="Give one for each")

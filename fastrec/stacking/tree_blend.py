@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 import xgboost as xgb
 
 from fastrec.estimators import Estimator, Trace
+from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.stacking.row_blends import LogisticBlend, PoolBlend, RidgeBlend, WeightedBlend
 from fastrec.stacking.row_inputs import as_task, labels_of, weights_of
-from fastrec.table import Vocab, load_state, save_state
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
-_LARGEST = 1e38  # XGBoost refuses infinite values
 _OBJECTIVE = {
     "binary": "binary:logistic",
     "multilabel": "binary:logistic",
@@ -34,9 +33,8 @@ class TreeBlend(Estimator):
     it: where one model is to be trusted more than elsewhere. Several targets or labels have trees of their own.
 
     Args:
-        models: the base models' names.
+        models, name: as of ``LinearBlend``.
         task: the task.
-        name: the blend's name.
         rounds: how many trees (of a multiclass task: for each class).
         **params: XGBoost's own parameters.
     """
@@ -54,17 +52,13 @@ class TreeBlend(Estimator):
         super().forget()
         self.sums: WeightedBlend = linear_blend(self.models, self.task)
         self._boosters: list[xgb.Booster] = []
-        self._vocabs: dict[str, Vocab] = {}
-        self._used: list[str] = []
+        self._inputs = TreeInputs([], {})
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Estimator:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights, then grow the trees; ``valid`` is not looked at."""
         self.check_task(train)
         self.sums.fit(train)
-        self._used = [*train.cats, *train.conts]
-        self._vocabs = {n: Vocab.fit(train.table[n]) for n in train.cats}
+        self._inputs = TreeInputs.fit(train)
         x, start, w = self._matrix(train), self.sums.linear(train), weights_of(train).numpy()
         params = {**_SMALL, "nthread": torch.get_num_threads(), **self.params, "seed": seed}
         params["objective"] = _OBJECTIVE[train.task]
@@ -77,73 +71,56 @@ class TreeBlend(Estimator):
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Probabilities or values: float64 ``[n]`` or ``[n, k]``."""
+        """Return probabilities or values: float64 ``[n]`` or ``[n, k]``."""
         if not self._boosters:
             raise self.not_fitted()
         if not len(data):  # XGBoost warns of them
             return as_task(torch.zeros(0, data.n_outputs, dtype=torch.float64), data)
         x, threads = self._matrix(data), torch.get_num_threads()
-        made = [
+        margins = [
             torch.from_numpy(b.predict(xgb.DMatrix(x, base_margin=m, nthread=threads), output_margin=True)).double()
             for b, m in zip(self._boosters, _margins(self.sums.linear(data), data), strict=True)
         ]
-        sums = made[0].reshape(len(data), -1) if data.task == "multiclass" else torch.stack(made, 1)
+        sums = margins[0].reshape(len(data), -1) if data.task == "multiclass" else torch.stack(margins, 1)
         # XGBoost's own probabilities are float32: rows of many classes would not sum to 1
         if data.task == "multiclass":
             return sums.softmax(1)
         return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
 
     def _matrix(self, data: Rows) -> np.ndarray:
-        """Columns side by side: float32 ``[n, columns]``, NaN where missing; categories by code."""
-        made = np.empty((len(data), len(self._used)), dtype=np.float32)
-        for i, name in enumerate(self._used):
-            column = data.table[name]
-            if name in self._vocabs:
-                codes = self._vocabs[name].encode(column).float()
-                values = torch.where(codes > 0, codes, torch.nan)
-            else:
-                values = column.number(torch.float32).clamp(-_LARGEST, _LARGEST)
-            made[:, i] = values.cpu().numpy()
-        return made
+        return self._inputs.matrix(data.table).cpu().numpy()
 
     def _gains(self) -> dict[str, float]:
-        gains = dict.fromkeys(self._used, 0.0)
+        gains = dict.fromkeys(self._inputs.names, 0.0)
         for booster in self._boosters:
             for place, gain in booster.get_score(importance_type="total_gain").items():
-                gains[self._used[int(place[1:])]] += float(np.sum(gain))  # the trees know columns as f0, f1, …
+                gains[self._inputs.names[int(place[1:])]] += float(np.sum(gain))  # the trees know columns as f0, f1, …
         return gains
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"models": self.models, "task": self.task, "name": self.name, "rounds": self.rounds, **self.params}
-
     def write(self, folder: Path) -> dict[str, Any]:
-        """The weighted sum (``sums/``), the trees (``trees0.ubj``, …) and the vocabularies."""
+        """Write the weighted sum (``sums/``), the trees (``trees0.ubj``, …) and the vocabularies."""
         if not self._boosters:
             raise self.not_fitted()
         self.sums.save(folder / "sums")
         for j, booster in enumerate(self._boosters):
             (folder / f"trees{j}.ubj").write_bytes(booster.save_raw("ubj"))
-        save_state(folder / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
-        return {"used": self._used, "boosters": len(self._boosters)}
+        return {**self._inputs.write(folder), "boosters": len(self._boosters)}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """The inverse of ``write``."""
+        """Restore what ``write`` wrote."""
         self.sums = type(self.sums).load(folder / "sums")
-        self._used = list(about["used"])
-        self._vocabs = {n: Vocab.from_state(v) for n, v in load_state(folder / "vocabularies").items()}
+        self._inputs = TreeInputs.read(folder, about)
         self._boosters = [xgb.Booster(model_file=folder / f"trees{j}.ubj") for j in range(about["boosters"])]
-        self.trace = Trace(importance=self._gains())
 
 
 def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
-    """The weighted sum of a task."""
+    """Return the weighted sum of a task."""
     if task == "regression":
         return RidgeBlend(models)
     return PoolBlend(models) if task == "multiclass" else LogisticBlend(models)
 
 
 def _margins(sums: torch.Tensor, data: Rows) -> list[np.ndarray]:
-    """What each booster starts from: all classes at once, or a target each."""
+    """Return the margins that each booster starts from: of all classes at once, or of a target each."""
     values = sums.float().numpy()
     return [values] if data.task == "multiclass" else [np.ascontiguousarray(v) for v in values.T]

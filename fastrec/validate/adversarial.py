@@ -10,18 +10,13 @@ import numpy as np
 import torch
 import xgboost as xgb
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics import Interval, auc
 from fastrec.metrics.intervals import interval_of
 from fastrec.table import Column, Table, concat
 from fastrec.validate.cut_random import stratified_folds
 
-_MOST = 50_000  # rows of each side that are looked at
-_FOLDS = 5
-_BINS = 64  # of a number, where one column is looked at alone
-_PRIOR = 10.0  # rows of the prior, there
-_REPEATS = 500  # of the bootstrap
-_ROUNDS = 60
 _TREES = {
     "objective": "binary:logistic",
     "tree_method": "hist",
@@ -35,7 +30,7 @@ _VERDICTS = ((0.6, "they are hardly told apart"), (0.8, "they differ"), (1.1, "t
 
 
 class ColumnShift(NamedTuple):
-    """How a column tells train from test.
+    """Power of a column to tell train from test.
 
     Args:
         name: the column.
@@ -50,7 +45,7 @@ class ColumnShift(NamedTuple):
 
 @dataclass(frozen=True)
 class AdversarialReport:
-    """How well a classifier tells train rows from test rows; ``str(report)`` is for reading.
+    """Report of how well a classifier tells train rows from test rows; ``str(report)`` is for reading.
 
     Args:
         auc: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all.
@@ -84,7 +79,7 @@ class AdversarialReport:
 def adversarial_validation(
     train: Any, test: Any, *, columns: Sequence[str] | None = None, seed: int = 0
 ) -> AdversarialReport:
-    """Whether test rows are like train rows: how well trees, cross-fitted, tell which of the two a row is from.
+    """Measure how well cross-fitted trees tell train rows from test rows.
 
     Every column goes in by the order of its values (text by the alphabet, dates by time), missing ones as missing. At
     most 50,000 rows a side are looked at, drawn at random.
@@ -104,14 +99,16 @@ def adversarial_validation(
     sides = [Table.read(side, columns, device="cpu") for side in (train, test)]
     names, left_out = _usable(sides, columns)
     of = (len(sides[0]), len(sides[1]))
-    if min(of) < _FOLDS:
-        raise DataError(f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {_FOLDS} of each, at least")
+    if min(of) < limits.ADVERSARIAL_FOLDS:
+        raise DataError(
+            f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {limits.ADVERSARIAL_FOLDS} of each, at least"
+        )
     rng = np.random.default_rng(seed)
     sides = [_drawn(side.select(names), rng) for side in sides]
     rows = (len(sides[0]), len(sides[1]))
     both = concat(sides)
     from_test = torch.cat([torch.zeros(rows[0]), torch.ones(rows[1])]).double()
-    folds = stratified_folds(from_test.long(), _FOLDS, seed=seed)
+    folds = stratified_folds(from_test.long(), limits.ADVERSARIAL_FOLDS, seed=seed)
     codes = [both[n].coded().in_order().codes for n in names]
     scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
     rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
@@ -122,7 +119,7 @@ def adversarial_validation(
 
 
 def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The columns to look at, and those that no classifier takes."""
+    """Return the columns to look at, and those that no classifier takes."""
     names = [n for n in sides[0].names if n in sides[1]]
     odd = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
     if odd and columns is not None:
@@ -136,15 +133,15 @@ def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list
 
 
 def _drawn(side: Table, rng: np.random.Generator) -> Table:
-    if len(side) <= _MOST:
+    if len(side) <= limits.ADVERSARIAL_ROWS:
         return side
-    return side.take(torch.from_numpy(np.sort(rng.choice(len(side), _MOST, replace=False))))
+    return side.take(torch.from_numpy(np.sort(rng.choice(len(side), limits.ADVERSARIAL_ROWS, replace=False))))
 
 
 def _cross_fitted(
     codes: Sequence[torch.Tensor], labels: torch.Tensor, folds: torch.Tensor, *, seed: int
 ) -> tuple[np.ndarray, list[float]]:
-    """Out-of-fold scores, and each column's share of the gain.
+    """Return out-of-fold scores, and each column's share of the gain.
 
     Ranks among some 100,000 values are exact in XGBoost's float32, which ids and times are not.
     """
@@ -153,45 +150,52 @@ def _cross_fitted(
     x, y, fold = values.numpy(), labels.numpy(), folds.numpy()
     params = {**_TREES, "seed": seed, "nthread": torch.get_num_threads()}
     scores, gains = np.zeros(len(y)), np.zeros(len(codes))
-    for k in range(_FOLDS):
+    for k in range(limits.ADVERSARIAL_FOLDS):
         data = xgb.QuantileDMatrix(x[fold != k], y[fold != k], max_bin=_TREES["max_bin"], nthread=params["nthread"])
-        trees = xgb.train(params, data, _ROUNDS)
+        # Few large steps: how well rows are told apart matters, not the last digit.
+        trees = xgb.train(params, data, 60)
         scores[fold == k] = trees.inplace_predict(x[fold == k])
         for name, gain in trees.get_score(importance_type="total_gain").items():
             gains[int(name.removeprefix("f"))] += gain
     return scores, (gains / max(gains.sum(), 1e-300)).tolist()
 
 
-def _binned(column: Column, codes: torch.Tensor) -> torch.Tensor:
-    """Bins of a column's values: a category's own, a number's by quantile where it has many; 0 = missing."""
-    if column.kind == "category" or int(codes.max()) <= _BINS:
+def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor:
+    """Bin a column's values: a category's own, many numbers by quantile; 0 = missing."""
+    if column.kind == "category" or int(codes.max()) <= bins:
         return codes
     known = codes[codes > 0].sort().values
-    edges = known[(torch.arange(1, _BINS) * len(known)) // _BINS]
+    edges = known[(torch.arange(1, bins) * len(known)) // bins]
     return torch.where(codes > 0, torch.searchsorted(edges, codes, right=True) + 1, 0)
 
 
 def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> torch.Tensor:
-    """The share of test rows in each row's bin among the other folds' rows, drawn to the share of all: float64 ``[n]``.
+    """Return the smoothed share of test rows in each row's bin among the other folds' rows: float64 ``[n]``.
 
     The prior is the same in all folds, which hold test rows in equal shares.
     """
     size, prior = int(bins.max()) + 1, labels.mean()
     place = folds * size + bins
-    rows = torch.bincount(place, minlength=_FOLDS * size).view(_FOLDS, size).double()
-    tests = torch.bincount(place, weights=labels, minlength=_FOLDS * size).view(_FOLDS, size)
-    others = ((tests.sum(0) - tests + _PRIOR * prior) / (rows.sum(0) - rows + _PRIOR)).view(-1)
+    rows = (
+        torch.bincount(place, minlength=limits.ADVERSARIAL_FOLDS * size).view(limits.ADVERSARIAL_FOLDS, size).double()
+    )
+    tests = torch.bincount(place, weights=labels, minlength=limits.ADVERSARIAL_FOLDS * size).view(
+        limits.ADVERSARIAL_FOLDS, size
+    )
+    # Ten rows of the overall share keep small bins from extreme rates.
+    others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
     return others[place]
 
 
 def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
-    """The area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
+    """Return the area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
     is_test = labels.numpy() > 0
+    # Counting distinct scores makes a resample a sum, without a sort.
     distinct, place = np.unique(scores, return_inverse=True)
     sides, size = (place[is_test], place[~is_test]), len(distinct)
     rng = np.random.default_rng(seed)
-    draws = np.empty(_REPEATS)
-    for i in range(_REPEATS):
+    draws = np.empty(500)
+    for i in range(500):
         above, below = (np.bincount(s[rng.integers(0, len(s), len(s))], minlength=size) for s in sides)
         draws[i] = above @ (np.cumsum(below) - 0.5 * below) / (float(len(sides[0])) * len(sides[1]))
     return interval_of(auc(scores, labels), draws)

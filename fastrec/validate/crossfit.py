@@ -18,7 +18,7 @@ from fastrec.validate.rows import Rows
 
 
 class Model(Protocol):
-    """What ``CrossFit`` asks of what it trains; ``fastrec.estimators.Estimator`` says what each part means."""
+    """Model as ``CrossFit`` trains it; see ``fastrec.estimators.Estimator``."""
 
     name: str
     trace: Any
@@ -27,7 +27,7 @@ class Model(Protocol):
     time_limit: float | None
 
     def fresh(self) -> Model:
-        """An untrained copy with the same settings."""
+        """Return an untrained copy with the same settings."""
         ...
 
     def start_anew(self) -> None:
@@ -41,13 +41,13 @@ class Model(Protocol):
         ...
 
     def predict(self, data: Any) -> torch.Tensor:
-        """Predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
         ...
 
 
 @dataclass
 class Trained:
-    """A fold's model, and what it predicts.
+    """Model of a fold, and its predictions.
 
     Args:
         model: the model.
@@ -60,11 +60,11 @@ class Trained:
     test: torch.Tensor
 
 
-class Store(Protocol):
-    """Where trained models are kept while a run is not complete, so that another can go on from there."""
+class FoldStore(Protocol):
+    """Store of trained models while a run is not complete, so that another run can continue."""
 
     def find(self, name: str, fold: int) -> Trained | None:
-        """What an earlier run trained, or None."""
+        """Return the model and predictions of an earlier run, or None."""
         ...
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
@@ -98,16 +98,16 @@ class Predictions:
 
 
 def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
-    """A short text that is the same for the same folds alone.
+    """Return a short text that differs for different folds.
 
     Args:
         folds: the rows that each fold scores: int64 tensors.
         size: how many rows there are.
     """
-    made = hashlib.sha256(str(size).encode())
+    digest = hashlib.sha256(str(size).encode())
     for rows in folds:
-        made.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
-    return made.hexdigest()[:16]
+        digest.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 class CrossFit:
@@ -139,7 +139,7 @@ class CrossFit:
         advance: Callable[[int], None] | None = None,
         scored: torch.Tensor | None = None,
         repeated: bool = False,
-        store: Store | None = None,
+        store: FoldStore | None = None,
     ) -> None:
         self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
         self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
@@ -181,22 +181,23 @@ class CrossFit:
         """
         valid_rows = valid_rows.cpu()
         self._check_rows(valid, valid_rows, train_rows)
-        found = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
+        stored = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
         # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
-        missing = [m for m in self.models if found[m.name] is None]
-        for name, one in found.items():
+        missing = [m for m in self.models if stored[m.name] is None]
+        for name, one in stored.items():
             if one is not None and self.watch is not None:
                 self.watch(name, len(self._rows), one.oof)
-        beside = [m for m in missing if m.beside and _is_cpu(self.device)]
-        own = [m for m in missing if m not in beside]
-        shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
+        beside = [m for m in missing if m.beside and (self.device is None or self.device.type == "cpu")]
+        here = [m for m in missing if m not in beside]
+        # Two trainings at once would otherwise both start a thread for each core.
+        shared = half_the_threads() if beside and any(m.learns for m in here) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
             k = len(self._rows)
             train_one = partial(self._train_or_leave, k=k, train=train, valid=valid, test=test, unlabeled=unlabeled)
             waiting = {m.name: second.submit(train_one, m) for m in beside}
             try:
-                made = {m.name: train_one(m) for m in own}
-                made |= {name: job.result() for name, job in waiting.items()}
+                trained = {m.name: train_one(m) for m in here}
+                trained |= {name: job.result() for name, job in waiting.items()}
             except BaseException:  # Ctrl-C as well: what has not begun is not to begin
                 second.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -204,7 +205,7 @@ class CrossFit:
             self._trained.pop(name, None)
         self.models = [m for m in self.models if m.name in self._trained]
         for model in self.models:
-            self._trained[model.name].append(made.get(model.name) or found[model.name])
+            self._trained[model.name].append(trained.get(model.name) or stored[model.name])
         self._rows.append(valid_rows)
         self._times[valid_rows] += 1
 
@@ -226,7 +227,7 @@ class CrossFit:
                 )  # fmt: skip
 
     def _train_or_leave(self, model: Model, **about: Any) -> Trained | None:
-        """The trained model; None: it cannot learn, and others do."""
+        """Return the trained model; None: it cannot learn, and others do."""
         try:
             return self._train(model, **about)
         except DataError as error:
@@ -255,6 +256,7 @@ class CrossFit:
                 remedy="Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets",
             )
         fresh = model.fresh()
+        # A model that was trained on this fold's rows must not be where it begins: that would leak.
         if k in self.cold_folds:
             fresh.start_anew()
         if self.time_limit is not None:
@@ -264,17 +266,17 @@ class CrossFit:
         tested = oof.new_zeros((0, *oof.shape[1:]))
         if test is not None and len(test):
             tested = _numbers(fitted.predict(test), model.name, k)
-        made = Trained(fitted, oof, tested)
+        trained = Trained(fitted, oof, tested)
         if self.store is not None:
-            self.store.keep(model.name, k, made)
+            self.store.keep(model.name, k, trained)
         if self.advance is not None and model.learns:
             self.advance(len(train))
         if self.watch is not None:
             self.watch(model.name, k, oof)
-        return made
+        return trained
 
     def finish(self) -> dict[str, Predictions]:
-        """The predictions, once every fold is done.
+        """Return the predictions, once every fold is done.
 
         Raises:
             DataError: a row that folds are to score was in no fold.
@@ -283,29 +285,26 @@ class CrossFit:
         if bool(left.any()):
             row = int(left.nonzero()[0])
             raise DataError("there is no out-of-fold score", row=row, remedy="Put every training row in one fold")
+        # By the digest a stack refuses predictions of other folds.
         digest = folds_digest(self._rows, self.size)
-        return {name: self._predictions(name, made, digest) for name, made in self._trained.items()}
+        return {name: self._predictions(name, trained, digest) for name, trained in self._trained.items()}
 
     def _predictions(self, name: str, trained: list[Trained], digest: str) -> Predictions:
         count, shape = max(len(trained), 1), trained[0].oof.shape[1:] if trained else ()
         oof = torch.zeros((self.size, *shape), dtype=torch.float64)
         test = torch.zeros((self.test_size, *shape), dtype=torch.float64)
-        made = Predictions(name, oof, test, folds=digest)
+        predictions = Predictions(name, oof, test, folds=digest)
         for k, (one, rows) in enumerate(zip(trained, self._rows, strict=True)):
             oof[rows] += one.oof
             test += one.test
-            made.curves += [{"fold": k, **record} for record in one.model.trace.curves]
+            predictions.curves += [{"fold": k, **record} for record in one.model.trace.curves]
             for feature, gain in one.model.trace.importance.items():
-                made.importance[feature] = made.importance.get(feature, 0.0) + gain
-            made.models.append(one.model)
+                predictions.importance[feature] = predictions.importance.get(feature, 0.0) + gain
+            predictions.models.append(one.model)
         oof /= self._times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
         test /= count
-        made.importance = {n: g / count for n, g in made.importance.items()}
-        return made
-
-
-def _is_cpu(device: torch.device | None) -> bool:
-    return device is None or device.type == "cpu"
+        predictions.importance = {n: g / count for n, g in predictions.importance.items()}
+        return predictions
 
 
 def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:

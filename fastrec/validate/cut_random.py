@@ -13,12 +13,9 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table
 
-BINS = 10  # of a regression's target
-_CLASSES = 50  # numbers with more distinct values than these are no classes, unless the user says so
-
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
-    """The validation fold of each row: rows with one key share a fold, whatever else is in the table.
+    """Assign each row its validation fold: rows with one key share a fold, whatever else is in the table.
 
     Args:
         table: the rows: a ``Table``, or a frame of any supported library.
@@ -45,12 +42,12 @@ def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: i
 
 
 def random_folds(rows: int, folds: int, *, seed: int) -> torch.Tensor:
-    """Folds int64 ``[n]`` at random; their sizes differ by one at most."""
+    """Assign folds int64 ``[n]`` at random; their sizes differ by one at most."""
     return stratified_folds(torch.zeros(rows, dtype=torch.int64), folds, seed=seed)
 
 
 def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
-    """Folds at random with the same share of every stratum in each.
+    """Assign folds at random with the same share of every stratum in each.
 
     Rows are shuffled, sorted by stratum and dealt out in turn: each stratum's counts in two folds, and the sizes of two
     folds, differ by one at most.
@@ -63,6 +60,7 @@ def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Te
     Returns:
         int64 ``[n]``.
     """
+    # Dealing shuffled rows out in turn keeps counts within one of each other.
     shuffled = torch.from_numpy(np.random.default_rng(seed).permutation(len(strata)))
     order = shuffled[torch.sort(strata[shuffled], stable=True).indices]
     codes = torch.empty(len(strata), dtype=torch.int64)
@@ -71,7 +69,7 @@ def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Te
 
 
 def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
-    """Folds of whole groups with about the same share of every stratum, and of all rows, in each.
+    """Assign whole groups to folds, with about the same share of every stratum, and of all rows, in each.
 
     Greedy, as scikit-learn's ``StratifiedGroupKFold``: groups go, the largest first, each where it adds least to the
     sum over folds and strata of the squared share of the stratum's rows (whose least value is equal shares); that is
@@ -94,6 +92,7 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
     counts = torch.cat([counts, counts.sum(1, keepdim=True)], 1)  # the last: rows of any stratum
     shares = (counts / counts.sum(0).clamp(min=1)).numpy()
     shuffled = np.random.default_rng(seed).permutation(size)
+    # Large groups first: small ones can still even out their shares.
     order = shuffled[np.argsort(-np.square(shares[shuffled]).sum(1), kind="stable")]
     held, fold = np.zeros((folds, kinds + 1)), np.empty(size, dtype=np.int64)
     for group, share in zip(order.tolist(), shares[order], strict=True):
@@ -104,11 +103,11 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
 
 
 def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tensor, str]:
-    """What a target is stratified by: its classes, or quantile bins of its numbers.
+    """Turn a target into strata: its classes, or quantile bins of its numbers.
 
     Args:
         column: the target ``[n]``.
-        bins: how many quantile bins; 0: the values are classes; None: ``BINS`` for numbers that have fractions or more
+        bins: how many quantile bins; 0: the values are classes; None: ``10`` for numbers that have fractions or more
             than 50 distinct values, else classes.
         folds: how many folds there will be.
 
@@ -120,7 +119,8 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     """
     coded = column.coded()
     if bins is None:
-        bins = BINS if column.kind == "number" and (has_fractions(column) or len(coded.keys) > _CLASSES) else 0
+        # Whole numbers of few values are classes more often than amounts.
+        bins = 10 if column.kind == "number" and (has_fractions(column) or len(coded.keys) > 50) else 0
     if bins:
         return _quantile_bins(column, bins), f"{bins} quantile bins of {column.name}"
     codes = coded.codes.cpu()
@@ -145,13 +145,12 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
 
 
 def has_fractions(column: Column) -> bool:
-    """Whether a number column holds numbers that are not whole."""
+    """Return whether a number column holds numbers that are not whole."""
     values = column.values
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
 
 
 def _quantile_bins(column: Column, bins: int) -> torch.Tensor:
-    """Bins int64 ``[n]`` of about equal size; equal values share a bin, missing ones have bin 0."""
     if bins < 2:
         raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
     values = column.number().cpu()

@@ -12,11 +12,10 @@ Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never 
 def time_folds(
     ticks: torch.Tensor, folds: int, *, gap: float, window: float | None, horizon: float | None, name: str
 ) -> Cut:
-    """Folds that train on the past alone.
+    """Cut folds that train on the past alone.
 
     Args:
         ticks: times int64 or float64 ``[n]``.
-        folds: how many.
         gap: training rows are more than this before the fold's first scored row.
         window: and no more than ``gap + window`` before it; None: all of them.
         horizon: how long each fold's scored rows last, the last fold's up to the last row; None: ``folds + 1`` blocks
@@ -25,9 +24,6 @@ def time_folds(
 
     Returns:
         The fold in which each row is scored, -1 for none; and each fold's training rows.
-
-    Raises:
-        DataError: too few distinct times, or a fold without rows to score or to train on.
     """
     if horizon is None:
         codes = blocks(ticks, folds + 1, name=name) - 1
@@ -57,7 +53,7 @@ def time_folds(
 
 
 def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo: float, names: tuple[str, str]) -> Cut:
-    """Blocks of time, each scored by what was trained on rows whose labels do not overlap its own.
+    """Cut blocks of time, each scored by models of rows whose labels do not overlap its own.
 
     Purging and embargo of López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2): a
     row's label is known at ``end`` from what happens since ``start``; a training row whose closed span meets the closed
@@ -66,15 +62,11 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
     Args:
         start: int64 or float64 ``[n]``, in the ticks of ``end``.
         end: ``[n]``, at or after ``start``.
-        folds: how many.
         embargo: in the same ticks.
         names: the two columns, for messages.
 
     Returns:
         As for :func:`time_folds`; every row is scored.
-
-    Raises:
-        DataError: a span ends before it starts, there are too few distinct starts, or nothing is left to train on.
     """
     bad = end < start
     if bool(bad.any()):
@@ -100,11 +92,7 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
 
 
 def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
-    """Consecutive blocks of about as many rows each, cut between distinct times: int64 ``[n]`` from 0.
-
-    Raises:
-        DataError: there are fewer distinct times than blocks.
-    """
+    """Cut consecutive blocks of about as many rows each, between distinct times: int64 ``[n]`` from 0."""
     _, place, sizes = torch.unique(ticks, return_inverse=True, return_counts=True)
     if len(sizes) < count:
         raise DataError(

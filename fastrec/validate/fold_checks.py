@@ -1,4 +1,4 @@
-"""What folds must not do: split a group, train on what is later than what they score."""
+"""Checks of folds: no group is split, nothing trains on rows later than those it scores."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def refuse_split_groups(folds: Pairs, key: Table) -> None:
     coded = key.coded(key.names)
     codes, name = coded.codes.cpu(), ", ".join(key.names)
     for k, (train, valid) in enumerate(folds):
+        # A mask over groups: one pass over the rows, whatever the number of groups.
         scored = torch.zeros(coded.size, dtype=torch.bool)
         scored[codes[valid]] = True
         scored[0] = False  # no key
@@ -47,6 +48,7 @@ def refuse_time_backwards(folds: Pairs, times: Times) -> None:
         times: the time of each row.
     """
     for k, (train, valid) in enumerate(folds):
+        # If the latest training row is not too late, none is.
         latest, first = times.ticks[train].argmax(), times.ticks[valid].argmin()
         late, early = int(train[latest]), int(valid[first])
         if bool(times.ticks[late] > times.ticks[early]):

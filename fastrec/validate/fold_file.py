@@ -16,11 +16,10 @@ from fastrec._core.atomic import atomic_file
 from fastrec.errors import MissingFileError, UnreadableFileError
 
 _KEY = b"fastrec.folds"
-_VERSION = 1
 
 
 class FoldArrays(NamedTuple):
-    """What folds consist of.
+    """Contents of folds.
 
     Args:
         layers: int32 ``[r, n]``: folds in which each row is scored, -1 = none.
@@ -34,13 +33,13 @@ class FoldArrays(NamedTuple):
     why: str
 
     def digest(self) -> str:
-        """SHA-256 over all of it."""
-        about = [_VERSION, *self.layers.shape, self.method, self.why, sorted(self.train)]
-        made = hashlib.sha256(json.dumps(about).encode())
-        made.update(self.layers.numpy().astype("<i4").tobytes())
+        """Return the SHA-256 of all of it."""
+        about = [*self.layers.shape, self.method, self.why, sorted(self.train)]
+        digest = hashlib.sha256(json.dumps(about).encode())
+        digest.update(self.layers.numpy().astype("<i4").tobytes())
         for k in sorted(self.train):
-            made.update(np.packbits(self.train[k].numpy()).tobytes())
-        return made.hexdigest()
+            digest.update(np.packbits(self.train[k].numpy()).tobytes())
+        return digest.hexdigest()
 
 
 def write_folds(path: str | Path, folds: FoldArrays) -> None:
@@ -48,7 +47,7 @@ def write_folds(path: str | Path, folds: FoldArrays) -> None:
     one = len(folds.layers) == 1
     columns = {"fold" if one else f"fold_{i}": layer.numpy() for i, layer in enumerate(folds.layers)}
     columns |= {f"train_{k}": rows.numpy() for k, rows in sorted(folds.train.items())}
-    about = {"version": _VERSION, "method": folds.method, "why": folds.why, "digest": folds.digest()}
+    about = {"method": folds.method, "why": folds.why, "digest": folds.digest()}
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
     with atomic_file(path) as part:
         pq.write_table(table, part, compression="zstd")

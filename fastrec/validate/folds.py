@@ -11,13 +11,7 @@ import torch
 
 from fastrec.errors import DataError, LeakageError
 from fastrec.table import Table
-from fastrec.validate.cut_random import (
-    group_folds,
-    random_folds,
-    strata_of,
-    stratified_folds,
-    stratified_group_folds,
-)
+from fastrec.validate.cut_random import group_folds, random_folds, strata_of, stratified_folds, stratified_group_folds
 from fastrec.validate.cut_time import purged_folds, time_folds
 from fastrec.validate.fold_checks import refuse_split_groups, refuse_time_backwards
 from fastrec.validate.fold_file import FoldArrays, read_folds, write_folds
@@ -62,6 +56,7 @@ class Folds:
                 f"folds are numbered {int(layers.min())} to {int(layers.max())}",
                 remedy="Number the folds 0, 1, 2, …, and give -1 to rows that none scores",
             )
+        # A copy: folds are frozen, whatever happens to the array that they were given as.
         self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
         self._method, self._why = method, why
@@ -74,6 +69,7 @@ class Folds:
             raise DataError(f"there are training rows of fold {min(odd)}, and no such fold", remedy="Leave them out")
         by_layer = [torch.bincount(layer[layer >= 0].long(), minlength=self._count) for layer in self._layers]
         sizes = torch.stack(by_layer)
+        # A fold's rows are all in one line, which is looked up once.
         self._layer_of = sizes.argmax(0)
         if bool(((sizes > 0).sum(0) > 1).any()):
             raise DataError("a fold stands in two lines", remedy="Number the folds through: 0…4, then 5…9")
@@ -100,7 +96,7 @@ class Folds:
         return (self[k] for k in range(len(self)))
 
     def __getitem__(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fold ``k``: the rows it trains on and those it scores."""
+        """Return the rows that fold ``k`` trains on and those it scores."""
         if not -len(self) <= k < len(self):
             raise IndexError(f"there are {len(self)} folds, and no fold {k}")
         train, valid = self._trained_in(k % len(self)), self._scored_in(k % len(self))
@@ -116,12 +112,12 @@ class Folds:
 
     @property
     def method(self) -> str:
-        """How the folds were cut, in plain words, parameters included."""
+        """The way the folds were cut, in plain words, parameters included."""
         return self._method
 
     @property
     def why(self) -> str:
-        """Why they were cut so, in plain words; '' where the user chose it."""
+        """The reason for this cut, in plain words; '' if the user chose it."""
         return self._why
 
     @property
@@ -175,12 +171,12 @@ class Folds:
 
     @classmethod
     def kfold(cls, data: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
-        """At random, in folds of equal size.
+        """Cut at random, in folds of equal size.
 
         Args:
             data: the rows, or their number.
             folds: how many, at least 2.
-            repeats: so many times over, the r-th time with ``seed + r``; there are ``folds * repeats`` folds.
+            repeats: how many times, the r-th time with ``seed + r``; there are ``folds * repeats`` folds.
             seed: other seeds give other folds.
 
         Raises:
@@ -194,16 +190,13 @@ class Folds:
     def stratified(
         cls, data: Any, target: Any, folds: int = 5, *, bins: int | None = None, repeats: int = 1, seed: int = 0
     ) -> Folds:
-        """At random, with the same share of each class in every fold.
+        """Cut at random, with the same share of each class in every fold.
 
         Args:
-            data: the rows, or their number.
+            data, folds, repeats, seed: as of :meth:`kfold`.
             target: the column of classes, or of numbers to predict.
-            folds: how many, at least 2.
             bins: how many quantile bins of the target stand for classes; 0: its values are classes, however many;
                 None: 10 for numbers with fractions or with more than 50 distinct values, else classes.
-            repeats: so many times over, the r-th time with ``seed + r``.
-            seed: other seeds give other folds.
 
         Raises:
             DataError: fewer than two folds, or every class has fewer rows than there are folds.
@@ -215,17 +208,14 @@ class Folds:
 
     @classmethod
     def group(cls, data: Any, groups: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
-        """By a stable hash of a key, whose rows stay together: the folds of :func:`group_folds`.
+        """Cut by a stable hash of a key, whose rows stay together: the folds of :func:`group_folds`.
 
         Adding rows or features changes no row's fold. Few groups make folds of unequal size: see
         :meth:`stratified_group`. Rows without a key share a fold.
 
         Args:
-            data: the rows, or their number.
+            data, folds, repeats, seed: as of :meth:`kfold`.
             groups: the column that must not be split (a session, a user), or several by their names.
-            folds: how many, at least 2.
-            repeats: so many times over, the r-th time with ``seed + r``.
-            seed: other seeds give other folds.
 
         Raises:
             DataError: fewer than two folds, or a fold would be empty.
@@ -247,16 +237,13 @@ class Folds:
         repeats: int = 1,
         seed: int = 0,
     ) -> Folds:
-        """Whole groups, with about the same share of each class, and as many rows, in every fold.
+        """Cut whole groups, with about the same share of each class, and as many rows, in every fold.
 
         Args:
-            data: the rows, or their number.
+            data, folds, repeats, seed: as of :meth:`kfold`.
             target: the column of classes, or of numbers to predict.
             groups: the column that must not be split, or several by their names; rows without a key are one group.
-            folds: how many, at least 2.
             bins: as for :meth:`stratified`.
-            repeats: so many times over, the r-th time with ``seed + r``.
-            seed: of the order in which equal groups are dealt out.
 
         Raises:
             DataError: fewer than two folds, or fewer groups than folds.
@@ -273,7 +260,7 @@ class Folds:
     def time_series(
         cls, data: Any, time: Any, folds: int = 5, *, gap: Any = 0, window: Any = None, horizon: Any = None
     ) -> Folds:
-        """By time: every fold trains on rows that are earlier than all it scores; equal times are never on both sides.
+        """Cut by time: every fold trains on rows earlier than all it scores; equal times are never on both sides.
 
         Args:
             data: the rows, or their number; in any order.
@@ -301,7 +288,7 @@ class Folds:
 
     @classmethod
     def purged(cls, data: Any, start: Any, end: Any, folds: int = 5, *, embargo: Any = 0) -> Folds:
-        """By time, on past and future, without training rows whose labels overlap those of scored rows.
+        """Cut by time, on past and future, without training rows whose labels overlap those of scored rows.
 
         López de Prado (Advances in Financial Machine Learning, 2018, section 7.4), for labels that are made of what
         happens from ``start`` to ``end``, both included.
@@ -326,7 +313,7 @@ class Folds:
 
     @classmethod
     def predefined(cls, data: Any, column: Any) -> Folds:
-        """By a given column: its distinct values, in order, are the folds.
+        """Cut by a given column: its distinct values, in order, are the folds.
 
         Args:
             data: the rows, or their number.
@@ -335,20 +322,20 @@ class Folds:
         Raises:
             DataError: there are more folds than half as many as rows, or none.
         """
-        found = given_column(data, column, "folds").plain()
-        coded = found.coded().in_order()
+        given = given_column(data, column, "folds").plain()
+        coded = given.coded().in_order()
         codes = coded.codes.cpu()
-        if found.kind == "number":
-            codes = torch.where(found.number().cpu() == -1, 0, codes)
+        if given.kind == "number":
+            codes = torch.where(given.number().cpu() == -1, 0, codes)
         folds, codes = torch.unique(codes, return_inverse=True)
         codes = codes if int(folds[0]) == 0 else codes + 1
         if 2 * int(codes.max()) > len(codes):
             raise DataError(
                 f"holds {int(codes.max())} folds for {len(codes)} rows",
-                column=found.name,
+                column=given.name,
                 remedy="Give a column with the number of each row's fold",
             )
-        return cls(codes - 1, method=f"{int(codes.max())} folds of the column {found.name}")
+        return cls(codes - 1, method=f"{int(codes.max())} folds of the column {given.name}")
 
     @classmethod
     def like(
@@ -362,7 +349,7 @@ class Folds:
         folds: int = 5,
         seed: int = 0,
     ) -> Folds:
-        """As the test was cut: by time, by group, or at random; ``folds.why`` says what it was seen by.
+        """Cut as the test was cut: by time, by group, or at random; ``folds.why`` says why.
 
         By time where the test's times come after train's in a column of dates (or of numbers whose name says time):
         folds last as long as the test and are as far from what they train on; where train is too short, there are
@@ -462,8 +449,8 @@ class Folds:
             MissingFileError: there is no such file.
             UnreadableFileError: it is damaged, or holds no folds.
         """
-        found = read_folds(path)
-        return cls(found.layers, found.train, method=found.method, why=found.why)
+        arrays = read_folds(path)
+        return cls(arrays.layers, arrays.train, method=arrays.method, why=arrays.why)
 
 
 def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int:
@@ -477,7 +464,7 @@ def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int
 
 
 def _stacked(cut: list[torch.Tensor], folds: int) -> torch.Tensor:
-    """Folds of several repeats, numbered through: ``[r, n]``."""
+    """Number the folds of several repeats through: ``[r, n]``."""
     return torch.stack([codes + folds * r for r, codes in enumerate(cut)])
 
 

@@ -1,4 +1,4 @@
-"""What a user gives to be cut by (rows, a column's name, values, times, spans) as columns, codes and ticks."""
+"""Arguments of cuts (rows, a column's name, values, times, spans) as columns, codes and ticks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
 
 
 def row_count(data: Any) -> int:
-    """The number of rows of a table of any library, a file or anything with a length; a number is itself."""
+    """Return the number of rows of a table of any library, a file or anything with a length; a number is itself."""
     if isinstance(data, int):
         return data
     if isinstance(data, str | Path):
@@ -31,7 +31,7 @@ def row_count(data: Any) -> int:
 
 
 def given_column(data: Any, what: Any, role: str) -> Column:
-    """A column by its name, or its values.
+    """Return a column by its name, or its values as a column.
 
     Args:
         data: the rows: a table of any library, a file, or their number.
@@ -51,7 +51,7 @@ def given_column(data: Any, what: Any, role: str) -> Column:
 
 
 def given_key(data: Any, what: Any, role: str) -> Table:
-    """The column(s) of a key as a table of these alone; a list or tuple of column names is a key of several columns."""
+    """Return the column(s) of a key as a table; a list or tuple of column names is a key of several columns."""
     if isinstance(what, list | tuple) and what and all(isinstance(w, str) for w in what) and not isinstance(data, int):
         names = column_names(Table.read(data) if isinstance(data, str | Path) else data)
         if set(what) <= set(names):
@@ -74,7 +74,7 @@ class Times(NamedTuple):
     name: str
 
     def span(self, value: Any, role: str) -> int | float:
-        """A length of time in ticks, rounded down to whole ones where times are whole.
+        """Turn a length of time into ticks, rounded down to whole ones if times are whole.
 
         Args:
             value: a number where the column holds numbers; a ``timedelta`` (of Python, numpy or pandas) or pandas'
@@ -99,17 +99,17 @@ class Times(NamedTuple):
         return float(ticks) if self.ticks.is_floating_point() else math.floor(ticks)
 
     def length(self, ticks: float) -> Any:
-        """A length of time in ticks as :meth:`span` takes it."""
+        """Turn ticks into a length of time as :meth:`span` takes it."""
         return ticks if self.per_second is None else np.timedelta64(ticks, _UNITS[self.per_second])
 
     def shown(self, ticks: float) -> str:
-        """A length of time in ticks, for people."""
+        """Format a length of time in ticks."""
         if self.per_second is None:
             return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
         return str(timedelta(microseconds=ticks * 10**6 // self.per_second)).removesuffix(", 0:00:00")
 
     def moment(self, ticks: float) -> str:
-        """A time in ticks, for people."""
+        """Format a time in ticks."""
         if self.per_second is None:
             return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
         at = np.datetime64(ticks, _UNITS[self.per_second])
@@ -117,7 +117,7 @@ class Times(NamedTuple):
 
 
 def times_of(column: Column) -> Times:
-    """Times of a column of dates, of numbers, of dates written as ISO 8601, or of categories in an order.
+    """Return the times of a column of dates, numbers, ISO 8601 text, or categories in an order.
 
     Raises:
         DataError: it holds none of these.
@@ -135,7 +135,7 @@ def times_of(column: Column) -> Times:
 
 
 def given_times(data: Any, what: Any, role: str) -> Times:
-    """Times of rows, by a column's name or values, none of them missing.
+    """Return times of rows, by a column's name or values, none of them missing.
 
     Args:
         data: the rows: a table of any library, a file, or their number.
@@ -162,7 +162,7 @@ def given_times(data: Any, what: Any, role: str) -> Times:
 
 
 def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
-    """Times of two columns in ticks of one length.
+    """Return times of two columns in ticks of one length.
 
     Raises:
         DataError: one column holds dates, the other numbers.
@@ -173,6 +173,7 @@ def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
             column=others.name,
             remedy="Give both in one form",
         )
+    # The finer unit holds the values of the coarser one exactly.
     if times.per_second is not None and others.per_second is not None:
         finest = max(times.per_second, others.per_second)
         return _scaled(times, finest), _scaled(others, finest)
@@ -187,7 +188,6 @@ def _scaled(times: Times, per_second: int) -> Times:
 
 
 def _dated(column: Column) -> Column:
-    """Dates written as text, as dates."""
     for zone in (None, "UTC"):
         try:
             dates = column.distinct.cast(pa.timestamp("us", zone))

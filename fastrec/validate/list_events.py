@@ -54,7 +54,7 @@ class ListEvents:
         conts: Sequence[str] = (),
         time: str | None = None,
     ) -> Self:
-        """The events of each list's session that are strictly before the list.
+        """Find the events of each list's session that are strictly before the list.
 
         Args:
             candidates: the lists' rows, with ``session`` and ``order``; the first row of a list speaks for it.
@@ -82,6 +82,7 @@ class ListEvents:
                     f"{where} lack it", column=absent, remedy=f"There are {', '.join(table.names)}"
                 )
         groups = candidates[lists].integer().cpu()
+        # One row speaks for its list: the as-of join is over lists, not candidates.
         first = torch.ones(len(groups), dtype=torch.bool)
         first[1:] = groups[1:] != groups[:-1]
         shown = candidates.select(list(dict.fromkeys([*shared, lists]))).take(first.to(candidates.device)).to("cpu")
@@ -102,7 +103,7 @@ class ListEvents:
         return cls(ordered, ids, starts, last + 1, moments, item, list(cats), list(conts), time)
 
     def log_rows(self, groups: torch.Tensor) -> torch.Tensor:
-        """Which events are before some lists: places in the log, int64 ``[events]``, ascending, each once.
+        """Return the places in the log of events before some lists: int64 ``[events]``, ascending, each once.
 
         Args:
             groups: ids of lists.
@@ -111,12 +112,13 @@ class ListEvents:
             DataError: of a list it is not known what was before.
         """
         at = self.of(torch.unique(groups))
+        # Stretches overlap: marks at their ends and a running sum take each event once.
         seen, ones = torch.zeros(len(self.log) + 1, dtype=torch.int64), torch.ones_like(at)
         seen.index_add_(0, self.starts[at], ones).index_add_(0, self.ends[at], -ones)
         return (seen.cumsum(0)[:-1] > 0).nonzero().squeeze(1)
 
     def of(self, groups: torch.Tensor) -> torch.Tensor:
-        """The place of each of some lists among these: int64 ``[lists]``.
+        """Return the place of each of some lists among these: int64 ``[lists]``.
 
         Args:
             groups: ids of lists.
@@ -135,7 +137,7 @@ class ListEvents:
 
 
 def _key(table: Table, name: str) -> torch.Tensor:
-    """A column to order by; times, which may have two units, as seconds."""
+    """Return a column to order by; times, which may have two units, as seconds."""
     column = table[name]
     whole = column.kind == "number" and not column.values.is_floating_point()
     return column.integer() if whole else column.number()

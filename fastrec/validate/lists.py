@@ -53,7 +53,7 @@ class Lists(Rows):
 
 
 def whole_lists(data: Lists, *, name: str = "the ranker") -> Lists:
-    """The lists that can teach a ranking: those of two candidates or more, one of them relevant, of a weight above 0.
+    """Return the lists that can teach a ranking: two candidates or more, one of them relevant, a weight above 0.
 
     Args:
         data: lists with labels.

@@ -20,13 +20,10 @@ AUTO = "auto"
 _TIME_WORDS = re.compile(
     r"(?<![a-z])(?:time|timestamp|date|datetime|day|week|month|quarter|year|hour|minute|period|ts|dt)s?(?![a-z])"
 )
-_FEW_KNOWN = 0.01  # share of test rows whose group may be known, where groups are new
-_REPEATS = 1.5  # rows a group, at least, on average: a row's own number is no group
-_FEWEST = 20  # groups in train, and rows of test: fewer may be apart by chance
 
 
 class Mirror(NamedTuple):
-    """How the test was cut.
+    """Cut that mirrors how the test was cut.
 
     Args:
         by: ``'time'``, ``'group'`` or ``'random'``.
@@ -45,7 +42,7 @@ class Mirror(NamedTuple):
 
 
 def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group: str | None, folds: int) -> Mirror:
-    """How the test was cut from the rows: see ``Folds.like``."""
+    """Find out how the test was cut from the rows: see ``Folds.like``."""
     train, test = (Table.read(t) if isinstance(t, str | Path) else t for t in (train, test))
     known = set(column_names(test))
     names = [n for n in column_names(train) if n in known and n != target]
@@ -66,7 +63,7 @@ def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group
 
 
 def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
-    """The column whose times in test are after those in train: dates first, then numbers whose name says time."""
+    """Find the column whose times in test are after those in train: dates first, then numbers whose name says time."""
     named = []
     for name in names:
         column, other = _column(train, name), _column(test, name)
@@ -80,7 +77,7 @@ def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
 
 
 def _is_later(column: Column, other: Column) -> bool:
-    """Whether test's times are after train's, but for some five in a hundred of each."""
+    """Return whether test's times are after train's, but for some five in a hundred of each."""
     try:
         ours, theirs = in_one_unit(*(_known(c) for c in (column, other)))
     except DataError:
@@ -92,20 +89,24 @@ def _is_later(column: Column, other: Column) -> bool:
 
 
 def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
-    """Folds as long as the test, as far from what they train on, if train lasts long enough for them."""
+    """Mirror the length of the test and its distance from train, if train lasts long enough."""
     ours, theirs = in_one_unit(given_times(train, name, "time"), given_times(test, name, "time"))
     last, first = ours.ticks.max(), ours.ticks.min()
+    # Some test rows may overlap train: only later ones tell how long the test lasts.
     later = theirs.ticks[theirs.ticks > last]
     if not len(later):
         return Mirror("time", name, f"by {name}, as asked, though test is not later than train", folds)
     share = f"{100 * len(later) / len(theirs.ticks):.4g} % of the test rows are later, by {name}, than all of train "
     share += f"(which ends at {ours.moment(last.item())}, test at {theirs.moment(later.max().item())})"
-    grain = _grain(torch.cat([ours.ticks, later]))
+    # the step between times: all differences are multiples of it; of fractions the smallest difference
+    steps = torch.unique(torch.unique(torch.cat([ours.ticks, later])).diff())
+    grain = steps.min().item() if steps.is_floating_point() else int(np.gcd.reduce(steps.numpy()))
     gap = max((later.min() - last).item() - grain, 0)
     horizon = (later.max() - later.min()).item() + grain
     room = int(((last - first).item() + grain - gap - horizon) // horizon)  # a horizon or more is left to train on
     fits = min(folds, room)
-    if fits < 1 or not _all_filled(ours.ticks, horizon, fits):
+    place = torch.div(last - ours.ticks, horizon, rounding_mode="floor").long()  # 0: the last horizon
+    if fits < 1 or not bool((torch.bincount(place[place < fits], minlength=fits) > 0).all()):
         why = f"{share}; train has no rows for folds as long as test ({ours.shown(horizon)}): blocks of as many rows"
         return Mirror("time", name, why, folds)
     why = f"{share}; each fold lasts as long as test, {ours.shown(horizon)}"
@@ -114,24 +115,13 @@ def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
     return Mirror("time", name, why, fits, ours.length(gap), ours.length(horizon))
 
 
-def _all_filled(ticks: torch.Tensor, horizon: float, folds: int) -> bool:
-    place = torch.div(ticks.max() - ticks, horizon, rounding_mode="floor").long()  # 0: the last horizon
-    return bool((torch.bincount(place[place < folds], minlength=folds) > 0).all())
-
-
-def _grain(ticks: torch.Tensor) -> int | float:
-    """The step between times: what all differences are multiples of; of fractions, the smallest difference."""
-    steps = torch.unique(torch.unique(ticks).diff())
-    return steps.min().item() if steps.is_floating_point() else int(np.gcd.reduce(steps.numpy()))
-
-
 def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tuple[str, str] | None:
-    """The key of which test has only new values though each stands in several rows, the coarsest if there are several.
+    """Find the coarsest key of which test has only new values though each is in several rows.
 
     Returns:
         The column, and why; None where there is none.
     """
-    found = []
+    candidates = []
     for name in names:
         column, other = _column(train, name).plain(), _column(test, name).plain()
         if column.kind not in ("number", "category") or (column.kind == "number" and has_fractions(column)):
@@ -139,16 +129,18 @@ def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tup
         ours, theirs = column.coded(), other.coded()
         rows, groups = int((ours.codes > 0).sum()), len(ours.keys)
         new = theirs.codes > 0
-        if groups < max(_FEWEST, 2 * folds) or rows < _REPEATS * groups or int(new.sum()) < _FEWEST:
+        # Fewer groups may be apart by chance; with hardly a row each the column numbers rows.
+        if groups < max(20, 2 * folds) or rows < 1.5 * groups or int(new.sum()) < 20:
             continue
         try:
             known = (theirs.recode(ours.keys) > 0)[new].double().mean().item()
         except DataError:
             continue  # values of another kind in test
-        if known <= _FEW_KNOWN:
+        # A few known groups do not make the cut random.
+        if known <= 0.01:
             why = f"{100 * (1 - known):.4g} % of the test rows have a {name} that train does not have, though a {name} "
-            found.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))
-    return min(found)[1:] if found else None
+            candidates.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))
+    return min(candidates)[1:] if candidates else None
 
 
 def _known(column: Column) -> Times:
@@ -161,5 +153,4 @@ def _column(data: Any, name: str) -> Column:
 
 
 def _words(name: str) -> str:
-    """A column's name in lower case, its words apart: ``saleDate`` → ``sale_date``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()

@@ -62,6 +62,7 @@ class Rows:
             if values is not None:
                 object.__setattr__(self, name, torch.as_tensor(values).cpu())  # the dataclass is frozen
         sizes = {n: len(v) for n in _ON_THE_CPU if (v := getattr(self, n)) is not None}
+        # A table without columns does not know its length.
         sizes |= {"table": len(self.table)} if self.table.names else {}
         if len(set(sizes.values())) > 1:
             raise DataError(f"rows of unequal lengths: {sizes}", remedy="Give one of each for every row")
@@ -92,11 +93,11 @@ class Rows:
         return [*self.cats, *self.conts]
 
     def with_table(self, table: Table) -> Self:
-        """The same rows with other columns."""
+        """Return the same rows with other columns."""
         return replace(self, table=table)
 
     def take(self, rows: torch.Tensor) -> Self:
-        """Some of the rows.
+        """Return some of the rows.
 
         Args:
             rows: bool ``[n]``, or int64 ``[m]``; ascending where the rows are lists.

@@ -14,7 +14,6 @@ from fastrec.table import Column, Table, Vocab
 from fastrec.validate.tasks import Task, check_task
 
 Scale = Literal["log", "log1p"]
-_FEW = 20  # so many different whole numbers or fewer may be classes: the user is asked
 
 
 class Target:
@@ -93,12 +92,12 @@ class Target:
         return list(self.names)
 
     def known(self, table: Any) -> torch.Tensor:
-        """Bool ``[n]``: rows where no target is missing, on the CPU."""
+        """Return the rows where no target is missing: bool ``[n]`` on the CPU."""
         table = Table.read(table, self.names)
         return ~torch.stack([table[n].is_missing().cpu() for n in self.names]).any(0)
 
     def encode(self, table: Any) -> torch.Tensor:
-        """Labels as ``Rows`` describes them: float64 or int64 ``[n]``, ``[n, k]`` for several targets.
+        """Return labels as ``Rows`` describes them: float64 or int64 ``[n]``, ``[n, k]`` for several targets.
 
         Raises:
             MissingColumnError: a target column is not there.
@@ -114,6 +113,7 @@ class Target:
             row = int(missing.nonzero()[0])
             raise DataError("the target is missing", column=column.name, row=row, remedy="Drop the row")
         if self.classes is not None:
+            # Code 0 of a Vocab is a missing or unseen value.
             codes = self.classes.encode(column).cpu().long() - 1
             if bool((codes < 0).any()):
                 row = int((codes < 0).nonzero()[0])
@@ -123,7 +123,12 @@ class Target:
                     remedy=f"The classes are {known}{', …' if len(self.classes) > 6 else ''}",
                 )  # fmt: skip
             return codes if self.task == "multiclass" else codes.double()
-        values = _amounts(column)
+        try:
+            values = column.number().cpu()
+        except DataError as error:
+            raise DataError(
+                "the target is not a number", column=column.name, remedy="Name another task, or another target"
+            ) from error
         if self.scale is None:
             return values
         scaled = values.log() if self.scale == "log" else values.log1p()
@@ -136,13 +141,13 @@ class Target:
         return scaled
 
     def restore(self, values: torch.Tensor) -> torch.Tensor:
-        """Labels or predictions of amounts on the target's own scale; those of other tasks are as they were."""
+        """Put labels or predictions of amounts on the target's own scale; those of other tasks stay as they are."""
         if self.scale is None:
             return values
         return values.exp() if self.scale == "log" else values.expm1()
 
     def decode(self, codes: torch.Tensor) -> pa.Array:
-        """Raw values of class numbers ``[n]`` from 0.
+        """Return the raw values of class numbers ``[n]`` from 0.
 
         Raises:
             DataError: the task has no classes.
@@ -152,13 +157,13 @@ class Target:
         return self.classes.decode(codes.long() + 1)
 
     def to_state(self) -> dict[str, Any]:
-        """A plain description (see ``fastrec.table.save_state``)."""
+        """Return a plain description (see ``fastrec.table.save_state``)."""
         classes = None if self.classes is None else self.classes.to_state()
         return {"names": self.names, "task": self.task, "classes": classes, "scale": self.scale}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Target:
-        """The inverse of ``to_state``."""
+        """Make the target of its ``to_state``."""
         classes = None if state["classes"] is None else Vocab.from_state(state["classes"])
         return cls(state["names"], state["task"], classes=classes, scale=state["scale"])
 
@@ -167,7 +172,6 @@ class Target:
 
 
 def _task_of(columns: Sequence[Column]) -> Task:
-    """What the values say; whole numbers of few different values are asked about."""
     if len(columns) > 1:
         return "multilabel" if all(_is_flag(c) for c in columns) else "regression"
     column = columns[0]
@@ -175,10 +179,11 @@ def _task_of(columns: Sequence[Column]) -> Task:
         return "regression"
     plain = column.plain()
     if plain.kind == "category" or (plain.kind == "number" and plain.values.dtype == torch.bool):
-        return "binary" if len(_distinct(column)) <= 2 else "multiclass"
+        return "binary" if len(Vocab.fit(column).values) <= 2 else "multiclass"
     values = column.number()
     values = torch.unique(values[~values.isnan()])
-    if bool((values != values.round()).any()) or len(values) > _FEW:
+    # So many different values are amounts; fewer whole ones may be classes.
+    if bool((values != values.round()).any()) or len(values) > 20:
         return "regression"
     shown = ", ".join(f"{v:g}" for v in values[:5].tolist())
     kind = "binary" if len(values) <= 2 else "multiclass"
@@ -195,19 +200,6 @@ def _is_flag(column: Column) -> bool:
         return False
     values = column.number()
     return bool(((values == 0) | (values == 1) | values.isnan()).all())
-
-
-def _distinct(column: Column) -> pa.Array:
-    return Vocab.fit(column).values
-
-
-def _amounts(column: Column) -> torch.Tensor:
-    try:
-        return column.number().cpu()
-    except DataError as error:
-        raise DataError(
-            "the target is not a number", column=column.name, remedy="Name another task, or another target"
-        ) from error
 
 
 def _classes_of(column: Column, task: Task, positive: Any) -> Vocab:

@@ -13,11 +13,7 @@ Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
 
 
 def check_task(task: str) -> Task:
-    """The task, if there is one of that name.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Return the task, if there is one of that name."""
     if task not in TASKS:
         raise DataError(f"there is no task {task!r}", remedy=f"Give one of {', '.join(TASKS)}")
     return task  # type: ignore[return-value]
@@ -28,11 +24,7 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
 
     Args:
         label: ``[n]`` or ``[n, k]``, as ``Rows`` describes it.
-        task: the task.
         n_outputs: classes of a multiclass task, columns of one with several targets.
-
-    Raises:
-        DataError: naming the first row.
     """
     wide = (task == "multilabel") or (task == "regression" and n_outputs > 1)
     if label.ndim != 1 + wide or (wide and label.shape[1] != n_outputs):

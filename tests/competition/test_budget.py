@@ -16,7 +16,7 @@ from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
-from fastrec.estimators._pace import Pace, catboost_in_time, seconds_for
+from fastrec.estimators._pace import Deadline, catboost_in_time, seconds_for
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -104,7 +104,7 @@ def test_a_model_whose_folds_take_longer_than_its_share_is_stopped():
 @pytest.mark.parametrize(("wanted", "times"), [(400, 6.0), (98, 2.0), (20, 1.0)])  # 400 / 49 is above the most
 def test_trees_learn_faster_where_rounds_would_not_fit(wanted, times):
     clock = Clock()
-    pace = Pace(10.0, clock=clock)
+    pace = Deadline(10.0, clock=clock)
     clock.now += 4.4
     assert pace.faster(1, wanted) == 1.0
     clock.now += 0.3
@@ -120,7 +120,7 @@ def test_trees_learn_faster_where_rounds_would_not_fit(wanted, times):
 def test_slow_rounds_are_judged_by_few():
     """Where eight rounds were as good as the whole time, the rate would not rise before it is over."""
     clock = Clock()
-    pace = Pace(10.0, clock=clock)
+    pace = Deadline(10.0, clock=clock)
     clock.now += 1
     assert pace.faster(1, 20) == 1.0
     clock.now += 0.9
@@ -148,7 +148,7 @@ class Library:
 def test_catboost_learns_faster_where_rounds_would_not_fit(seconds, rounds):
     given = {"learning_rate": 0.05, "depth": 6}
     clock = Clock()
-    made = catboost_in_time(Pace(seconds, clock=clock), Library(clock), given, None, rounds)
+    made = catboost_in_time(Deadline(seconds, clock=clock), Library(clock), given, None, rounds)
     possible = 0.85 * (seconds - 0.09) / 0.01
     assert made["iterations"] == pytest.approx(min(possible, rounds), abs=1)
     assert made["iterations"] <= rounds
@@ -246,10 +246,10 @@ def test_what_all_rows_take_is_told_from_few():
         sizes.append(n)
         clock.now += (n / 1000) ** 2
 
-    said = seconds_for(100_000, fit, Pace(200.0, clock=clock))
+    said = seconds_for(100_000, fit, Deadline(200.0, clock=clock))
     assert said == pytest.approx(100**2)
     assert sizes == [500, 1000, 2000, 4000]  # 21 s are more than a twentieth
-    assert seconds_for(900, fit, Pace(200.0, clock=clock)) == 0
+    assert seconds_for(900, fit, Deadline(200.0, clock=clock)) == 0
 
 
 def test_a_forest_in_time_is_the_one_without_a_limit_or_has_fewer_trees(rows):

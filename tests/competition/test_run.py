@@ -272,6 +272,9 @@ class Breaking(XGBRanker):
         super().__init__("xgb", rounds=2, max_depth=2)
         self.breaks = breaks
 
+    def settings(self):
+        return {"breaks": None}  # an exception is no JSON value
+
     def fit(self, *args, **options):
         if self.breaks and self.breaks[0] == "fit":
             raise self.breaks[1]

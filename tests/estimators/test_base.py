@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError, NotFittedError
-from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
-from fastrec.stacking import LinearBlend
-from fastrec.stacking.blends import level_two
+from fastrec.errors import DataError
 from fastrec.table import Table
 from fastrec.validate import Lists, whole_lists
 
@@ -61,14 +56,6 @@ def test_take_by_mask_and_by_row_agree():
         lists.take(torch.tensor([3, 0]))
 
 
-def test_other_columns_keep_lists_labels_and_weights():
-    lists = make([0, 0, 1], label=[0, 1, 0], weight=[1, 1, 2])
-    other = lists.with_table(Table({"z": [7, 8, 9]}))
-    assert other.table.names == ["z"]
-    assert other.label.tolist() == [0, 1, 0]
-    assert other.weight.tolist() == [1, 1, 2]
-
-
 rows = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.0, 1.0, 2.0, math.nan]), st.sampled_from([0.0, 0.5, 2.0])),
     max_size=20,
@@ -100,52 +87,3 @@ def test_lists_that_teach(rows, weighted):
 def test_nothing_is_learnt_without_labels():
     with pytest.raises(DataError, match=r"tree.*without labels"):
         whole_lists(make([0, 0]), name="tree")
-
-
-def clicks(lists: int = 60, size: int = 4, seed: int = 0) -> Lists:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(lists, size))
-    label = np.zeros_like(x)
-    label[np.arange(lists), (x + rng.normal(size=x.shape)).argmax(1)] = 1
-    table = Table({"x": x.ravel(), "z": rng.normal(size=x.size)})
-    groups = torch.arange(lists).repeat_interleave(size)
-    return Lists(table, groups, conts=["x", "z"], label=torch.from_numpy(label.ravel()))
-
-
-def learners() -> list[tuple[Ranker, Lists]]:
-    data = clicks()
-    two = level_two({"a": data.table["x"].number()}, data)
-    trees = XGBRanker("trees", rounds=3, max_depth=2)
-    return [(trees, data), (NetRanker(layers=[4], epochs=1), data), (LinearBlend(["a"]), two)]
-
-
-def test_a_fresh_copy_knows_nothing_and_learns_the_same(tmp_path: Path):
-    for ranker, data in learners():
-        first = ranker.fit(data, seed=3).predict(data)
-        other = ranker.fresh()
-        for ask in (lambda: other.predict(data), lambda: other.save(tmp_path / "x")):  # noqa: B023
-            with pytest.raises(NotFittedError, match=ranker.name):
-                ask()
-        assert not other.trace.curves
-        assert not other.trace.importance
-        assert torch.equal(other.fit(data, seed=3).predict(data), first)
-        assert torch.equal(ranker.predict(data), first)  # the trained one stays trained
-
-
-def test_a_ranker_says_who_has_nothing_to_learn_from():
-    for ranker, data in learners():
-        no_click = Lists(data.table, data.groups, conts=data.conts, label=torch.zeros(len(data)))
-        with pytest.raises(DataError, match=f"{ranker.name} has no list to learn from"):
-            ranker.fresh().fit(no_click)
-
-
-def test_scores_are_float64_on_the_cpu_and_none_for_no_candidates():
-    for ranker, data in learners():
-        ranker.fit(data)
-        got = ranker.predict(data)
-        assert (got.dtype, got.device.type, got.shape) == (torch.float64, "cpu", (len(data),))
-        none = ranker.predict(data.take(torch.zeros(len(data), dtype=torch.bool)))
-        assert (none.dtype, len(none)) == (torch.float64, 0)
-    rule = ColumnRanker("rule", ["x"])
-    none = rule.predict(make([], x=torch.zeros(0)))
-    assert (none.dtype, len(none)) == (torch.float64, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from torch import nn
 
 import fastrec.models
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
-from fastrec.estimators import ColumnRanker, Estimator, NetRanker, Ranker, XGBModel, XGBRanker
+from fastrec.estimators import ColumnRanker, Estimator, NetRanker, Ranker, XGBRanker
 from fastrec.models import DCNv2, TabM, TabularNet
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.table import Table
@@ -28,17 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"epochs": 1, "bs": 80}
 TREES = {"rounds": 3, "max_depth": 2}
 BLENDED = ["a", "b"]
-# How each estimator is made; a new one fails the suite until it stands here, or below.
+# How each estimator is made; a new ranker fails the suite until it stands here.
 MADE = {
     "ColumnRanker": [lambda: ColumnRanker("rule", ["x", "gap[m]"])],
     "XGBRanker": [
         lambda: XGBRanker("trees", **TREES),
         lambda: XGBRanker("logit", objective="binary:logistic", columns=["city", "gap[m]"], margin="start", **TREES),
         lambda: XGBRanker("stops", early_stopping_rounds=2, **TREES),
-    ],
-    "XGBModel": [
-        lambda: XGBModel("any", early_stopping_rounds=2, **TREES),
-        lambda: XGBModel("native", early_stopping_rounds=None, columns=["city", "gap[m]"], native_cats=True, **TREES),
     ],
     "NetRanker": [
         lambda: NetRanker("net", layers=[8], **SMALL),
@@ -55,9 +52,6 @@ MADE = {
     "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
     "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
 }
-# tests/estimators/test_contract.py saves and loads these, by task
-CONTRACT = {"CatBoostModel", "CentredModel", "ConstantModel", "CuMLModel", "LGBMModel", "NetModel", "OffsetModel"}
-CONTRACT |= {"SKModel"}
 CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
 CODE = """
 import sys
@@ -163,8 +157,6 @@ def test_no_file_is_a_pickle(saved):
 @pytest.mark.parametrize("case", CASES)
 def test_damaged_files_are_named(saved, case, tmp_path):
     """Each file in turn cut short, emptied, filled with noise, and taken away."""
-    import shutil
-
     source = saved[0] / case
     files = [p.relative_to(source) for p in source.rglob("*") if p.is_file()]
     for file in files:
@@ -192,8 +184,6 @@ def test_damaged_files_are_named(saved, case, tmp_path):
     ],
 )
 def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
-    import shutil
-
     copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
     about = json.loads((copy / "estimator.json").read_text())
     (copy / "estimator.json").write_text(json.dumps({**about, **change}))
@@ -205,8 +195,6 @@ def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
     "name", ["os:system", "../../x:Y", "antigravity:Net", "/etc/passwd", "torch.nn:Linear", "Ranker"]
 )
 def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path, name):
-    import shutil
-
     before = set(sys.modules)
     copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
     about = json.loads((copy / "estimator.json").read_text())
@@ -252,6 +240,8 @@ def test_an_earlier_save_is_replaced_whole(saved, tmp_path):
 class Constant(Ranker):
     """A ranker of one's own: the mean of a column of the training rows."""
 
+    learned = ("mean",)
+
     def __init__(self, column: str) -> None:
         self.name, self.column, self.mean = column, column, None
 
@@ -261,15 +251,6 @@ class Constant(Ranker):
 
     def predict(self, data):
         return torch.full((len(data),), self.mean, dtype=torch.float64)
-
-    def settings(self):
-        return {"column": self.column}
-
-    def write(self, folder):
-        return {"mean": self.mean}
-
-    def read(self, folder, about):
-        self.mean = about["mean"]
 
 
 class Flat(TabularNet):
@@ -282,12 +263,22 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
         ranker.fit(lists_of(rows(0)), seed=1).save(tmp_path / ranker.name)
         torch.testing.assert_close(Estimator.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
     assert type(Estimator.load(tmp_path / "flat")._trained.net) is Flat
+    mean = float(lists_of(rows(0)).table["x"].number().mean())
     # known by another module's name, a class is taken where it is the one that is asked
     about = json.loads((tmp_path / "x" / "estimator.json").read_text())
     (tmp_path / "x" / "estimator.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
-    assert Constant.load(tmp_path / "x").mean == about["mean"]
+    assert Constant.load(tmp_path / "x").mean == mean
     with pytest.raises(DataError, match="not known here"):
         Estimator.load(tmp_path / "x")
+
+
+def test_one_that_does_not_say_what_it_learned_is_not_saved(tmp_path):
+    class Silent(Constant):
+        learned = ()
+
+    with pytest.raises(DataError, match=r"Silent does not say what it has learned.*in learned"):
+        Silent("x").fit(lists_of(rows(0))).save(tmp_path / "x")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_setting_that_no_file_holds_is_named(saved, tmp_path):

@@ -235,7 +235,7 @@ def test_the_last_estimator_is_saved_alone(tmp_path):
     train, other = rows(TRAIN, "binary"), rows(OTHER, "binary", label=None)
     made = PseudoLabelled(trees(), confidence=0.8, rounds=2).fit(train, seed=1, unlabeled=other)
     made.save(tmp_path / "saved")
-    assert {p.name for p in (tmp_path / "saved").iterdir()} == {"estimator.json", "model"}
+    assert {p.name for p in (tmp_path / "saved").iterdir()} == {"estimator.json", "learned", "model"}
     loaded = Estimator.load(tmp_path / "saved")
     assert isinstance(loaded, PseudoLabelled)
     assert torch.equal(loaded.predict(other), made.predict(other))

@@ -72,7 +72,8 @@ def test_what_cannot_be_ordered_is_named():
 def test_saved_as_its_columns(tmp_path):
     ColumnRanker("rule", ("a", "b")).save(tmp_path / "deep" / "rule")
     about = json.loads((tmp_path / "deep" / "rule" / "estimator.json").read_text())
-    assert about == {"class": "ColumnRanker", "settings": {"name": "rule", "columns": ["a", "b"]}, "digests": {}}
+    assert about.items() >= {"class": "ColumnRanker", "settings": {"name": "rule", "columns": ["a", "b"]}}.items()
+    assert about["digests"] == {}
 
 
 def test_a_save_replaces_an_earlier_one_whole_and_nothing_else(tmp_path):

@@ -183,8 +183,7 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     first = fitted("DIN")
     second = SessionRanker("DIN", model="DIN", **SMALL)
     assert second.start_from(first)
-    monkeypatch.setattr("fastrec.training.RecLearner.fit_one_cycle", lambda *a, **k: None)
-    monkeypatch.setattr("fastrec.estimators.net._curves", lambda *a: [])
+    monkeypatch.setattr("fastrec.estimators.net.train_one_cycle", lambda *a, **k: None)
     later = planted(3)
     moved = torch.where(
         later.table["item"].values % 7 == 0, -1.0 - later.table["item"].values, later.table["item"].values

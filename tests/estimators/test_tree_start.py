@@ -80,9 +80,9 @@ def test_a_ranker_goes_on_too(tmp_path):
     assert made.start_from(first)
     assert made.fresh().fit(lists("abc", 1)).trace.began == "grown anew: city has new values (c)"
     made = made.fresh().fit(lists("ab", 1))
-    assert made._booster.num_boosted_rounds() == 6 + 3
+    assert made._parts[0].num_boosted_rounds() == 6 + 3
     asked = xgb.DMatrix(first._inputs.matrix(rows().table).numpy(), feature_names=["city", "x", "z"])
-    assert np.allclose(made._booster[:6].predict(asked), first._booster.predict(asked))
+    assert np.allclose(made._parts[0][:6].predict(asked), first._parts[0].predict(asked))
     made.save(tmp_path / "m")
     assert Estimator.load(tmp_path / "m").trace.began == "grown on the trees that were there"
     assert not XGBRanker("r", margin="x").start_from(first)

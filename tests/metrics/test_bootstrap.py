@@ -110,7 +110,7 @@ def test_fewer_draws_of_many_clusters_have_the_width_of_all_draws(name, clustere
     y, predictions = np.repeat(y, 2), {n: np.repeat(p, 2) for n, p in predictions.items()}  # rows come twice
     clusters = np.repeat(np.arange(6000), 2) if clustered else None
     whole = bootstrap_metric(name, y, predictions, clusters=clusters, repeats=600, seed=1)
-    monkeypatch.setattr("fastrec.metrics.bootstrap._ENOUGH", 700)
+    monkeypatch.setattr("fastrec._core.limits.DRAWN_CLUSTERS", 700)
     fewer = bootstrap_metric(name, y, predictions, clusters=clusters, repeats=600, seed=2)
     assert fewer.values == whole.values
     for of in (lambda made: made.interval("good"), lambda made: made.difference("good", "bad")):
@@ -123,7 +123,7 @@ def test_fewer_draws_of_many_clusters_have_the_width_of_all_draws(name, clustere
 
 
 def test_fewer_draws_take_lists_whole(monkeypatch):
-    monkeypatch.setattr("fastrec.metrics.bootstrap._ENOUGH", 5)
+    monkeypatch.setattr("fastrec._core.limits.DRAWN_CLUSTERS", 5)
     y, predictions, groups = lists(12)
     sizes = []
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.metrics import bootstrap_interval, intervals, paired_difference
+from fastrec.metrics import bootstrap_interval, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
 
 # -------------------------------------------------------------------------------------------------- independent values
@@ -37,7 +37,7 @@ def test_bootstrap_interval_is_the_normal_one_for_many_values():
 def test_blocks_do_not_change_an_interval(values, monkeypatch):
     whole = bootstrap_interval(values, repeats=31)
     assert values.min() < whole.low < whole.high < values.max()
-    monkeypatch.setattr(intervals, "_BLOCK", 50)  # a few resamples at a time
+    monkeypatch.setattr("fastrec._core.limits.RESAMPLED_AT_ONCE", 50)  # a few resamples at a time
     assert bootstrap_interval(values, repeats=31) == pytest.approx(whole, rel=1e-12)
 
 
@@ -106,7 +106,7 @@ def test_blocks_do_not_change_the_draws_of_clusters(monkeypatch):
     rng = np.random.default_rng(0)
     values, clusters = rng.random((200, 3)), rng.integers(0, 50, 200)
     whole = cluster_means(values, clusters, repeats=30, seed=4)[1]
-    monkeypatch.setattr(intervals, "_BLOCK", 70)  # one resample at a time
+    monkeypatch.setattr("fastrec._core.limits.RESAMPLED_AT_ONCE", 70)  # one resample at a time
     np.testing.assert_allclose(cluster_means(values, clusters, repeats=30, seed=4)[1], whole, rtol=1e-12)
 
 

@@ -123,7 +123,7 @@ def test_one_worker_grows_the_trees_of_the_ranker_itself(worker, early):
     ranker = XGBRanker("xgb", rounds=12, early_stopping_rounds=early, nthread=1)
     given = dd.from_pandas(mixed, npartitions=3, sort=False)
     assert fit_on_dask(ranker, given, columns=COLUMNS, target="y", groups="list") is ranker
-    assert ranker._booster.get_dump() == alone._booster.get_dump()
+    assert ranker._parts[0].get_dump() == alone._parts[0].get_dump()
     assert ranker.trace.importance == alone.trace.importance
     scores = predict_on_dask(ranker, given).compute()
     assert scores.tolist() == alone.predict(as_lists(mixed.assign(list=0))).tolist()

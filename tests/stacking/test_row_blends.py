@@ -236,10 +236,7 @@ def test_trees_find_where_a_model_is_to_be_trusted():
     rng = np.random.default_rng(0)
     n = 4000
     label, oslo = rng.normal(size=n), rng.random(n) < 0.5
-    scores = {
-        "a": torch.from_numpy(np.where(oslo, label, 0.0)),
-        "b": torch.from_numpy(np.where(oslo, 0.0, label + 3)),
-    }
+    scores = {"a": torch.from_numpy(np.where(oslo, label, 0.0)), "b": torch.from_numpy(np.where(oslo, 0.0, label + 3))}
     table = Table({"city": np.where(oslo, "oslo", "rome")})
     rows = Rows(table, "regression", cats=["city"], label=torch.from_numpy(label))
     two = by_row(scores, rows, ["city"])

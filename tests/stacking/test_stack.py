@@ -187,7 +187,7 @@ def test_blend_is_saved_as_text(tmp_path):
     blend = LinearBlend(list(scores)).fit(two)
     blend.save(tmp_path / "b")
     about = json.loads((tmp_path / "b" / "estimator.json").read_text())
-    assert about["weights"] == dict(zip(scores, blend.weights.tolist(), strict=True))
+    assert about["importance"] == dict(zip(scores, blend.weights.tolist(), strict=True))
     assert about["settings"] == {"models": list(scores), "name": "blend", "ridge": 1.0}
 
 
@@ -355,5 +355,5 @@ def test_boosted_blend_starts_from_the_blend(tmp_path):
 
     assert mean(model.predict(two)) > mean(blend.predict(two))  # on its own training rows
     model.save(tmp_path)
-    assert json.loads((tmp_path / "blend" / "estimator.json").read_text())["weights"].keys() == {"m0", "m1"}
-    assert (tmp_path / "trees" / "model.ubj").exists()
+    assert json.loads((tmp_path / "blend" / "estimator.json").read_text())["importance"].keys() == {"m0", "m1"}
+    assert (tmp_path / "trees" / "trees0.ubj").exists()

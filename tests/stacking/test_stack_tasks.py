@@ -471,8 +471,8 @@ def test_weights_of_rows_reach_the_blends():
 
 @pytest.mark.parametrize("case", ["binary", "multiclass", "ranking"])
 def test_blends_learn_from_some_of_many_rows(case, monkeypatch):
-    monkeypatch.setattr("fastrec.stacking.choose._ENOUGH", 60)
-    monkeypatch.setattr("fastrec.stacking.choose._ENOUGH_OF_MANY", 30)
+    monkeypatch.setattr("fastrec._core.limits.BLEND_ROWS", 60)
+    monkeypatch.setattr("fastrec._core.limits.BLEND_ROWS_OF_MANY", 30)
     learned = []
 
     class Noting(OneBase):

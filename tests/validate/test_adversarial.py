@@ -91,7 +91,7 @@ def test_same_seed_same_report_for_any_library():
 
 
 def test_large_tables_are_drawn_from(monkeypatch):
-    monkeypatch.setattr("fastrec.validate.adversarial._MOST", 500)
+    monkeypatch.setattr("fastrec._core.limits.ADVERSARIAL_ROWS", 500)
     report = adversarial_validation(rows(3000, 1), rows(400, 2, shift=3.0))
     assert (report.rows, report.of) == ((500, 400), (3000, 400))
     assert str(report).startswith("Train, 500 rows drawn of 3,000 and test, 400 rows: AUC 0.9")

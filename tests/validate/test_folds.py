@@ -67,11 +67,7 @@ def test_other_seeds_give_other_folds_and_rows_are_mixed():
     assert one.digest != other.digest
 
 
-@given(
-    y=st.lists(st.integers(0, 3), min_size=30, max_size=120),
-    count=st.integers(2, 5),
-    seed=st.integers(0, 3),
-)
+@given(y=st.lists(st.integers(0, 3), min_size=30, max_size=120), count=st.integers(2, 5), seed=st.integers(0, 3))
 @settings(max_examples=40)
 def test_class_shares_are_kept_as_closely_as_whole_rows_allow(y, count, seed):
     y = np.array(y + [0, 1, 2, 3] * count)

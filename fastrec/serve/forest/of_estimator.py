@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fastrec.errors import DataError
-from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGBModel, XGBRanker
+from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGBModel
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.catboost_model import _EXPONENTS
@@ -83,22 +83,17 @@ def forests_of(estimator: Estimator) -> EstimatorForests:
     """Convert the trees of a trained estimator.
 
     Args:
-        estimator: ``XGBRanker``, ``XGBModel``, ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees.
+        estimator: ``XGBModel`` (``XGBRanker``), ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees.
 
     Raises:
         NotFittedError: it has not learned yet.
         DataError: it has no trees, or none that can be exported.
     """
-    if isinstance(estimator, XGBRanker):
-        if estimator._booster is None:
-            raise estimator.not_fitted()
-        forest = _raw(forest_of_xgboost(estimator._booster, len(estimator._inputs.names)))
-        return EstimatorForests((forest,), estimator._inputs, "ranking", estimator.margin)
     if isinstance(estimator, XGBModel | LGBMModel | CatBoostModel):
         if estimator._task is None:
             raise estimator.not_fitted()
         parts = tuple(p if isinstance(p, float) else _of_trees(estimator, p) for p in estimator._parts)
-        return EstimatorForests(parts, estimator._inputs, estimator._task)
+        return EstimatorForests(parts, estimator._inputs, estimator._task, estimator.margin)
     if isinstance(estimator, SKModel):
         if estimator._inputs is None:
             raise estimator.not_fitted()

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from fastrec.estimators import Estimator, XGBModel, XGBRanker
+from fastrec._core import limits
+from fastrec.estimators import Estimator, XGBModel
 from fastrec.estimators._dense_inputs import DenseInputs
-from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
+from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forests_of
 from fastrec.serve.graph.builder import GraphCut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
@@ -108,10 +109,9 @@ def mean(parts: list[Any]) -> Any:
 
 @writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
 def _trees(model: Any, rows: GraphRows) -> Any:
-    parts = [model._booster] if isinstance(model, XGBRanker) else model._parts
     # XGBoost's own file can be a part only if its trees read the matrix as it is
-    plain = isinstance(model, XGBRanker) or (isinstance(model, XGBModel) and not model.native_cats)
-    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, parts if plain else None)
+    plain = isinstance(model, XGBModel) and not model.native_cats
+    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, model._parts if plain else None)
 
 
 def _grown(
@@ -156,7 +156,7 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
         else:
             columns.append(table[name].number(torch.float32))
     some = next(table[n].values.graph for n in table.names if isinstance(table[n].values, GraphTensor))
-    return _matrix(some, columns, torch.float32).clamp(-_LARGEST, _LARGEST)
+    return _matrix(some, columns, torch.float32).clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
 
 
 @writer("SKModel")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec._core import limits
 from fastrec.serve.forest import forest_of_xgboost
 from fastrec.serve.graph.columns import GraphColumn, GraphTable
 from fastrec.serve.graph.estimators import GraphRows, margins, prediction, tree_matrix, writer
@@ -49,7 +49,7 @@ def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
     assert lists is not None
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = lists.reduce(rough, "max")
-    near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -1000.0)  # as the stack replaces infinite gaps
+    near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP)
     gap = torch.where(rough == top, 0.0, near)
     log_softmax = gap - lists.reduce(gap.exp(), "add").log()
     rank = (lists.place([(rough, True)]) + 1).double()
@@ -64,10 +64,9 @@ def _boosted(blend: Any, two: GraphRows) -> Any:
 
 @writer("TreeBlend")
 def _tree_blend(blend: Any, two: GraphRows) -> Any:
-    # its trees start from the linear blend, and each booster's margin is float32 as in training
-    matrix = tree_matrix(TreeInputs(blend._used, blend._vocabs), two.table)
+    matrix = tree_matrix(blend._inputs, two.table)
     start = blend.sums.linear(two).float()
-    forests = [forest_of_xgboost(b, len(blend._used)) for b in blend._boosters]
+    forests = [forest_of_xgboost(b, len(blend._inputs.names)) for b in blend._boosters]
     sums = [margins(f, matrix).float() for f in forests]
     if two.task == "multiclass":
         return (sums[0] + start).double().softmax(1)
