@@ -162,6 +162,7 @@ def test_text_of_numbers_is_numbers_and_numbers_are_text() -> None:
     with pytest.raises(Refusal, match="'x' is no number") as error:
         from_values(COLUMNS["float64"], ["10", "x"])
     assert error.value.row == 1
+    assert str(error.value) == "column 'a', row 1: 'x' is no number. Send a number (float64)."
 
 
 def test_text_in_the_form_of_the_training_files() -> None:
