@@ -54,6 +54,12 @@ class FastrecError(Exception):
     def __str__(self) -> str:
         return str(self.args[0])
 
+    def of_file(self, file: str | Path) -> FastrecError:
+        """Return the error with a file; one that names a file already returns itself."""
+        if self.file is not None:
+            return self
+        return type(self)(self.problem, file=file, column=self.column, row=self.row, remedy=self.remedy)
+
 
 class DataError(FastrecError, ValueError):
     """A value, row or column that cannot be used as it is."""

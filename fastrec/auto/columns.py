@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
+from fastrec.auto.sniff import CODE_TEXT, PART_NAME
 from fastrec.competition.reading import COMMA_TEXT, LETTERS, NUMBER_TEXT
 
 Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
@@ -24,7 +25,6 @@ _ID_NAME = re.compile(
 _TIME_NAME = re.compile(
     r"(?<![a-z])(date|time|timestamp|day|dt|ts|when|datetime)(?![a-z])|(Date|Time)$|_at$", re.IGNORECASE
 )
-_PART_NAME = re.compile(r"year|month|mnth|day|week|dow$|dom$|hour|minute", re.IGNORECASE)
 _DATE_FORMS = (
     None, "%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
@@ -143,25 +143,21 @@ def _look_at_numbers(name: str, column: pa.ChunkedArray, distinct: int, missing:
 
 
 def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: float, n: int) -> ColumnInfo:
-    values = pc.unique(column).drop_null()
-    values = values.slice(0, limits.SNIFFED_TEXTS).cast(pa.string())
-    texts = pd.Series(values.to_pandas(), dtype="object").str.strip()
+    counted = pc.value_counts(column.drop_null()).slice(0, limits.SNIFFED_TEXTS)
+    texts = pd.Series(counted.field("values").cast(pa.string()).to_pandas(), dtype="object").str.strip()
+    rows = pd.Series(counted.field("counts").to_pandas())[texts != ""]
     texts = texts[texts != ""]
     filled = n * (1 - missing)
     if not len(texts):
         return ColumnInfo(name, "constant", distinct, missing, "empty texts")
     written = not texts.str.fullmatch(_LONG).any()
-    if written and _has_decimal_commas(texts) and distinct > 2:
+    padded = PART_NAME.search(name) is not None  # 01 is a month, 01234 a code
+    if written and _are_numbers(texts, rows, COMMA_TEXT, padded) and texts.str.contains(_COMMA_DECIMALS).any():
         why = "numbers with a decimal comma"
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
-    if (
-        written
-        and texts.str.fullmatch(NUMBER_TEXT).mean() >= limits.PARSED_SHARE
-        and texts.str.contains(r"\d").all()
-        and distinct > 2
-    ):
+    if written and _are_numbers(texts, rows, NUMBER_TEXT, padded):
         return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
-    if _PART_NAME.search(name) and distinct > 2 and _same_letters(texts):
+    if PART_NAME.search(name) and distinct > 2 and _same_letters(texts):
         why = "numbers with the same letters before them"
         return ColumnInfo(name, "number", distinct, missing, why, whole=True, key=True, numeric_text=True)
     form = _time_form(name, texts)
@@ -200,9 +196,20 @@ def _same_letters(texts: pd.Series) -> bool:
     return bool(found.notna().all() and found.nunique() == 1)
 
 
-def _has_decimal_commas(texts: pd.Series) -> bool:
-    some = texts.str.fullmatch(COMMA_TEXT).mean() >= limits.PARSED_SHARE
-    return bool(some and texts.str.contains(r"\d").all() and texts.str.contains(_COMMA_DECIMALS).any())
+def _are_numbers(texts: pd.Series, rows: pd.Series, pattern: str, padded: bool) -> bool:
+    """Return whether the texts of nearly all rows are numbers, of three values or more.
+
+    Args:
+        texts: different texts.
+        rows: how many rows have each.
+        pattern: how numbers are written.
+        padded: whether numbers may begin with zeros; else such texts are codes (of places, telephones).
+    """
+    fit = texts.str.fullmatch(pattern)
+    if not padded:
+        fit &= ~texts.str.fullmatch(CODE_TEXT)
+    share = rows[fit].sum() / rows.sum()
+    return bool(share >= limits.PARSED_SHARE and fit.sum() > 2 and texts.str.contains(r"\d").all())
 
 
 def _time_form(name: str, texts: pd.Series) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fastrec.auto.sniff import sniff
+from fastrec.auto.sniff import columns_of_codes, sniff
 from fastrec.competition.data_folder import ENDINGS
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
@@ -70,18 +70,21 @@ def read_files(data: Path) -> Files:
     if sample is not None:
         made.names["sample"], made.tables["sample"] = sample.name, read_file(sample, form=forms[sample])
         made.why["sample"] = "its name says so"
-    made.side = {_stem(p): t for p, t in tables.items() if p not in (train, test)}
     form = forms[train]
     usual = {"train": "train", "test": "test", "sample": "sample_submission"}
     odd = {r: n for r, n in made.names.items() if _stem(folder / n) != usual[r] or not _known_ending(n)}
     names = {("sample_submission" if r == "sample" else r): n for r, n in odd.items()}
     made.reading = Reading(files=names, header=form.header, delimiter=form.delimiter, missing=list(form.missing))
-    made.reading.texts = differing(made.tables["train"], made.tables.get("test"))
-    if made.reading.texts:  # numbers in one of the two are read again, as they are written: 00715
+    codes = [] if train.suffix.lower() in (".parquet", ".pq") else columns_of_codes(train, form)
+    made.reading.texts = list(dict.fromkeys([*differing(made.tables["train"], made.tables.get("test")), *codes]))
+    if made.reading.texts:  # numbers that should be text are read again, as they are written: 00715
+        text = dict.fromkeys(made.reading.texts, pa.string())
         for role in (r for r in ("train", "test") if r in made.tables):
-            text = dict.fromkeys(made.reading.texts, pa.string())
             read = read_file(folder / made.names[role], form=forms[folder / made.names[role]], types=text)
             made.tables[role] = made.reading.convert(read, role)
+        for p in (p for p in tables if p not in (train, test) and set(text) & set(tables[p].column_names)):
+            tables[p] = made.reading.convert(read_file(p, form=forms[p], types=text), _stem(p))
+    made.side = {_stem(p): t for p, t in tables.items() if p not in (train, test)}
     made.tables = {r: _settled(t) for r, t in made.tables.items()}
     return made
 

@@ -149,8 +149,9 @@ def understand(
         )
     else:
         decisions.append(AutoDecision("metric", metric, "as was asked for"))
-    mixed = [n for n in files.reading.texts if n not in names]  # text in one of train and test
-    columns = look_at(known, names, files.tables["test"].select(mixed) if mixed else None)
+    test = files.tables.get("test")
+    mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
+    columns = look_at(known, names, test.select(mixed) if mixed else None)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions)
     made.classes = _classes(known, made)
     lists = _one_in_each(known, made)

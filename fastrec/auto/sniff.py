@@ -8,11 +8,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastrec._core import limits
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.read import CsvForm, open_text
 
 _SIGNS = (",", "\t", ";", "|")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+CODE_TEXT = r"0\d+"  # 01234: of a place, a telephone
+PART_NAME = re.compile(r"year|month|mnth|day|week|dow$|dom$|hour|minute", re.IGNORECASE)  # 01 is a month
 _MARKS = ("?", "-", "--", "n/a", "missing", "unknown?", "#N/A", "#NA", "(null)", "\\N")
 _OTHER = {b"\x1f\x8b": "compressed by gzip", b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive"}  # by first bytes
 _EXCEL = re.compile(r"\"?sep=.\"?\s*$", re.IGNORECASE)  # a first line that only Excel understands
@@ -37,6 +40,26 @@ def sniff(path: Path) -> CsvForm:
         delimiter=f"{sign} " if spaced else None if sign == usual else sign,
         missing=_marks(rows[1:] if named else rows),
     )
+
+
+def columns_of_codes(path: Path, form: CsvForm) -> list[str]:
+    """Find columns of whole numbers of which some begin with zeros, as 01234: codes, which are text.
+
+    Args:
+        path: a CSV file or the like.
+        form: how it is written.
+    """
+    rows = _rows(_first_lines(path), (form.delimiter or ("\t" if ".tsv" in path.suffixes else ","))[:1])
+    if not rows:
+        return []
+    names, rows = (list(form.header), rows) if form.header is not None else (rows[0], rows[1:])
+    found = []
+    for i, name in enumerate(names):
+        values = [v for r in rows if i < len(r) and (v := r[i].strip())]
+        codes = sum(bool(re.fullmatch(CODE_TEXT, v)) for v in values)
+        if codes > (1 - limits.PARSED_SHARE) * len(values) and all(re.fullmatch(r"\d+", v) for v in values):
+            found.append(name.strip())
+    return [n for n in found if not PART_NAME.search(n)]
 
 
 def _first_lines(path: Path) -> list[str]:

@@ -247,7 +247,10 @@ def _score_values(
 
     if competition is not None:
         recipe = load_competition(competition)
-        target = recipe.find_target(Table.read(read_file(truth))) if recipe.task != "ranking" else None
+        try:
+            target = recipe.find_target(Table.read(read_file(truth))) if recipe.task != "ranking" else None
+        except FastrecError as error:
+            raise error.of_file(truth) from None
         metric = recipe.metric or default_metric("ranking" if target is None else target.task)
         return score_values(submission, truth, form, metric=metric, target=target, label=recipe.label)
     folder = run or run_around(submission)

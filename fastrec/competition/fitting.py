@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from fastrec import __version__
+from fastrec._core.warn import warn
 from fastrec.competition.columns import choose_columns, not_learned_from
 from fastrec.competition.parts import KeptModels
 from fastrec.competition.permute import permutation_importance
@@ -18,7 +18,7 @@ from fastrec.competition.prepare import RunFeatures
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.table_record import TableRun
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
-from fastrec.errors import DataError, DataWarning, OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
 from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.counting import step_by_step
@@ -125,11 +125,9 @@ def _drop_unknown_targets(run: TableRun) -> None:
     if bool(known.all()):
         return
     absent = ~known
-    warnings.warn(
+    warn(
         f"{run.recipe.name}: {int(absent.sum())} training rows have no target (the first is row "
-        f"{int(absent.nonzero()[0])}); they are left out",
-        DataWarning,
-        stacklevel=2,
+        f"{int(absent.nonzero()[0])}); they are left out"
     )
     rows = known.nonzero().squeeze(1).to(run.found.train.device)
     run.found = replace(run.found, train=run.found.train.take(rows))

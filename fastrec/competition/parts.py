@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataWarning, FastrecError
+from fastrec._core.warn import warn
+from fastrec.errors import FastrecError
 from fastrec.table import Table
 
 if TYPE_CHECKING:
@@ -142,5 +142,5 @@ class KeptModels:
 
 def say_damaged(place: Path) -> None:
     """Warn of a kept part that cannot be read, and clear it away."""
-    warnings.warn(f"{place}: a kept part cannot be read and is made again", DataWarning, stacklevel=3)
+    warn(f"{place}: a kept part cannot be read and is made again")
     shutil.rmtree(place, ignore_errors=True)

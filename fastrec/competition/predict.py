@@ -12,7 +12,9 @@ import torch
 
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.near_names import nearest
 from fastrec._core.progress import Stages
+from fastrec._core.warn import warn
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.forms.list_form import form_of_run
@@ -125,9 +127,9 @@ class SavedRun:
         """
         absent = next((n for n in self.inputs if n not in table), None)
         if absent is not None:
-            raise MissingColumnError(
-                "the rows to predict lack it", column=absent, remedy=f"They have {', '.join(table.names)}"
-            )
+            near = nearest(absent, set(table.names) - set(self.inputs))
+            remedy = f"Is {near!r} meant? " * bool(near) + f"They have {', '.join(table.names)}"
+            raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
         full = table if self.features is None else self._with_features(table, tables or {}, history)
         if self.target is None:
             groups = full[self.config["list_column"]].integer().cpu()
@@ -257,7 +259,12 @@ def read_rows(
         )  # fmt: skip
     steps = 0 if saved.features is None else len(saved.features.steps)
     with stages.stage("features", len(table)) as advance, step_by_step(advance, len(table), steps):
-        rows = saved.rows(table, read, history)
+        try:
+            rows = saved.rows(table, read, history)
+        except MissingColumnError as error:
+            raise error.of_file(files["test"]) from None
+    if not len(rows):
+        warn(f"{files['test']}: it has no rows, and nothing is predicted")
     return table, rows
 
 
@@ -268,6 +275,9 @@ def _number(folder: Path) -> int:
 def _files(data: Path, reading: Reading) -> dict[str, Path]:
     if data.is_file():
         return {"test": data}
+    if not data.exists():
+        remedy = "Give the file of the rows to predict, or a folder with test and the other tables"
+        raise MissingFileError("there is no such file or folder", file=data, remedy=remedy)
     # The folder need not hold what the recipe learned from.
     found = table_files(data, {r: n for r, n in reading.files.items() if (data / n).is_file()})
     if "test" not in found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.errors import DataError, DataWarning
+from fastrec._core.warn import warn
+from fastrec.errors import DataError
 from fastrec.table import Table
 from fastrec.table.column_types import as_type, as_types, times_in_text, type_of
 from fastrec.table.read import MISSING_TEXT, CsvForm, read_file
@@ -107,12 +107,17 @@ class Reading:
             if name in self.texts:
                 made = as_type(made, "text", column=name, file=file)
             if name in self.dates and (_is_text(made.type) or pa.types.is_integer(made.type)):
-                made = _by_value(made, lambda v, n=name: parse_times(v, self.dates[n], n, file))
+                form = self.dates[name]
+                made = _by_value(made, lambda v, f=form: times_in_text(v.cast(pa.string()), f))
+                remedy = f"If they are times of another format, write Reading(dates={{{name!r}: '…'}})"
+                _tell_of_lost(values, made, name, file, f"is no time of the format {form or 'ISO 8601'}", remedy)
             if name in self.numbers and _is_text(made.type):
                 comma = name in self.decimal_commas
                 if wanted is not None:
                     _refuse_other_commas(made, name, file, comma)
-                made = _by_value(made, lambda v, n=name, c=comma: parse_numbers(v, n, file, decimal_comma=c))
+                text, made = made, _by_value(made, lambda v, c=comma: parse_numbers(v, decimal_comma=c))
+                remedy = f"If they are codes or words, write Reading(texts=[{name!r}]) and not numbers=[{name!r}]"
+                _tell_of_lost(text, made, name, file, "is no number", remedy)
             if wanted is not None:
                 made = as_type(made, wanted, column=name, file=file)
             if made is not values:
@@ -158,32 +163,13 @@ class Reading:
         return cls(**state)
 
 
-def parse_times(values: pa.Array, form: str | None, column: str, file: str | Path | None = None) -> pa.Array:
-    """Convert texts to times.
-
-    Args:
-        values: text, or whole numbers.
-        form: as of ``strptime``; None: ISO 8601.
-        column: for messages.
-        file: for messages.
-    """
-    texts = values.cast(pa.string())
-    made = times_in_text(texts, form)
-    _tell_of_lost(texts, made, column, file, f"is no time of the format {form or 'ISO 8601'}")
-    return made
-
-
-def parse_numbers(
-    values: pa.Array, column: str, file: str | Path | None = None, *, decimal_comma: bool = False
-) -> pa.Array:
+def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
     """Convert texts to numbers, without currency and percent signs and thousands separators; ``(5)`` is -5.
 
     So are one to three letters that a few digits follow: ``c-8`` is 8.
 
     Args:
         values: text.
-        column: for messages.
-        file: for messages.
         decimal_comma: dots part thousands, a comma the decimals.
     """
     import pandas as pd
@@ -196,11 +182,7 @@ def parse_numbers(
     if decimal_comma:
         plain = plain.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
     made = pd.to_numeric(plain.str.replace(r"[\s$€£%,'()]", "", regex=True), errors="coerce")
-    found = pa.array(made.where(~minus, -made).to_numpy(dtype="float64"), from_pandas=True)
-    _tell_of_lost(
-        pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values), found, column, file, "is no number"
-    )
-    return found
+    return pa.array(made.where(~minus, -made).to_numpy(dtype="float64"), from_pandas=True)
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
@@ -218,8 +200,7 @@ def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.A
         made = Table.read(pa.table({column: as_type(values, "clock", column=column)}))[column].to_arrow()
     elif "number" in written:
         _refuse_other_commas(pa.chunked_array([values]), column, None, bool(written["comma"]))
-        with warnings.catch_warnings(action="ignore"):
-            made = parse_numbers(values.cast(pa.string()), column, decimal_comma=bool(written["comma"]))
+        made = parse_numbers(values.cast(pa.string()), decimal_comma=bool(written["comma"]))
     else:
         made = times_in_text(values.cast(pa.string()), written["date"])
     blank = pc.is_in(pc.utf8_trim_whitespace(values), value_set=pa.array(MISSING_TEXT, values.type))
@@ -248,15 +229,19 @@ def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path 
         )  # fmt: skip
 
 
-def _tell_of_lost(texts: pa.Array, made: pa.Array, column: str, file: str | Path | None, what: str) -> None:
-    lost = texts.filter(pc.and_(texts.is_valid(), made.is_null()))
+def _tell_of_lost(
+    values: pa.ChunkedArray, made: pa.Array, column: str, file: str | Path | None, what: str, remedy: str
+) -> None:
+    if made.null_count == values.null_count:
+        return
+    texts = _plain(values).cast(pa.string())
+    lost = texts.filter(pc.and_(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), made.is_null()))
     if len(lost):
         where = "" if file is None else f"{Path(file).name}: "
-        warnings.warn(
-            f"{where}column {column!r}: {lost[0].as_py()!r} {what} ({len(lost)} different such values); they are taken "
-            "as missing",
-            DataWarning,
-            stacklevel=2,
+        share = len(lost) / len(values)
+        warn(
+            f"{where}column {column!r}: {lost[0].as_py()!r} {what}; such texts ({pc.count_distinct(lost).as_py()} "
+            f"different ones, {share:.1%} of the rows) are taken as missing. {remedy}"
         )
 
 

@@ -87,6 +87,27 @@ def test_decimal_commas_are_told_from_commas_between_thousands(values, comma):
     assert info.decimal_comma == comma
 
 
+def test_rows_are_counted_and_not_different_texts():
+    few_letters = [f"SW{i}A 8BN" for i in range(10)] * 20  # 20 % of the rows, 1.2 % of the texts
+    (info,) = look_at(pa.table({"zip": few_letters + [str(10_000 + i) for i in range(800)]}))
+    assert (info.kind, info.numeric_text) == ("category", False)
+    few_rows = [f"{i} years" for i in range(10)]  # 1 % of the rows, 9 % of the texts
+    (info,) = look_at(pa.table({"a": few_rows + [str(i % 100) for i in range(1_000)]}))
+    assert (info.kind, info.numeric_text) == ("number", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("zip", "{:05d}", "category"), ("phone", "0{}", "category"), ("share", "0.{:02d}", "number"),
+        ("share", "0,{:03d}", "number"), ("month", "{:02d}", "number"), ("zip", "{}", "number"),
+    ],
+)  # fmt: skip
+def test_digits_after_a_zero_are_a_code(name, text, kind):
+    values = [text.format(i % 12 if name == "month" else 90 * (i % 300)) for i in range(900)]
+    assert look_at(pa.table({name: values}))[0].kind == kind
+
+
 def test_the_second_of_two_equal_columns_is_a_duplicate():
     table = pa.table({"a": COLUMNS["amount"], "b": COLUMNS["amount"], "c": COLUMNS["amount"][::-1]})
     assert [c.kind for c in look_at(table)] == ["number", "duplicate", "number"]

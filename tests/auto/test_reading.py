@@ -46,6 +46,17 @@ def test_values_that_are_none_are_told_of():
     assert made["d"].null_count == 1
 
 
+def test_values_that_are_none_are_told_of_with_their_rows_and_a_remedy():
+    values = ["SW2A", "7178", "EC1A", "SW2A", None, " ", "1", "2"]
+    for column in (pa.array(values), pa.array(values).dictionary_encode()):
+        with pytest.warns(
+            DataWarning, match=r"'SW2A' is no number.*2 diff.*37\.5% of.*Reading\(texts=\['z'\]\)"
+        ) as told:
+            Reading(numbers=["z"]).convert(pa.table({"z": column}))
+        assert len(told) == 1
+        assert told[0].filename == __file__
+
+
 def test_a_dictionary_column():
     frame = pd.DataFrame({"d": pd.Categorical(["01/02/2024", "05/02/2024", "01/02/2024"])})
     made = Reading(dates={"d": "%d/%m/%Y"}).convert(pa.Table.from_pandas(frame))

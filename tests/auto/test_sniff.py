@@ -127,3 +127,14 @@ def test_what_pandas_writes_is_read_back(tmp_path_factory, columns, sign, header
     found = read_file(path, form=sniff(path))
     assert found.to_pandas().to_numpy().tolist() == frame.to_numpy().tolist()
     assert (found.column_names == columns) == header
+
+
+@pytest.mark.parametrize("head", ["", "id;zip;month;amount\n"])
+def test_columns_of_codes_keep_their_zeros(tmp_path, head):
+    rows = [f"{i + 1};{90 * i:05d};{i % 12 + 1:02d};{i}.5" for i in range(60)]
+    write(tmp_path, head + "\n".join(rows) + "\n", "train.csv")
+    names = head.strip().split(";") if head else ["c0", "c1", "c2", "c3"]
+    files = read_files(tmp_path)
+    assert files.reading.texts == ([names[1]] if head else ["c1", "c2"])  # by its name, a month is none
+    assert files.tables["train"][names[1]].to_pylist()[:3] == ["00000", "00090", "00180"]
+    assert read_folder(tmp_path, reading=files.reading).train[names[1]].to_arrow().to_pylist()[1] == "00090"

@@ -190,6 +190,12 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
         predict_run(runs["binary"], tmp_path / "short.csv", tmp_path / "no.csv")
     assert caught.value.column == "x"
     assert not (tmp_path / "no.csv").exists()
+    other.rename(columns={"city": "ctiy"})[["id", "x", "z", "ctiy"]].to_csv(tmp_path / "odd.csv", index=False)
+    with pytest.raises(MissingColumnError, match="Is 'ctiy' meant") as caught:
+        predict_run(runs["binary"], tmp_path / "odd.csv", tmp_path / "no.csv")
+    assert (caught.value.column, caught.value.file) == ("city", str(tmp_path / "odd.csv"))
+    with pytest.raises(MissingFileError, match=r"nope.csv': there is no such file"):
+        predict_run(runs["binary"], tmp_path / "nope.csv", tmp_path / "no.csv")
     with pytest.raises(MissingFileError):
         predict_run(tmp_path, tmp_path / "rows.csv", tmp_path / "no.csv")
     frame = SavedRun(runs["regression"]).predict(TEST[["id", "x", "z", "city"]])
@@ -203,7 +209,8 @@ def test_no_rows_have_no_predictions(runs, case, tmp_path):
     wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
     assert tuple(made.shape) == wide.get(case, (0,))
     TEST[["id", "x", "z", "city"]].head(0).to_parquet(tmp_path / "none.parquet")
-    written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
+    with pytest.warns(DataWarning, match=r"none.parquet: it has no rows"):
+        written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
     assert written.columns.tolist() == pd.read_csv(runs[case] / "submission.csv").columns.tolist()
     assert not len(written)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import ndcg_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, ndcg_score
 
 from fastrec.competition import ValueForm, check_submission, score_values
 from fastrec.competition.scoring import Decision, Scorer
@@ -50,7 +51,7 @@ def test_numbers_come_back_to_the_bit(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("form") / "s.csv"
     ids = [f"r{i}" for i in range(len(values))]
     FORM.write(path, {"id": ids}, {"p": values})
-    table = FORM.read(path)
+    table = FORM.read_lines(path)
     assert FORM.numbers(table, "p", path).tolist() == values
     assert table["id"].to_pylist() == ids
 
@@ -139,6 +140,54 @@ def test_scores_of_rows_in_another_order(tmp_path):
         score_values(
             write(tmp_path / "z.csv", "id,p\na,Y\nb,Z\nc,N\nd,N\n"), truth, FORM, metric="accuracy", target=target
         )
+
+
+@pytest.mark.parametrize("metric", ["logloss", "auc"])
+@pytest.mark.parametrize(
+    ("classes", "predicted", "truth", "remedy"),
+    [
+        (
+            "bird cat dog",
+            "dog cat cat bird",
+            "dog cat bird bird",
+            r"ValueForm\(ids=\('id',\), values=\('bird', 'cat', 'd",
+        ),
+        ("1 2 3", "3 2 2 1", "3 2 1 1", r"values=\('1', '2', '3'\)"),
+        ("no yes", "yes no no no", "yes yes no no", "the probability of 'yes' in the column 'k'"),
+        ("1 2", "2 1 1 1", "2 2 1 1", "the probability of '2' in the column 'k'"),
+    ],
+)
+def test_classes_are_scored_by_accuracy_if_the_metric_needs_probabilities(
+    tmp_path, classes, predicted, truth, remedy, metric
+):
+    task = "binary" if len(classes.split()) == 2 else "multiclass"
+    write(tmp_path / "train.csv", "k\n" + "\n".join(classes.split()))
+    target = Target.fit(pd.read_csv(tmp_path / "train.csv"), "k", task)
+    made, known = (
+        write(
+            tmp_path / f"{n}.csv", "id,k\n" + "".join(f"{i},{v}\n" for i, v in zip("abcd", text.split(), strict=True))
+        )
+        for n, text in (("made", predicted), ("truth", truth))
+    )
+    score = score_values(made, known, ValueForm(ids="id", values="k"), metric=metric, target=target)
+    assert score.metric == "accuracy"
+    assert score.value == 0.75
+    assert score.others == {
+        "balanced_accuracy": pytest.approx(balanced_accuracy_score(truth.split(), predicted.split())),
+        "f1_macro": pytest.approx(f1_score(truth.split(), predicted.split(), average="macro")),
+    }
+    assert re.search(f"the submission holds classes, and {metric} needs probabilities; .*{remedy}", str(score))
+    assert score.lines()[-1] == "accuracy 0.75000"
+
+
+def test_a_wrong_truth_is_named(tmp_path):
+    target = Target.fit(pd.DataFrame({"p": ["N", "Y"]}), "p")
+    made = write(tmp_path / "s.csv", "id,p\na,0.8\nb,0.1\n")
+    for text, column in (("id,q\na,Y\nb,N\n", "p"), ("id,p\na,Y\nb,Z\n", "p"), ("k,p\na,Y\nb,N\n", "id")):
+        truth = write(tmp_path / "truth.csv", text)
+        with pytest.raises(FastrecError) as error:
+            score_values(made, truth, FORM, metric="auc", target=target)
+        assert (error.value.file, error.value.column) == (str(truth), column)
 
 
 def test_scores_of_several_classes_by_their_names(tmp_path):

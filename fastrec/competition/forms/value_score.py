@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from fastrec.competition.forms.form import ReportLines
 from fastrec.competition.forms.value_columns import class_columns
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.forms.value_rows import read_truth, relevance, wanted_rows
-from fastrec.errors import SubmissionError
+from fastrec.errors import FastrecError, SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
 from fastrec.table.read import read_file
@@ -23,17 +24,30 @@ from fastrec.validate import Target
 
 @dataclass(frozen=True)
 class ValueScore(ReportLines):
-    """A submission's score: the metric's name, its value, over how many rows; of lists what of them is relevant."""
+    """A submission's score.
+
+    Args:
+        metric: the metric's name.
+        value: the metric.
+        rows: how many rows it is over.
+        relevant: of lists: which of their lines are relevant.
+        note: why ``metric`` is not the one that was asked for.
+        others: other metrics of the same lines, by name.
+    """
 
     metric: str
     value: float
     rows: int
     relevant: str = ""
+    note: str = ""
+    others: Mapping[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return lines to print; the last is the metric and the score with five decimals."""
         relevant = [f"relevant: {self.relevant}"] if self.relevant else []
-        return [f"rows {self.rows}", *relevant, f"{self.metric} {self.value:.5f}"]
+        note = [f"note: {self.note}"] if self.note else []
+        others = [f"{name} {value:.5f}" for name, value in self.others.items()]
+        return [f"rows {self.rows}", *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
 
 
 def score_values(
@@ -46,6 +60,8 @@ def score_values(
     label: str | None = None,
 ) -> ValueScore:
     """Score a submission against the truth, whose rows it must have, in any order.
+
+    A submission of classes has no probabilities: if the metric needs them, it is scored by accuracy instead.
 
     Args:
         submission_path: the submission.
@@ -68,15 +84,35 @@ def score_values(
         return _score_lists(path, table, truth_path, form, metric, label)
     truth = Table.read(read_file(truth_path))
     rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
-    label = target.restore(target.encode(truth).double() if target.task != "multiclass" else target.encode(truth))
-    predicted = _predicted(table, form, target, path)
+    try:
+        codes = target.encode(truth)
+    except FastrecError as error:
+        raise error.of_file(truth_path) from None
+    label = target.restore(codes if target.task == "multiclass" else codes.double())
+    predicted, are_classes = _predicted(table, form, target, path)
     placed = torch.zeros_like(predicted)
     placed[torch.from_numpy(rows)] = predicted
-    return ValueScore(metric.name, metric(label, placed), len(table))
+    if not are_classes or metric.wants not in ("probabilities", "scores"):
+        return ValueScore(metric.name, metric(label, placed), len(table))
+    note = f"the submission holds classes, and {metric.name} needs probabilities; {_how_to_write(form, target)}"
+    others = {name: get_metric(name)(label, placed) for name in ("balanced_accuracy", "f1_macro")}
+    return ValueScore("accuracy", get_metric("accuracy")(label, placed), len(table), note=note, others=others)
 
 
-def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> torch.Tensor:
-    """Return predictions on the target's own scale, classes by their codes."""
+def _how_to_write(form: ValueForm, target: Target) -> str:
+    assert target.classes is not None
+    names = [str(v) for v in target.classes.values.to_pylist()]
+    if target.task == "binary":
+        return f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
+    values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
+    return (
+        f"submission = ValueForm(ids={form.ids!r}, values=({values})) in the recipe writes them, one column for each "
+        "class"
+    )
+
+
+def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
+    """Return predictions on the target's own scale, classes by their codes; and whether they are classes."""
     if len(form.values) == 1 and target.classes is not None:
         name = form.values[0]
         try:
@@ -92,16 +128,16 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
                     f"{table[name][row].as_py()!r} is no class", file=path, column=name, row=row,
                     remedy=f"The classes are {', '.join(known.to_pylist()[:10])}",
                 )  # fmt: skip
-            return torch.from_numpy(codes.to_numpy().astype(np.float64))
-        return torch.from_numpy(numbers)
+            return torch.from_numpy(codes.to_numpy().astype(np.float64)), True
+        return torch.from_numpy(numbers), False
     places = class_columns(form.values, target)
     wide = np.zeros((len(table), len(form.values)))
     for name, i in places.items():
         wide[:, i] = form.numbers(table, name, path)
     made = torch.from_numpy(wide)
     if target.task == "binary":
-        return made[:, -1]
-    return made[:, 0] if made.shape[1] == 1 else made
+        return made[:, -1], False
+    return made[:, 0] if made.shape[1] == 1 else made, False
 
 
 def _are_classes(numbers: np.ndarray, target: Target) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core.near_names import nearest
 from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Input, Spec
@@ -127,8 +127,8 @@ def _check_names(spec: Spec, names: Iterable[str]) -> None:
             continue
         if any(name == i.name for i in spec.made):
             raise Refusal(422, "the server makes this column from events", column=name, remedy="Leave it out")
-        close = difflib.get_close_matches(name[:100], sorted(spec.known), 1)
-        remedy = f"Is {close[0]!r} meant" if close else None
+        near = nearest(name, spec.known)
+        remedy = f"Is {near!r} meant" if near else None
         raise Refusal(422, "the model has no such column", column=name, remedy=remedy)
 
 

@@ -173,7 +173,7 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
         made = as_type(values, wanted, column=column.name)
     except DataError as error:
         said = error.problem.replace(" in the run", "")
-        raise Refusal(422, said, column=column.name, row=error.row, remedy=_wanted(column)) from None
+        raise Refusal(422, said, column=column.name, row=error.row, remedy=f"Send {_wanted(column)}") from None
     return _whole(column, made) if column.type == "int64" and pa.types.is_floating(made.type) else made
 
 
@@ -215,7 +215,9 @@ def _times(column: Input, values: pa.Array) -> pa.Array:
         try:
             values = parsed(values, column.text, column=column.name)
         except DataError as error:
-            raise Refusal(422, error.problem, column=column.name, row=error.row, remedy=_wanted(column)) from None
+            raise Refusal(
+                422, error.problem, column=column.name, row=error.row, remedy=f"Send {_wanted(column)}"
+            ) from None
         kind = values.type
     fine = pa.timestamp("ns" if column.unit == "ns" else "us", zone)
     own = pa.timestamp(column.unit, zone)

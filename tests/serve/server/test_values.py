@@ -162,6 +162,11 @@ def test_text_of_numbers_is_numbers_and_numbers_are_text() -> None:
     with pytest.raises(Refusal, match="'x' is no number") as error:
         from_values(COLUMNS["float64"], ["10", "x"])
     assert error.value.row == 1
+    assert str(error.value).endswith("is. Send a number (float64).")
+    zipped = Input("zip", "float64", text={"number": True, "comma": False})
+    with pytest.raises(Refusal) as error:
+        from_values(zipped, ["SW1A 5BN"])
+    assert str(error.value) == "column 'zip', row 0: 'SW1A 5BN' is no number. Send a number (float64)."
 
 
 def test_text_in_the_form_of_the_training_files() -> None:
