@@ -81,11 +81,11 @@ class ListEvents:
                 raise MissingColumnError(
                     f"{where} lack it", column=absent, remedy=f"There are {', '.join(table.names)}"
                 )
-        groups = candidates[lists].integer().cpu()
+        groups = candidates[lists].group_numbers().cpu()
         first = torch.ones(len(groups), dtype=torch.bool)
         first[1:] = groups[1:] != groups[:-1]
         shown = candidates.select(list(dict.fromkeys([*shared, lists]))).take(first.to(candidates.device)).to("cpu")
-        ids, by_id = shown[lists].integer().sort(stable=True)
+        ids, by_id = shown[lists].group_numbers().sort(stable=True)
         shown = shown.take(by_id)
         log = log.select(list(dict.fromkeys([*shared, *cats, *conts]))).to("cpu")
         theirs = shown[session].coded()
