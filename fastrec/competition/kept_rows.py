@@ -65,7 +65,7 @@ def keep_rows(run: TableRun) -> str | None:
         return None
     mark = data_mark(run.data)
     key = recipe.fold_key if prepared.features is None or prepared.features.key is None else prepared.features.key
-    tensors = {n: v for n in ("label", "weight", "groups", "order") if (v := getattr(run.train, n)) is not None}
+    tensors = {n: v.clone() for n in ("label", "weight", "groups", "order") if (v := getattr(run.train, n)) is not None}
     if run.train.task == "ranking":
         tensors["clusters"] = run.train.table[recipe.fold_key or recipe.list_column].coded().codes.cpu().long()
     elif run.train.groups is not None:

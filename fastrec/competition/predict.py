@@ -132,7 +132,7 @@ class SavedRun:
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
         full = table if self.features is None else self._with_features(table, tables or {}, history)
         if self.target is None:
-            groups = full[self.config["list_column"]].integer().cpu()
+            groups = full[self.config["list_column"]].group_numbers().cpu()
             events = None if self.events is None else self.events.of(full, self.config["list_column"], tables or {})
             return Lists(full, groups, cats=self.cats, conts=self.conts, events=events)
         n = self.target.n_outputs
@@ -184,9 +184,20 @@ class SavedRun:
             history: earlier rows for features that look back to them.
         """
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
-        rows = self.rows(self.read(df), given, None if history is None else self.read(history, "history"))
-        made = self.predict_rows(rows)
-        return made if self.target is None else self.target.restore(made)
+        table = self.read(df)
+        by_list = self._by_list(table)
+        if by_list is not None:
+            table = table.take(by_list)
+        made = self.predict_rows(self.rows(table, given, None if history is None else self.read(history, "history")))
+        if self.target is not None:
+            return self.target.restore(made)
+        return torch.empty_like(made).index_copy_(0, by_list.to(made.device), made)
+
+    def _by_list(self, table: Table) -> torch.Tensor | None:
+        """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
+        if self.target is not None:
+            return None
+        return torch.argsort(table[self.config["list_column"]].group_numbers(), stable=True)
 
 
 def predict_run(
@@ -249,6 +260,8 @@ def read_rows(
     with stages.stage("read") as advance:
         read = {n: saved.read(p, n, device=where) for n, p in files.items()}
         table = read.pop("test")
+        by_list = saved._by_list(table)
+        table = table if by_list is None else table.take(by_list)
         advance(len(table))
     history = read.get("history", read.get("train"))
     absent = next((n for n in saved.config["tables"] if n not in read and _needs(saved, n)), None)

@@ -230,7 +230,7 @@ class Competition(ABC):
 def _by_list(found: CompetitionData, name: str) -> CompetitionData:
     """Sort the candidates by their lists."""
     train, test = (
-        t if t is None or name not in t else t.take(torch.argsort(t[name].integer(), stable=True))
+        t if t is None or name not in t else t.take(torch.argsort(t[name].group_numbers(), stable=True))
         for t in (found.train, found.test)
     )
     return replace(found, train=train, test=test)

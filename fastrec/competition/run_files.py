@@ -184,7 +184,7 @@ def _write_samples(part: Path, run: TableRun) -> None:
         pq.write_table(table.to_arrow(), part / f"{name}.parquet")
         events = run.events(labelled=is_train)
         if events is not None:
-            before = events.log.take(events.log_rows(table[run.recipe.list_column].integer().cpu()))
+            before = events.log.take(events.log_rows(table[run.recipe.list_column].group_numbers().cpu()))
             pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
 
 
@@ -271,7 +271,7 @@ def _write_predictions(part: Path, run: TableRun) -> None:
             values = one.oof if split == "oof" else one.test
             columns: dict[str, Any] = {}
             if target is None:
-                columns[recipe.list_column] = rows.groups.numpy()
+                columns[recipe.list_column] = rows.table[recipe.list_column].to_arrow()
                 columns[recipe.item] = rows.table[recipe.item].to_arrow()
                 columns["score"] = values.numpy()
             elif values.dim() == 1:

@@ -66,7 +66,7 @@ class TableRun(Run):
         columns = {"cats": self.cats, "conts": self.conts, "weight": weight, "order": order}
         if self.target is None:
             label = table[recipe.label].number().cpu() if labelled and recipe.label in table else None
-            groups = table[recipe.list_column].integer().cpu()
+            groups = table[recipe.list_column].group_numbers().cpu()
             return Lists(table, groups, label=label, events=self.events(labelled=labelled), **columns)
         key = recipe.fold_key
         return Rows(

@@ -164,7 +164,7 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     test = found.test
     if test is None:
         return
-    lists = test[recipe.list_column].integer().cpu()
+    lists = test[recipe.list_column].group_numbers().cpu()
     count = len(torch.unique(lists))
     by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
     if by_list and found.targets is not None and count != len(found.targets):

@@ -58,7 +58,7 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
     rows: Rows
     events = sample_events(saved, table, LABELLED)
     if saved.target is None:
-        groups = table[saved.config["list_column"]].integer().cpu()
+        groups = table[saved.config["list_column"]].group_numbers().cpu()
         rows = Lists(table, groups, label=table[saved.config["label"]].number(), **options)
     else:
         n = saved.target.n_outputs

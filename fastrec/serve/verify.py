@@ -110,7 +110,7 @@ def score_rows(
     session = open_session(folder / about["model"]["file"])
     read = {i.name for i in session.get_inputs()}  # events want columns that the graph does not
     feeds = feeds_of({"inputs": [i for i in about["inputs"] if i["name"] in read]}, table)
-    groups = None if about["list"] is None else table[about["list"]].integer().cpu()
+    groups = None if about["list"] is None else table[about["list"]].group_numbers().cpu()
     if about.get("events_count") is not None and events is None:
         raise DataError(
             "the graph reads the events before lists", file=folder, remedy="Give events=ListEvents.before(…)"
@@ -144,7 +144,7 @@ def _kept_rows(saved: SavedRun) -> Rows:
     # features are computed anew if the sample's rows and no others are needed, else taken as the run stored them
     sample = read_sample(saved.folder)
     if saved.target is None:
-        groups = sample[saved.config["list_column"]].integer().cpu()
+        groups = sample[saved.config["list_column"]].group_numbers().cpu()
         return Lists(sample, groups, cats=saved.cats, conts=saved.conts, events=sample_events(saved, sample))
     made = set() if saved.features is None else set(saved.features.outputs)
     needs_tables = saved.features is not None and any(s.table_inputs for s in saved.features.steps)

@@ -151,6 +151,24 @@ class Column:
             return self.values.to(torch.int64)
         raise self._refuse("an integer or a time")
 
+    def group_numbers(self) -> torch.Tensor:
+        """Return a number for each group, int64 ``[n]``: integers as they are, codes of anything else.
+
+        Raises:
+            DataError: a value is missing, or the column is of lists, vectors or opaque values.
+        """
+        missing = self.is_missing()
+        if bool(missing.any()):
+            row = int(missing.nonzero()[0])
+            raise DataError(
+                f"a list id is missing ({int(missing.sum())} in all)",
+                column=self.name,
+                row=row,
+                remedy="Drop such rows, or give each the id of its list",
+            )
+        whole = self.kind in ("number", "datetime") and not self.values.is_floating_point()
+        return self.integer() if whole else self.coded().codes.long()
+
     def coded(self) -> Coded:
         """Return the column as a key, cached: dense codes (int64 ``[n]``, 0 = missing) and distinct values.
 

@@ -81,12 +81,12 @@ class ListEvents:
                 raise MissingColumnError(
                     f"{where} lack it", column=absent, remedy=f"There are {', '.join(table.names)}"
                 )
-        groups = candidates[lists].integer().cpu()
+        groups = candidates[lists].group_numbers().cpu()
         # One row speaks for its list: the as-of join is over lists, not candidates.
         first = torch.ones(len(groups), dtype=torch.bool)
         first[1:] = groups[1:] != groups[:-1]
         shown = candidates.select(list(dict.fromkeys([*shared, lists]))).take(first.to(candidates.device)).to("cpu")
-        ids, by_id = shown[lists].integer().sort(stable=True)
+        ids, by_id = shown[lists].group_numbers().sort(stable=True)
         shown = shown.take(by_id)
         log = log.select(list(dict.fromkeys([*shared, *cats, *conts]))).to("cpu")
         theirs = shown[session].coded()

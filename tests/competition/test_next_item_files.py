@@ -32,7 +32,14 @@ from fastrec.competition import (
     score_items,
 )
 from fastrec.competition.next_items import recipe as library
-from fastrec.errors import DataError, DataWarning, MissingFileError, SubmissionError, UnreadableFileError
+from fastrec.errors import (
+    DataError,
+    DataWarning,
+    MissingColumnError,
+    MissingFileError,
+    SubmissionError,
+    UnreadableFileError,
+)
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems
 from fastrec.table import Vocab
 
@@ -129,6 +136,12 @@ def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     said = score_items(made / "submission.csv", tmp_path / "test.csv", form)
     assert said.hr == pytest.approx(json.loads((made / "scores.json").read_text())["hr@3"])
     assert said.hr > 0.9
+    truth = pd.read_csv(tmp_path / "test.csv").groupby("who")["target"].first().rename("what").reset_index()
+    truth.sample(frac=1.0, random_state=0).to_csv(tmp_path / "answers.csv", index=False)
+    named = score_items(made / "submission.csv", tmp_path / "answers.csv", form)
+    assert (named.hr, named.mrr, named.ndcg) == pytest.approx((said.hr, said.mrr, said.ndcg))
+    with pytest.raises(MissingColumnError, match=r"train.csv.*'target'.*names no item that followed.*'who', 'what'"):
+        score_items(made / "submission.csv", tmp_path / "train.csv", form)
     assert str(check_submission(made / "submission.csv", tmp_path / "test.csv", form)).endswith("ok 60 rows, 180 ids")
     lines = (made / "submission.csv").read_text().splitlines()
     (tmp_path / "other.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")

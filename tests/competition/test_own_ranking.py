@@ -110,6 +110,50 @@ def test_a_truth_beside_the_data_scores_the_test_lists(folder):
     assert lists.loc[lists["split"] == "test", "rr_stack"].mean() == pytest.approx(oracle)
 
 
+def as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(search="s" + frame["search"].astype(str).str.zfill(6))
+
+
+def test_lists_may_be_named_by_text(folder, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    as_text(TRAIN).to_csv(data / "train.csv", index=False)
+    as_text(TEST.drop(columns="bought")).to_csv(data / "test.csv", index=False)
+    as_text(TRUTH).to_csv(data / "truth.csv", index=False)
+    code, out = invoke("run", folder / "competitions" / "shop", "--data", data, "--out", tmp_path / "run")
+    assert code == 0, out
+    made = pd.read_csv(tmp_path / "run" / "submission.csv")
+    assert set(made["search"]) == set(as_text(TEST)["search"])
+    oracle = mean_reciprocal_rank(made.assign(search=made["search"].str[1:].astype(int)))
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["models"]["stack"] == pytest.approx(oracle)
+    assert oracle > 0.5
+    assert (
+        pd.read_parquet(tmp_path / "run" / "oof" / "xgb.parquet")["search"].tolist()
+        == as_text(TRAIN)["search"].tolist()
+    )
+    mixed = as_text(TEST).sample(frac=1.0, random_state=3)
+    mixed.to_csv(tmp_path / "new.csv", index=False)
+    code, out = invoke("predict", tmp_path / "run", "--data", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert code == 0, out
+    keys = ["search", "product"]
+    again = pd.read_csv(tmp_path / "p.csv").set_index(keys)["score"]
+    pd.testing.assert_series_equal(again.sort_index(), made.set_index(keys)["score"].sort_index(), rtol=1e-6)
+    code, out = invoke("score", tmp_path / "run" / "submission.csv", data / "truth.csv")
+    assert code == 0, out
+
+
+def test_a_row_without_a_list_is_refused_before_training(folder, tmp_path):
+    data = write(tmp_path / "data")
+    TRAIN.assign(search=TRAIN["search"].astype("Int64").mask(TRAIN.index == 7)).to_csv(data / "train.csv", index=False)
+    code, out = invoke("run", folder / "competitions" / "shop", "--data", data, "--out", tmp_path / "run")
+    assert (code, "column 'search', row 7: a list id is missing" in out, "features:" in out) == (1, True, False), out
+    new = TEST.assign(search=TEST["search"].astype("Int64").mask(TEST.index == 4))
+    new.to_csv(tmp_path / "new.csv", index=False)
+    code, out = invoke("predict", folder / "run", "--data", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert (code, "column 'search', row 4: a list id is missing" in out) == (1, True), out
+
+
 def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
     submission, truth = folder / "run" / "submission.csv", tmp_path / "t.csv"
     oracle = f"mrr {mean_reciprocal_rank(pd.read_csv(submission)):.5f}"

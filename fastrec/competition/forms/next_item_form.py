@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.id_lists import IdLists, check_lists
 from fastrec.competition.forms.row_keys import RowKeys
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import read_file
 
@@ -140,28 +140,46 @@ class NextItemForm(SubmissionForm):
     def answers(self, path: str | Path) -> tuple[RowKeys, pa.Array]:
         """Read the sessions of a file with targets, and the item that followed each, as text.
 
+        A file without the target column may give the item that followed in the submission's own column of items, in
+        one row for each session.
+
         Raises:
             MissingColumnError: there is no target.
             DataError: a session has none.
             FastrecError: the file cannot be read.
         """
-        there = [n for n in (*self.keys, *self.order) if n in column_names(read_file(path))]
-        table = Table.read(path, list(dict.fromkeys([*there, self.target])))
-        target = table[self.target]
+        names = column_names(read_file(path))
+        there = [n for n in (*self.keys, *self.order) if n in names]
+        name = self.target
+        if name not in names:
+            # A log of events has the items too: only one row for each session can be the answers.
+            plain = self.session in names and self.items in names
+            sessions = read_file(path, [self.session])[self.session] if plain else None
+            if sessions is None or len(pc.unique(sessions)) < len(sessions):
+                raise MissingColumnError(
+                    "it names no item that followed",
+                    file=path,
+                    column=name,
+                    remedy=f"Add the column {name!r}, or give one row for each session with "
+                    f"{', '.join(map(repr, self.header))}",
+                )
+            name = self.items
+        table = Table.read(path, list(dict.fromkeys([*there, name])))
+        target = table[name]
         if self.session is None:
             found, keys = target.to_arrow(), RowKeys(pa.table({"row": pa.nulls(len(target))}), (), path)
         else:
-            found, keys = self._last(table, [n for n in self.order if n in there], path)
+            found, keys = self._last(table, name, [n for n in self.order if n in there], path)
         text = id_text(found)
         if text.null_count or bool(pc.any(pc.equal(text, "")).as_py()):
             gone = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(text, ""), True)))
             raise DataError(
-                f"no answer ({len(gone)} sessions in all)", file=path, column=self.target, row=int(gone[0]),
+                f"no answer ({len(gone)} sessions in all)", file=path, column=name, row=int(gone[0]),
                 remedy="Score against the file with the items that followed",
             )  # fmt: skip
         return keys, text
 
-    def _last(self, table: Table, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:
+    def _last(self, table: Table, target: str, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:
         """Return the target of each session's last row; a session's rows need not be neighbours."""
         arrow = table.to_arrow()
         arrow = arrow.append_column("#row", pa.array(np.arange(len(arrow))))
@@ -171,7 +189,7 @@ class NextItemForm(SubmissionForm):
         arrow = arrow.sort_by(keys)
         numbers = arrow["#session"].to_numpy()
         ends = np.flatnonzero(np.append(numbers[1:] != numbers[:-1], True)) if len(numbers) else numbers
-        found = arrow[self.target].take(pa.array(ends)).combine_chunks()
+        found = arrow[target].take(pa.array(ends)).combine_chunks()
         return found, RowKeys(pa.table({self.session: first.dictionary}), self.keys, path)
 
 
