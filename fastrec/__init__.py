@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from fastrec._core.lazy import lazily
+from fastrec._version import __version__
 
 if TYPE_CHECKING:
     from fastrec.auto.auto_fit import Fit, fit
     from fastrec.trials.trying import try_features
 
-__version__ = "0.1.0"
+
 __all__ = ["Fit", "__version__", "fit", "try_features"]
 
 # `import fastrec` stays quick: each name is loaded at first use.

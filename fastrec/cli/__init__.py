@@ -29,7 +29,6 @@ _PANELS = {
         "export",
         "verify",
         "serve",
-        "bench-serve",
         "promote",
         "rollback",
         "versions",

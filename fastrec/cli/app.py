@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fastrec import __version__
 from fastrec._core.fresh_process import owns_process
+from fastrec._version import __version__
 from fastrec.competition.load import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError
 

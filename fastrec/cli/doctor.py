@@ -11,7 +11,7 @@ from rich.table import Column as RichColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fastrec import __version__
+from fastrec._version import __version__
 from fastrec.cli.app import app, readable_errors
 
 _OK, _BAD, _ABSENT = Text("ok", "green"), Text("wrong", "bold red"), Text("absent", "yellow")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fastrec import __version__
 from fastrec._core.warn import warn
+from fastrec._version import __version__
 from fastrec.competition.columns import choose_columns, not_learned_from
 from fastrec.competition.parts import KeptModels
 from fastrec.competition.permute import permutation_importance

@@ -8,11 +8,11 @@ import sys
 import warnings
 from pathlib import Path
 
-from fastrec import __version__
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version
 from fastrec._core.own_wheel import write_own_wheel
 from fastrec._core.progress import Stages
+from fastrec._version import __version__
 from fastrec.competition.recipe import Competition
 from fastrec.competition.recipe_sources import RecipeSources, recipe_sources
 from fastrec.errors import DataError, DataWarning, MissingPackageError

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from fastrec import __version__
 from fastrec._core.atomic import atomic_folder
+from fastrec._version import __version__
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition

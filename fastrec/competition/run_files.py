@@ -20,10 +20,10 @@ import torch
 from safetensors import SafetensorError
 from xgboost.core import XGBoostError
 
-from fastrec import __version__
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
+from fastrec._version import __version__
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_record import Run, now

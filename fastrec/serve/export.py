@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec import __version__
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
+from fastrec._version import __version__
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec import __version__
 from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec._version import __version__
 from fastrec.errors import DataError
 from fastrec.estimators import SessionRanker
 from fastrec.estimators._list_events import ITEM, known_events, with_items

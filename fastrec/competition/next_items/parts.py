@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fastrec import __version__
+from fastrec._version import __version__
 from fastrec.competition.parts import Parts, say_damaged
 from fastrec.errors import FastrecError
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest

@@ -13,9 +13,9 @@ import pyarrow as pa
 import torch
 from torch.export import Dim
 
-from fastrec import __version__
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
+from fastrec._version import __version__
 from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError
 from fastrec.sequences import NextItemNet

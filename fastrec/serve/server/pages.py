@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
-from fastrec import __version__
+from fastrec._version import __version__
 from fastrec.serve.server.bodies import ARROW, JSON, write_json
 from fastrec.serve.server.call import TIMEOUT, Call
 from fastrec.serve.server.prometheus import Metrics

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from fastrec import __version__
+from fastrec._version import __version__
 from fastrec.serve.server.bodies import JSON, parse_json, write_json
 from fastrec.serve.server.call import Call
 from fastrec.serve.server.columns import RequestColumns

@@ -6,7 +6,7 @@ import json
 from html import escape
 from typing import Any
 
-from fastrec import __version__
+from fastrec._version import __version__
 from fastrec.serve.server.bodies import ARROW, JSON
 from fastrec.serve.server.call import TIMEOUT
 from fastrec.serve.server.pages import ERRORS, STYLE
