@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import warnings
@@ -22,6 +21,7 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.load import load_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import run_competition
+from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
@@ -49,7 +49,7 @@ class Fit:
     @property
     def scores(self) -> dict[str, Any]:
         """What ``scores.json`` says."""
-        return json.loads((self.run / "scores.json").read_text(encoding="utf-8"))
+        return read_json(self.run / "scores.json")
 
     @property
     def score(self) -> float:

@@ -10,7 +10,7 @@ from fastrec.auto.asked_for import asked_for
 from fastrec.auto.chosen import Chosen
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem
-from fastrec.auto.trial import Trial
+from fastrec.auto.trial import QuickTrial
 from fastrec.errors import FastrecError
 from fastrec.features import (
     Bucketize,
@@ -36,11 +36,11 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         seconds: time for the trials; what does not fit in is left out.
         say: told of each outcome.
     """
-    ends = time.monotonic() + seconds
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
     if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:
         return chosen
-    trial = Trial(problem, chosen.features, seconds)
+    trial = QuickTrial(problem, chosen.features, seconds)
     chosen.metric, chosen.rows = trial.metric.name, len(trial.table)
     for name, make in _IDEAS:
         if time.monotonic() > ends:
@@ -48,33 +48,28 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         try:
             features = make(problem, trial)
         except FastrecError as error:
-            (say or _ignore)(f"{name}: not tried ({error.problem})")
+            say(f"{name}: not tried ({error.problem})")
             continue
         if not features:
             continue
         family = trial.family(name, features)
         chosen.families.append(family)
         chosen.hurried = trial.hurried
-        if say is not None:
-            word = "kept" if family.kept else "left out"
-            say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
+        word = "kept" if family.kept else "left out"
+        say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
     return chosen
-
-
-def _ignore(text: str) -> None:
-    pass
 
 
 # What is tried
 
 
-def _counts(problem: Problem, trial: Trial) -> list[Feature]:
+def _counts(problem: Problem, trial: QuickTrial) -> list[Feature]:
     cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.COUNTED_VALUES]
     cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.COUNTED_VALUES]
     return [CountEncode(cols[:40], log=True)] if cols else []
 
 
-def _means(problem: Problem, trial: Trial) -> list[Feature]:
+def _means(problem: Problem, trial: QuickTrial) -> list[Feature]:
     if trial.target_options is None:
         return []
     cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.MEAN_VALUES]
@@ -82,11 +77,11 @@ def _means(problem: Problem, trial: Trial) -> list[Feature]:
     return [TargetEncode(cols[:30], problem.target[0], smooth=20, **trial.target_options)] if cols else []
 
 
-def _crosses(problem: Problem, trial: Trial) -> list[Feature]:
+def _crosses(problem: Problem, trial: QuickTrial) -> list[Feature]:
     return _searched(problem, trial, 20)
 
 
-def _triples(problem: Problem, trial: Trial) -> list[Feature]:
+def _triples(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Add a third column to the best pairs: a flight is known by its two ends and its minute together."""
     found = [f.cols for f in trial.base if isinstance(f, TargetEncode) and isinstance(f.cols, list)]
     pairs = [c.columns for cols in found for c in cols if isinstance(c, Cross)]
@@ -94,7 +89,7 @@ def _triples(problem: Problem, trial: Trial) -> list[Feature]:
 
 
 def _searched(
-    problem: Problem, trial: Trial, most: int, extend: Sequence[Sequence[str]] | None = None
+    problem: Problem, trial: QuickTrial, most: int, extend: Sequence[Sequence[str]] | None = None
 ) -> list[Feature]:
     """Return target means of the crosses that ``search_crosses`` keeps of the most informative columns."""
     if trial.target_options is None or problem.task == "multiclass":
@@ -118,14 +113,14 @@ def _source(c: ColumnInfo) -> str | Feature:
     return c.name if plain else Bucketize(c.name, quantiles=20)
 
 
-def _row_stats(problem: Problem, trial: Trial) -> list[Feature]:
+def _row_stats(problem: Problem, trial: QuickTrial) -> list[Feature]:
     numbers = [c.name for c in problem.kinds("number")]
     if len(numbers) < limits.WIDE_TABLE:
         return []
     return [RowStats(numbers, stats=("zeros", "missing", "nunique", "sum", "std", "max"))]
 
 
-def _deviations(problem: Problem, trial: Trial) -> list[Feature]:
+def _deviations(problem: Problem, trial: QuickTrial) -> list[Feature]:
     groups = [
         c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")
     ]
@@ -141,7 +136,7 @@ def _deviations(problem: Problem, trial: Trial) -> list[Feature]:
     ]
 
 
-_IDEAS: tuple[tuple[str, Callable[[Problem, Trial], list[Feature]]], ...] = (
+_IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
     ("counts of values", _counts),
     ("target means of values", _means),
     ("target means of pairs", _crosses),

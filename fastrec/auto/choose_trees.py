@@ -17,7 +17,7 @@ import torch
 from fastrec._core import limits
 from fastrec.auto.chosen import Chosen
 from fastrec.auto.problem import Problem
-from fastrec.auto.trial import Trial, is_worth
+from fastrec.auto.trial import QuickTrial, is_worth
 from fastrec.errors import FastrecError
 from fastrec.estimators import LGBMModel
 from fastrec.validate import Rows
@@ -79,12 +79,12 @@ def choose_trees(
     Returns:
         ``chosen``.
     """
-    say, ends = say or _ignore, time.monotonic() + seconds
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
     if seconds <= 0 or not _can_be_tried(problem):
         return chosen
     try:
         # A fifth of the rows judges.
-        trial = Trial(problem, chosen.features, seconds, rows=limits.TREE_TRIAL_ROWS, n_folds=5)
+        trial = QuickTrial(problem, chosen.features, seconds, rows=limits.TREE_TRIAL_ROWS, n_folds=5)
         label, said = _tried(trial, ends)
     except FastrecError as error:
         say(f"sizes of trees: not tried ({error.problem})")
@@ -111,7 +111,7 @@ def _can_be_tried(problem: Problem) -> bool:
     return known and enough and find_spec("lightgbm") is not None
 
 
-def _tried(trial: Trial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Predict the rows of a fold with each size, and those of more folds with the usual size and the best other one.
 
     Returns:
@@ -149,9 +149,5 @@ def _fitted(name: str, train: Rows, seconds: float) -> LGBMModel:
     return model.fit(train, None, seed=0)
 
 
-def _best(scores: dict[str, float], trial: Trial) -> str:
+def _best(scores: dict[str, float], trial: QuickTrial) -> str:
     return (max if trial.metric.greater_is_better else min)(scores, key=scores.__getitem__)
-
-
-def _ignore(text: str) -> None:
-    pass

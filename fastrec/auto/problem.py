@@ -32,7 +32,7 @@ _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month firs
 
 
 @dataclass
-class Decision:
+class AutoDecision:
     """One thing that was decided.
 
     Args:
@@ -79,7 +79,7 @@ class Problem:
     group: str | None = None
     scale: str | None = None
     positive: Any = None
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[AutoDecision] = field(default_factory=list)
 
     @property
     def train(self) -> pa.Table:
@@ -128,7 +128,7 @@ def understand(
             remedy="Write one with task = 'ranking', list_column, item and label, as 'A ranking of your own' in the "
             "docs (competitions) shows, and run it by fastrec run",
         )
-    decisions = [Decision(r, n, files.why[r]) for r, n in files.names.items()]
+    decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
     _amounts_in_text(files, names)
     known = _with_known_target(files, names)
@@ -138,17 +138,17 @@ def understand(
     if by_sample is not None:
         metric = by_sample
         why = "the sample submission holds classes, not probabilities"
-        decisions.append(Decision("metric", metric, why, sure=False))
+        decisions.append(AutoDecision("metric", metric, why, sure=False))
     elif metric is None:
         metric = default_metric(found_task)
         others = ", ".join(n for n in metrics_for(found_task) if n != metric)
-        decisions.append(Decision("metric", metric, f"the usual one; others are {others}", sure=False))
+        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
     elif found_task not in get_metric(metric).tasks:
         raise DataError(
             f"{metric} is no metric of a {found_task} task", remedy=f"Use {', '.join(metrics_for(found_task))}"
         )
     else:
-        decisions.append(Decision("metric", metric, "as was asked for"))
+        decisions.append(AutoDecision("metric", metric, "as was asked for"))
     test = files.tables.get("test")
     mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
     columns = look_at(known, names, test.select(mixed) if mixed else None)
@@ -167,7 +167,7 @@ def understand(
     return made
 
 
-def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], Decision]:
+def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], AutoDecision]:
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
@@ -177,7 +177,7 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
                 f"there is no such column; there are {', '.join(train.column_names[:20])}",
                 file=files.folder / files.names["train"], column=absent, remedy="Check the spelling of the target",
             )  # fmt: skip
-        return names, Decision("target", names if len(names) > 1 else names[0], "as was asked for")
+        return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
     only = [n for n in own if test is not None and n not in test.column_names]
@@ -185,20 +185,20 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
         [n for n in sample.column_names if n in own and (test is None or n not in test.column_names)] if sample else []
     )
     if values:
-        return values, Decision(
+        return values, AutoDecision(
             "target", values if len(values) > 1 else values[0], "the column that the sample submission wants"
         )
     if len(only) == 1:
-        return only, Decision("target", only[0], "the one column that the test rows lack")
+        return only, AutoDecision("target", only[0], "the one column that the test rows lack")
     named = [n for n in (only or own) if _NAMES.match(n)]
     if named:
         best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
-        return [best], Decision("target", best, "its name says so", sure=False)
+        return [best], AutoDecision("target", best, "its name says so", sure=False)
     if only:
-        return [only[-1]], Decision(
+        return [only[-1]], AutoDecision(
             "target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False
         )
-    return [own[-1]], Decision("target", own[-1], "the last column: nothing else says which it is", sure=False)
+    return [own[-1]], AutoDecision("target", own[-1], "the last column: nothing else says which it is", sure=False)
 
 
 def _amounts_in_text(files: Files, names: list[str]) -> None:
@@ -226,7 +226,7 @@ def _with_known_target(files: Files, names: list[str]) -> pa.Table:
 
 def _task(
     files: Files, names: list[str], known: pa.Table, asked: Task | None, metric: str | None
-) -> tuple[Task, Decision]:
+) -> tuple[Task, AutoDecision]:
     columns = [known[n] for n in names]
     for n, c in zip(names, columns, strict=True):
         if pa.types.is_nested(c.type):
@@ -242,41 +242,41 @@ def _task(
                 f"the target is of type {columns[odd].type}, and a regression learns numbers", column=names[odd],
                 remedy="Make it a number, such as days since a date, or ask for another task",
             )  # fmt: skip
-        return asked, Decision("task", asked, "as was asked for")
+        return asked, AutoDecision("task", asked, "as was asked for")
     if len(names) > 1:
         flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
         task: Task = "multilabel" if flags else "regression"
-        return task, Decision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
+        return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
     column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
     if metric is not None:
         fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
         may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= limits.MANY_CLASSES, "regression": numbers[0]}
         fits = [t for t in fits if may_be[t]]
         if len(fits) == 1:
-            return fits[0], Decision("task", fits[0], f"what {metric} scores")
+            return fits[0], AutoDecision("task", fits[0], f"what {metric} scores")
     if distinct < 2:
         raise DataError(
             "the target has one value only: there is nothing to learn", column=names[0], remedy="Name another"
         )
     if distinct == 2:
-        return "binary", Decision("task", "binary", f"{names[0]} has two values")
+        return "binary", AutoDecision("task", "binary", f"{names[0]} has two values")
     if not numbers[0]:
         if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
             raise DataError(
                 f"the target has {distinct} different values and is no number", column=names[0],
                 remedy="Name another target",
             )  # fmt: skip
-        return "multiclass", Decision("task", "multiclass", f"{names[0]} has {distinct} texts")
+        return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
     if sample is not None and _has_classes(sample, pc.unique(column).to_pylist()):
-        return "multiclass", Decision("task", "multiclass", "the sample submission has a column for each class")
+        return "multiclass", AutoDecision("task", "multiclass", "the sample submission has a column for each class")
     values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
     if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
         steps = np.diff(np.unique(values))
         if (steps == 1).all():
             why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
-            return "multiclass", Decision("task", "multiclass", why, sure=False)
-    return "regression", Decision("task", "regression", f"{names[0]} has {distinct} different numbers")
+            return "multiclass", AutoDecision("task", "multiclass", why, sure=False)
+    return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
 
 
 def _one_in_each(known: pa.Table, made: Problem) -> str | None:
@@ -333,7 +333,7 @@ def _reading(made: Problem) -> None:
     dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
     if dates:
         why = "read day first; month first would fit too: if so, write '%m/%d/%Y' or the like in `reading`"
-        made.decisions.append(Decision("dates", dates, why, sure=False))
+        made.decisions.append(AutoDecision("dates", dates, why, sure=False))
 
 
 def _ids(made: Problem) -> None:
@@ -346,7 +346,7 @@ def _ids(made: Problem) -> None:
     made.ids = list(dict.fromkeys([*submission, *found]))
     if made.ids:
         says = "the sample submission's" if submission else "another value in every row"
-        made.decisions.append(Decision("ids", made.ids, says))
+        made.decisions.append(AutoDecision("ids", made.ids, says))
 
 
 def _drop(made: Problem, known: pa.Table) -> None:
@@ -366,10 +366,10 @@ def _drop(made: Problem, known: pa.Table) -> None:
     if told and not made.learned:  # then they are all that there is
         made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
-        made.decisions.append(Decision("columns", told, why, sure=False))
+        made.decisions.append(AutoDecision("columns", told, why, sure=False))
     if made.drop:
         why = "nothing can be learned from them, or they tell too much"
-        made.decisions.append(Decision("drop", list(made.drop), why))
+        made.decisions.append(AutoDecision("drop", list(made.drop), why))
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
@@ -425,7 +425,7 @@ def _split(made: Problem, known: pa.Table) -> None:
         train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
         found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
     except FastrecError as error:
-        made.decisions.append(Decision("folds", "random", f"rows at random ({error.problem})", sure=False))
+        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
@@ -433,15 +433,17 @@ def _split(made: Problem, known: pa.Table) -> None:
     if found.column in made.ids:
         made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
     at_random = found.by == "random"
-    made.decisions.append(_at_random(made, known, [found.why]) if at_random else Decision("folds", found.by, found.why))
+    made.decisions.append(
+        _at_random(made, known, [found.why]) if at_random else AutoDecision("folds", found.by, found.why)
+    )
 
 
-def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> Decision:
+def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:
     share = _copies(known, made)
     if share:
         said = "is a copy of another in all columns, and of copies some are learned and others scored"
         notes = [*notes, f"{share:.3g} of the rows {said}: the score is flattered unless you remove them"]
-    return Decision("folds", "random", "; ".join(notes), sure=sure and not share)
+    return AutoDecision("folds", "random", "; ".join(notes), sure=sure and not share)
 
 
 def _copies(known: pa.Table, made: Problem) -> float:

@@ -1,4 +1,4 @@
-"""``Trial``: a quick model on some of the training rows, with and without features."""
+"""``QuickTrial``: a quick model on some of the training rows, with and without features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
 
 
-class Trial:
+class QuickTrial:
     """A quick model on some of the training rows, with and without features.
 
     Args:

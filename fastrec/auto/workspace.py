@@ -24,7 +24,7 @@ from fastrec.auto.choose_trees import choose_trees
 from fastrec.auto.chosen import Chosen, Family
 from fastrec.auto.code_text import as_code, for_cell, for_docstring, laid_out, one_line
 from fastrec.auto.files import read_files
-from fastrec.auto.problem import Decision, Problem, understand
+from fastrec.auto.problem import AutoDecision, Problem, understand
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
@@ -53,7 +53,7 @@ class Workspace:
     chosen: Chosen
 
     @property
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[AutoDecision]:
         """What was decided, and why."""
         return self.problem.decisions
 
@@ -88,7 +88,7 @@ def new_competition(
         FastrecError: the files cannot be read, or there is nothing to predict in them.
         DataError: the folder holds something else.
     """
-    folder, say = Path(folder), say or _quiet
+    folder, say = Path(folder), say or (lambda text: None)
     _refuse_other(folder)
     files = read_files(Path(data))
     problem = understand(files, target=target, metric=metric, task=task)
@@ -107,10 +107,6 @@ def new_competition(
         for name, text in pages(folder, problem, chosen).items():
             (part / name).write_text(text, encoding="utf-8")
     return Workspace(folder, problem, chosen)
-
-
-def _quiet(text: str) -> None:
-    pass
 
 
 def _refuse_other(folder: Path) -> None:
@@ -147,7 +143,7 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
             if said in columns:
                 setattr(problem, which, said)
                 problem.decisions = [d for d in problem.decisions if d.what != "folds"]
-                problem.decisions.append(Decision("folds", which, f"by {said}, as was said"))
+                problem.decisions.append(AutoDecision("folds", which, f"by {said}, as was said"))
     return problem
 
 
@@ -185,13 +181,13 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": _notebook(name, about), "__init__.py": ""}
 
 
-def _cell(d: Decision) -> Decision:
+def _cell(d: AutoDecision) -> AutoDecision:
     value = (
         ", ".join(map(str, d.value[:12])) + (" …" if len(d.value) > 12 else "")
         if isinstance(d.value, list)
         else d.value
     )
-    return Decision(d.what, str(value), d.why, d.sure)
+    return AutoDecision(d.what, str(value), d.why, d.sure)
 
 
 def _shown(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import signal
@@ -54,8 +55,6 @@ _Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in
 _Resume = Annotated[
     bool, typer.Option(help="Go on from what an interrupted run has finished, and keep this one's parts beside it.")
 ]
-
-
 _Minutes = Annotated[
     float | None,
     typer.Option(min=0.05, help="Wall time for all: the recipe's first models first, each in its share of the time."),
@@ -63,8 +62,6 @@ _Minutes = Annotated[
 _Ranks = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that train each net together; on GPUs one each.")
 ]
-
-
 _Scheduler = Annotated[
     str | None,
     typer.Option(
@@ -116,23 +113,16 @@ def script(recipe: type[Competition]) -> None:
     """
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
-    @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write submission and report.")
-    def run_recipe(
-        data: _Data,
-        out: _Out,
-        device: _Device = "auto",
-        rows: _Rows = None,
-        seed: _Seed = 0,
-        bs: _Bs = None,
-        resume: _Resume = True,
-        minutes: _Minutes = None,
-        ranks: _Ranks = 1,
-        scheduler: _Scheduler = None,
-    ) -> None:
-        options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
-        options |= {"ranks": ranks, "scheduler": scheduler}
-        _run(recipe, data, out, **options)
+    def run_recipe(**options: Any) -> None:
+        _run(recipe, **options)
 
+    # Its options are those of `run`, the competition aside: Typer reads them from signature and annotations.
+    signature = inspect.signature(run, eval_str=True)
+    options = [p for p in signature.parameters.values() if p.name != "competition"]
+    run_recipe.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    run_recipe.__annotations__ = {p.name: p.annotation for p in options}
+    what = f"{recipe.name}: make features, train the models and the stack, write submission and report."
+    alone.command(help=what)(run_recipe)
     owns_process()
     alone()
 

@@ -14,7 +14,7 @@ from fastrec._core.warn import warn
 from fastrec.competition.columns import choose_columns, not_learned_from
 from fastrec.competition.parts import KeptModels
 from fastrec.competition.permute import permutation_importance
-from fastrec.competition.prepare import Prepared
+from fastrec.competition.prepare import RunFeatures
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.table_record import TableRun
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
@@ -37,7 +37,7 @@ def make_features(run: TableRun) -> None:
     labels = [recipe.label] if target is None else target.names
     rows = len(run.found.train) + (0 if run.found.test is None else len(run.found.test))
     with run.stages.stage("features", rows) as advance:
-        run.prepared = Prepared(recipe, run.found, run.folds, labels, run.parts, run.split)
+        run.prepared = RunFeatures(recipe, run.found, run.folds, labels, run.parts, run.split)
         with step_by_step(advance, rows, run.prepared.passes):
             train, test = run.prepared.fit()
     run.cats, run.conts = choose_columns(recipe, run.found, target, run.prepared.outputs)

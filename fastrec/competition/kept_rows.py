@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import torch
@@ -22,6 +22,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.parts import Parts
+from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.digests import digest
 from fastrec.table import Table
@@ -118,7 +119,7 @@ class KeptRows:
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
-        self.config = self._json(self.run / "config.json", "Give a run directory")
+        self.config = read_json(self.run / "config.json", again=_AGAIN)
         self.name = str(self.config.get("kept_rows"))
         self.place = self.parts.folder / self.name
         if "kept_rows" not in self.config or not (self.place / "about.json").is_file():
@@ -126,7 +127,7 @@ class KeptRows:
                 "the run keeps no rows to try anything on: its parts are not there", file=self.parts.folder,
                 remedy=_AGAIN,
             )  # fmt: skip
-        about = self._json(self.place / "about.json", _AGAIN)
+        about = read_json(self.place / "about.json", again=_AGAIN)
         self.task, self.cats, self.conts = about["task"], list(about["cats"]), list(about["conts"])
         self.targets, self.key, self.time = list(about["targets"]), list(about["key"]), about["time"]
         self.history, self.seed, self.mark = bool(about["history"]), int(about["seed"]), about["data"]
@@ -137,7 +138,8 @@ class KeptRows:
         try:
             self.tensors = load_file(self.place / "rows.safetensors")
         except (OSError, SafetensorError) as error:
-            raise _damaged(self.place / "rows.safetensors", error) from error
+            file = self.place / "rows.safetensors"
+            raise UnreadableFileError(f"it cannot be read ({error})", file=file, remedy=_AGAIN) from error
         self.folds = Folds.load(self.run / "folds.parquet")
         self.columns = pq.read_schema(self._file("train")).names
         self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them
@@ -245,15 +247,3 @@ class KeptRows:
         if not path.is_file():
             raise MissingFileError("a part of the run is not there any more", file=path, remedy=_AGAIN)
         return path
-
-    def _json(self, path: Path, remedy: str) -> dict[str, Any]:
-        if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy=remedy)
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> UnreadableFileError:
-    return UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=_AGAIN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from fastrec.competition.next_items.recipe import NextItemCompetition, lists_of
 from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
+from fastrec.competition.run_json import read_json
 from fastrec.competition.scoring import Decision
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
@@ -50,10 +50,8 @@ class SavedRun:
         self.folder = Path(folder)
         trust_modules(trust)
         path = self.folder / "config.json"
-        if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+        self.config = read_json(path)
         try:
-            self.config = json.loads(path.read_text(encoding="utf-8"))
             if self.config["task"] == "objectives":
                 raise DataError(
                     "a run of several goals predicts its own test sessions only",
@@ -66,7 +64,7 @@ class SavedRun:
                     file=path,
                     remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
                 )
-            self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
+            self.decision = Decision(**read_json(self.folder / "decision.json"))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]

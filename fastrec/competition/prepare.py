@@ -25,7 +25,7 @@ from fastrec.validate import Folds
 Pair = tuple[Table, Table]
 
 
-class Prepared:
+class RunFeatures:
     """Rows with their features, fitted once and kept among a run's parts.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fastrec._core.leftovers import recover
+from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.report.noted import noted_score
@@ -65,7 +64,7 @@ def list_runs(folder: str | Path) -> list[RunSummary]:
 
 
 def _summary(run: Path) -> RunSummary:
-    scores, config = _scores(run), _json(run / "config.json")
+    scores, config = _scores(run), read_json(run / "config.json")
     final = str(scores.get("final", "stack"))
     interval = scores.get("intervals", {}).get(final)
     return RunSummary(
@@ -123,7 +122,10 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
     if file is not None:
         runs = (first, second)
-        values = [_column(r, f"rr_{model or _final(run)}", run) for r, run in zip(rows, runs, strict=True)]
+        values = [
+            _column(r, f"rr_{model or _scores(run).get('final', 'stack')}", run)
+            for r, run in zip(rows, runs, strict=True)
+        ]
         return [_of_means(name, values[0][s], values[1][s]) for name, s in segments]
     return _of_rows((first, second), rows, segments, model or "stack", str(metric))
 
@@ -167,10 +169,6 @@ def _of_rows(
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
 
 
-def _final(run: Path) -> str:
-    return str(_scores(run).get("final", "stack"))
-
-
 def _oof_rows(run: Path, file: str) -> pa.Table:
     table = _parquet(run / file)
     return table.filter(pc.equal(table["split"], "oof"))
@@ -190,17 +188,7 @@ def _same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
 
 
 def _scores(run: Path) -> dict[str, Any]:
-    return _json(run / "scores.json")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    recover(path.parent)
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error
+    return read_json(run / "scores.json")
 
 
 def _parquet(path: Path) -> pa.Table:

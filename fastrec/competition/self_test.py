@@ -29,7 +29,7 @@ _LEAST, _ABOVE = 0.65, 0.03  # an AUC below is no learning; so far above the tru
 
 
 @dataclass(frozen=True)
-class Check:
+class SelfCheck:
     """One thing that was looked at.
 
     Args:
@@ -74,7 +74,7 @@ class _World:
     oracle: float
 
 
-def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> list[Check]:
+def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> list[SelfCheck]:
     """Carry a small competition out in a folder that is gone afterwards, and hold what comes out against what is known.
 
     Args:
@@ -85,7 +85,7 @@ def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> l
         What was looked at, in order; after a check that raises an error nothing more is looked at.
     """
     stages = stages or Stages(quiet=True)
-    checks: list[Check] = []
+    checks: list[SelfCheck] = []
     with tempfile.TemporaryDirectory(prefix="fastrec-self-test-") as folder:
         data, run = Path(folder) / "data", Path(folder) / "run"
         world = _write(data)
@@ -102,7 +102,7 @@ def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> l
                 ok, said = True, step()
             except Exception as error:  # whatever is wrong here is what is asked for
                 ok, said = False, str(error) if isinstance(error, _Wrong) else f"{type(error).__name__}: {error}"
-            checks.append(Check(name, ok, said, time.perf_counter() - began))
+            checks.append(SelfCheck(name, ok, said, time.perf_counter() - began))
             if not ok and name == "run":
                 break
     return checks

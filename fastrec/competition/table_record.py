@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastrec.competition.data import CompetitionData
-from fastrec.competition.prepare import Prepared
+from fastrec.competition.prepare import RunFeatures
 from fastrec.competition.run_record import Run
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
@@ -44,7 +44,7 @@ class TableRun(Run):
     split: Callable[[Table | None], Any] | None = None
     folds: Folds = field(init=False)
     scorer: Scorer = field(init=False)
-    prepared: Prepared = field(init=False)
+    prepared: RunFeatures = field(init=False)
     cats: list[str] = field(init=False)
     conts: list[str] = field(init=False)
     train: Rows = field(init=False)

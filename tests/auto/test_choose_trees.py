@@ -43,7 +43,7 @@ def noise():
 def test_what_hangs_on_several_columns_at_once_gets_very_large_trees():
     told = []
     found = problem(checkered())
-    chosen = choose_trees(found, Chosen(), seconds=40, say=told.append)
+    chosen = choose_trees(found, Chosen(), seconds=300, say=told.append)
     assert chosen.trees == "very large"
     assert "a trial's auc is usual" in chosen.trees_why
     assert told[-1].startswith("sizes of trees: very large (auc usual ")
@@ -53,7 +53,7 @@ def test_what_hangs_on_several_columns_at_once_gets_very_large_trees():
 
 
 def test_chance_among_few_rows_decides_nothing():
-    assert choose_trees(problem(noise()), Chosen(), seconds=40).trees == "usual"
+    assert choose_trees(problem(noise()), Chosen(), seconds=300).trees == "usual"
 
 
 @pytest.mark.parametrize("how", ["few rows", "no time", "multilabel", "many classes"])

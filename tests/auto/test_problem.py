@@ -231,17 +231,17 @@ def test_refusals(tmp_path):
 
 def test_features_are_tried_on_folds_as_the_runs(tmp_path):
     """By blocks of time or by whole groups, where the run's folds are."""
-    from fastrec.auto.trial import Trial
+    from fastrec.auto.trial import QuickTrial
 
     days = pd.date_range("2024-01-01", periods=N)
     order = RNG.permutation(N)
     train = frame(day=days[order], y=RNG.normal(size=N))
-    by_time = Trial(known(folder(tmp_path, train, frame(day=pd.date_range("2025-12-01", periods=N)))), [], 1.0)
+    by_time = QuickTrial(known(folder(tmp_path, train, frame(day=pd.date_range("2025-12-01", periods=N)))), [], 1.0)
     blocks = [days[order][inside.numpy()] for _, inside in by_time.folds]
     assert all(a.max() < b.min() for a, b in pairwise(blocks))
     patients = RNG.integers(0, 60, N)
     grouped = frame(patient_id=patients, y=RNG.normal(size=N))
-    by_group = Trial(known(folder(tmp_path, grouped, frame(patient_id=RNG.integers(60, 120, N)))), [], 1.0)
+    by_group = QuickTrial(known(folder(tmp_path, grouped, frame(patient_id=RNG.integers(60, 120, N)))), [], 1.0)
     held = [set(patients[inside.numpy()]) for _, inside in by_group.folds]
     assert not set.intersection(*held)
     assert sum(map(len, held)) == len(set(patients))

@@ -14,7 +14,7 @@ from fastrec._core import environment
 from fastrec._core.environment import REQUIRED, installed_version
 from fastrec.cli import app
 from fastrec.competition import self_test as module
-from fastrec.competition.self_test import Check, self_test
+from fastrec.competition.self_test import SelfCheck, self_test
 from fastrec.errors import DeviceError
 from fastrec.features import CountEncode
 
@@ -26,7 +26,7 @@ def doctor(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def sound() -> list[Check]:
+def sound() -> list[SelfCheck]:
     """The self-test as it is: some seconds, for a run from end to end."""
     return self_test(device="cpu")
 
@@ -61,7 +61,7 @@ def test_versions_parts_and_checks_are_printed(sound, monkeypatch):
 
 
 def test_a_failed_check_is_an_exit_code(monkeypatch):
-    monkeypatch.setattr(module, "self_test", lambda **_: [Check("run", False, "it [broke]", 0.1)])
+    monkeypatch.setattr(module, "self_test", lambda **_: [SelfCheck("run", False, "it [broke]", 0.1)])
     code, out = doctor()
     assert code == 1
     assert re.search(r"│ run +│ wrong │ it \[broke\]", out)

@@ -15,7 +15,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.fitting import fit_models, make_features
 from fastrec.competition.parts import Parts
-from fastrec.competition.prepare import Prepared
+from fastrec.competition.prepare import RunFeatures
 from fastrec.competition.table_record import TableRun
 from fastrec.competition.table_run import read
 from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
@@ -103,7 +103,7 @@ def test_targets_of_the_scored_fold_move_none_of_its_predictions(tmp_path, time,
 def test_rows_to_label_are_encoded_as_those_that_the_fold_scores(tmp_path):
     """By city: the scored rows' encoding of it, and the counts over all training rows."""
     made = fitted(write(tmp_path / "data"), refit=False)
-    prepared: Prepared = made.prepared
+    prepared: RunFeatures = made.prepared
     for k in range(FOLDS):
         valid, other = (t.to_pandas() for t in (prepared.fold(k)[1], prepared.unlabeled(k)))
         given = TEST.drop(columns="bought")
@@ -124,7 +124,7 @@ def test_without_features_of_targets_the_test_rows_are_as_they_are(tmp_path):
 
     recipe = Plain()
     found = recipe.load(write(tmp_path / "data"), rows=None, device=torch.device("cpu"))
-    prepared = Prepared(recipe, found, recipe.folds(found, None), ["bought"], None)
+    prepared = RunFeatures(recipe, found, recipe.folds(found, None), ["bought"], None)
     _, test = prepared.fit()
     assert prepared.unlabeled(2) is test
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+
 from fastrec.competition.forms.form import SubmissionForm
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.competition.run_json import read_json
+from fastrec.errors import DataError, SubmissionError, UnreadableFileError
+from fastrec.table.csv_text import read_text_csv
 
 __all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]
 
@@ -61,6 +64,14 @@ class SubmissionFormat(SubmissionForm):
         """The column with the lists."""
         return (self.prediction,)
 
+    def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
+        """Read a submission as text; a missing column is a ``MissingColumnError``."""
+        try:
+            return super().read_lines(path, exact=exact)
+        except SubmissionError:
+            read_text_csv(path, self.header)  # names a missing column rather than the header
+            raise
+
 
 RECSYS2019 = SubmissionFormat(
     keys=("user_id", "session_id", "timestamp", "step"),
@@ -80,10 +91,8 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
         DataError: the run is of several goals, whose submissions have no form here.
     """
     path = Path(folder) / "config.json"
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+    state = read_json(path)
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
         if state["task"] != "objectives":
             kinds = {form.kind: form for form in (SubmissionFormat, ValueForm, NextItemForm)}
             return kinds[state["submission"]["kind"]].from_state(state["submission"])

@@ -112,6 +112,10 @@ class ValueForm(SubmissionForm):
         }
         self.write_lines(path, columns)
 
+    def read(self, path: str | Path) -> pa.Table:
+        """Read a submission as text; see ``read_lines``."""
+        return self.read_lines(path)
+
     def numbers(self, table: pa.Table, name: str, path: str | Path) -> np.ndarray:
         """Return a value column of a submission as float64 ``[n]``.
 

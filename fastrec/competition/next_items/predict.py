@@ -12,7 +12,8 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.next_items.recipe import column_names_of, session_file
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.competition.run_json import read_json
+from fastrec.errors import DataError, UnreadableFileError
 from fastrec.sequences import NextItemNet, SessionBlend, SessionFrame
 from fastrec.table import load_state
 
@@ -49,10 +50,8 @@ class SavedNextItems:
         self.folder = Path(folder)
         trust_modules(trust)
         path = self.folder / "config.json"
-        if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+        self.config = read_json(path)
         try:
-            self.config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self.form = NextItemForm.from_state(self.config["submission"])
             self.exclude_seen = bool(self.config["exclude_seen"])
         except (OSError, ValueError, TypeError, KeyError) as error:
