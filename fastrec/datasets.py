@@ -83,7 +83,7 @@ class CTRTruth:
             raise DataError(f"no table of clicks can be drawn by {self}", remedy=found[0])
 
     def logits(self, start: int, stop: int) -> Tensor:
-        """The true logits of rows ``start`` up to ``stop``, float32, computed anew."""
+        """Return the true logits of rows ``start`` up to ``stop``, float32, computed anew."""
         if start >= stop:
             return torch.empty(0)
         places = range(start // _CHUNK, -(-stop // _CHUNK))
@@ -92,7 +92,9 @@ class CTRTruth:
         return made[start - places[0] * _CHUNK :][: stop - start]
 
     def effects(self, column: int) -> Tensor:
-        """The effect ``e`` of every id of a column alone, float32 ``[cardinality]``: of code ``c`` at ``c - 1``."""
+        """Return the effect ``e`` of every id of a column alone, float32 ``[cardinality]``: of code ``c`` at ``c -
+        1``.
+        """
         table, codes = self._tables[column]
         found = torch.empty(len(table))
         found[codes.long() - 1] = table[:, 0] * self._scales["ids"]
@@ -236,7 +238,7 @@ def planted_ctr(
     exponent: float = 1.1,
     cat_dtype: torch.dtype = torch.int32,
 ) -> PlantedCTR:
-    """A table of clicks with a known truth (see ``CTRTruth``), drawn straight into packed rows.
+    """Return a table of clicks with a known truth (see ``CTRTruth``), drawn straight into packed rows.
 
     Same arguments, same rows; a longer table begins with the rows of a shorter one. It takes the memory of its packed
     rows: 60 bytes each with the defaults.

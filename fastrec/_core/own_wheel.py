@@ -7,8 +7,9 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-import fastrec
 from fastrec._core.environment import PACKAGE, PARTS, REQUIRED
+from fastrec._version import __file__ as version_file
+from fastrec._version import __version__
 
 _WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
@@ -23,9 +24,9 @@ def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
     Returns:
         The file.
     """
-    version = version or fastrec.__version__
+    version = version or __version__
     stem = f"{PACKAGE.replace('-', '_')}-{version}"
-    home = Path(fastrec.__file__).parent
+    home = Path(version_file).parent
     files = {
         f"fastrec/{p.relative_to(home).as_posix()}": p.read_bytes()
         for p in sorted(home.rglob("*"))

@@ -10,7 +10,7 @@ from fastrec.monitor.compare_columns import Compared
 from fastrec.monitor.thresholds import Thresholds
 from fastrec.validate import AdversarialReport
 
-__all__ = ["Comparison", "Finding"]
+__all__ = ["Drift", "Finding"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Drift:
     """Figures and findings of a comparison.
 
     Args:

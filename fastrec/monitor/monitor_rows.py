@@ -17,7 +17,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError
 from fastrec.monitor.compare_columns import Compared, compare_columns
-from fastrec.monitor.comparison import Comparison, Finding
+from fastrec.monitor.comparison import Drift, Finding
 from fastrec.monitor.sides import Sides, read_sides
 from fastrec.monitor.statistics import benjamini_hochberg, holm
 from fastrec.monitor.thresholds import Thresholds
@@ -27,8 +27,8 @@ from fastrec.validate import adversarial_validation
 __all__ = ["Finding", "Monitored", "monitor"]
 
 
-class Monitored(Comparison):
-    """A comparison that writes itself as JSON, text or a page, see ``Comparison`` for its attributes."""
+class Monitored(Drift):
+    """A comparison that writes itself as JSON, text or a page, see ``Drift`` for its attributes."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fastrec.monitor.compare_columns import Compared
-from fastrec.monitor.comparison import Comparison
+from fastrec.monitor.comparison import Drift
 from fastrec.report import charts
 from fastrec.report.render import render
 from fastrec.report.section import Panel, Section
@@ -18,7 +18,7 @@ __all__ = ["page"]
 _COLOURS = {"before": "var(--c-grey)", "new": "var(--c1)"}
 
 
-def page(found: Comparison) -> str:
+def page(found: Drift) -> str:
     """Render the page's markup."""
     rows = [(f.about, [f.kind, f.says]) for f in found.findings]
     findings = Section("Findings", "findings.html", {"rows": rows}) if rows else Section("Findings", absent="None.")
@@ -33,14 +33,14 @@ def page(found: Comparison) -> str:
     )
 
 
-def _summary(found: Comparison) -> str:
+def _summary(found: Drift) -> str:
     if found.ok:
         return "Nothing is beyond the thresholds."
     count = len(found.findings)
     return f"{count} {'thing is' if count == 1 else 'things are'} beyond the thresholds."
 
 
-def _tiles(found: Comparison) -> list[tuple[str, str, str]]:
+def _tiles(found: Drift) -> list[tuple[str, str, str]]:
     touched = int((found.columns["finding"] != "").sum())
     made = [("New rows", f"{found.rows[1]:,}", f"beside {found.rows[0]:,}")]
     made.append(("Columns", f"{len(found.columns):,}", f"{touched} with a finding"))
@@ -52,7 +52,7 @@ def _tiles(found: Comparison) -> list[tuple[str, str, str]]:
     return made
 
 
-def _pictures(found: Comparison) -> list[Section]:
+def _pictures(found: Drift) -> list[Section]:
     with_finding = {f.about for f in found.findings if f.kind in ("shape", "unseen", "prediction")}
     shown = sorted((c for c in found.compared if c.name in with_finding), key=lambda c: -c.psi)[:8]
     if not shown:
@@ -77,7 +77,7 @@ def _bars(c: Compared, bars: int = 8) -> Any:
     return charts.category_bars(short, [""] * len(short), series, _COLOURS, y_label=f"share of rows by {c.name}")
 
 
-def _over_time(found: Comparison) -> list[Section]:
+def _over_time(found: Drift) -> list[Section]:
     table = found.over_time
     if table is None or not len(table):
         return []
@@ -100,7 +100,7 @@ def _over_time(found: Comparison) -> list[Section]:
     return [Section("The metric over time", "slices.html", data, "Thin lines: the ends of the 95 % interval.")]
 
 
-def _adversarial(found: Comparison) -> Section:
+def _adversarial(found: Drift) -> Section:
     title = "What tells new rows from old ones"
     report = found.adversarial
     if report is None:
@@ -112,7 +112,7 @@ def _adversarial(found: Comparison) -> Section:
     return Section(title, "seconds.html", {"chart": chart}, note)
 
 
-def _table(found: Comparison) -> Section:
+def _table(found: Drift) -> Section:
     frame = found.columns.sort_values("psi", ascending=False).head(200)
     heads = ["finding", "PSI", "JS", "test", "p", "missing", "unseen", "values"]
     rows = [(str(r["column"]), _row(r)) for _, r in frame.iterrows()]

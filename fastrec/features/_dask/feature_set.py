@@ -1,11 +1,11 @@
-"""FeatureSet's methods on Dask frames."""
+"""FeatureSet's methods on Dask frames; ``fs`` is the ``FeatureSet``, whose module imports this one at first use."""
 
 from __future__ import annotations
 
 import copy
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -36,21 +36,18 @@ from fastrec.features._inputs import as_list
 from fastrec.features.base import Context
 from fastrec.table import Column, Table, as_column, column_names
 
-if TYPE_CHECKING:
-    from fastrec.features.feature_set import FeatureSet
 
-
-def fit(fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
+def fit(fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
     _Job(fs, df, y, tables, unlabeled).learn()
 
 
-def fit_transform(fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> Any:
+def fit_transform(fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> Any:
     job = _Job(fs, df, y, tables, unlabeled)
     return job.out(job.chain.nest(job.learn(), job.others, None))
 
 
 def cross_fit(
-    fs: FeatureSet,
+    fs: Any,
     df: Any,
     folds: Any,
     tables: Mapping[str, Any] | None,
@@ -62,14 +59,14 @@ def cross_fit(
 
 
 def fit_transform_folds(
-    fs: FeatureSet, df: Any, folds: Any, tables: Mapping[str, Any] | None, unlabeled: Any
+    fs: Any, df: Any, folds: Any, tables: Mapping[str, Any] | None, unlabeled: Any
 ) -> tuple[Any, Iterator[tuple[Any, Any]]]:
     job = _Job(fs, df, None, tables, unlabeled)
     learned = job.learn()
     return job.out(job.chain.nest(learned, job.others, None)), job.outer_folds(folds, None, learned)
 
 
-def transform(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
+def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
     _check_library(fs)
     targets = fs.targets
     work = as_blocks(df, fs.inputs, optional=targets)
@@ -86,7 +83,7 @@ def transform(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, history
 class _Job:
     """Training rows on their way through a FeatureSet."""
 
-    def __init__(self, fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
+    def __init__(self, fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
         _check_library(fs)
         self.fs, self.df, self.tables, self.unlabeled = fs, df, tables, unlabeled
         _resolve(fs, df)
@@ -144,13 +141,13 @@ class _Job:
         return _out(self.fs, self.df, made, self.meta, fold)
 
 
-def _chain(fs: FeatureSet) -> DaskChain:
+def _chain(fs: Any) -> DaskChain:
     if fs.cache is not None:
         warnings.warn("a FeatureSet's cache is not used on Dask frames", DataWarning, stacklevel=4)
     return DaskChain(fs.steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
 
 
-def _others(fs: FeatureSet, tables: Mapping[str, Any] | None) -> Others:
+def _others(fs: Any, tables: Mapping[str, Any] | None) -> Others:
     read: dict[str, Blocks | Table] = {}
     for name, columns in _table_columns(fs, tables).items():
         with naming_table(name):
@@ -160,7 +157,7 @@ def _others(fs: FeatureSet, tables: Mapping[str, Any] | None) -> Others:
     return Others(read, tuple(tables or {}))
 
 
-def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str, list[str]]:
+def _table_columns(fs: Any, tables: Mapping[str, Any] | None) -> dict[str, list[str]]:
     needed: dict[str, dict[str, None]] = {}
     for step in fs.steps:
         for table, names in step.table_inputs.items():
@@ -168,7 +165,7 @@ def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str
     return {n: list(columns) for n, columns in needed.items() if n in (tables or {})}
 
 
-def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
+def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
     """Return an empty frame with the columns of the result, by running the steps on no rows."""
     if isinstance(df, SplitTable | PartFiles):  # its result is a table, or Arrow's
         return None
@@ -187,11 +184,11 @@ def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, y: Any = No
     return declared(df, _kept(fs, df), {n: done[n] for n in fs.outputs})
 
 
-def _kept(fs: FeatureSet, df: Any) -> list[str] | None:
+def _kept(fs: Any, df: Any) -> list[str] | None:
     return None if fs.keep == "all" else [] if fs.keep == "outputs" else as_list(fs.keep)
 
 
-def _out(fs: FeatureSet, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool] | None = None) -> Any:
+def _out(fs: Any, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool] | None = None) -> Any:
     kept = _kept(fs, df)
     own = [str(n) for n in df.columns] if kept is None else kept
     fs.feature_names_out_ = [*(n for n in own if n not in fs.outputs), *fs.outputs]
@@ -200,7 +197,7 @@ def _out(fs: FeatureSet, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool
     return as_frame(df, made, fs.outputs, kept, meta, fold=fold)
 
 
-def _resolve(fs: FeatureSet, df: Any) -> None:
+def _resolve(fs: Any, df: Any) -> None:
     if isinstance(df, SplitTable):
         fs._resolve(df.table)
         return
@@ -214,14 +211,14 @@ def _resolve(fs: FeatureSet, df: Any) -> None:
     check_names(fs.features, fs.steps)
 
 
-def _check_library(fs: FeatureSet) -> None:
+def _check_library(fs: Any) -> None:
     if fs._library not in (None, "pandas"):
         raise DataError(
             f"a Dask frame cannot come back as {fs._library}", remedy="Call set_output(transform='default')"
         )
 
 
-def _one_target(fs: FeatureSet) -> str:
+def _one_target(fs: Any) -> str:
     if len(fs.targets) != 1:
         raise DataError(f"y was given, but the generators use {len(fs.targets)} targets", remedy="Give them as columns")
     return fs.targets[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import fastrec
 from fastrec._core.device import DeviceLike
+from fastrec._version import __version__
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.features.base import Context, Feature, State
 from fastrec.table import Column, Table
@@ -55,7 +55,7 @@ class CachedStep:
             (n, columns_digest(context.tables[n], cols)) for n, cols in step.table_inputs.items() if n in context.tables
         ]
         try:
-            found = digest(fastrec.__version__, step, columns_digest(work, names), tables, list(key), list(also))
+            found = digest(__version__, step, columns_digest(work, names), tables, list(key), list(also))
         except NoDigestError as error:
             cache.tell(step, error)
             return cls()

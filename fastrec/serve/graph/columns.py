@@ -39,7 +39,7 @@ class GraphColumn(Column):
         return N
 
     def is_missing(self) -> Any:
-        """Bool ``[rows]``."""
+        """Return bool ``[rows]``."""
         if self.text is not None:
             graph = self.values.graph
             made = graph.op("Equal", self.text, graph.constant(np.array(self.no_text, dtype=object)))

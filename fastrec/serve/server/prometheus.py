@@ -28,7 +28,7 @@ class MetricCounter:
         self._values[labels] = self._values.get(labels, 0) + by
 
     def lines(self) -> Iterator[str]:
-        """One line for each set of labels."""
+        """Yield one line for each set of labels."""
         for values, count in self._values.items():
             yield f"{self.name}{_labels(zip(self._labels, values))} {count}"
 
@@ -42,7 +42,7 @@ class Gauge:
         self.name, self.says, self._read = name, says, read
 
     def lines(self) -> Iterator[str]:
-        """One line for each set of labels."""
+        """Yield one line for each set of labels."""
         for labels, value in self._read().items():
             yield f"{self.name}{_labels(labels)} {value}"
 
@@ -74,7 +74,7 @@ class Histogram:
         return found
 
     def lines(self) -> Iterator[str]:
-        """The cumulative counts, the sum and the number of values of each set of labels."""
+        """Yield the cumulative counts, the sum and the number of values of each set of labels."""
         for values, counts in self._counts.items():
             labels, total = list(zip(self._labels, values)), 0
             for bound, count in zip((*self._bounds, None), counts):
@@ -120,7 +120,7 @@ class Metrics:
         self.batch_seconds.see(seconds)
 
     def text(self) -> str:
-        """All of it, as Prometheus reads it."""
+        """Return all of it, as Prometheus reads it."""
         lines: list[str] = []
         for one in [m for m in vars(self).values() if isinstance(m, (MetricCounter, Histogram))] + self._gauges:
             lines += [f"# HELP {one.name} {one.says}", f"# TYPE {one.name} {one.kind}", *one.lines()]

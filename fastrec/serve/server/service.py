@@ -39,7 +39,7 @@ class EventState(Protocol):
         """Take events in; they are on disk when it returns."""
 
     def features(self, requests: pa.Table) -> pa.Table:
-        """The made columns for requests, row by row."""
+        """Return the made columns for requests, row by row."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Stretch:
     first: int
 
     def lines(self) -> int:
-        """The number of lines."""
+        """Return the number of lines."""
         return int(np.count_nonzero(self.text[: self.stop] == _LINE))
 
 

@@ -17,7 +17,7 @@ __all__ = ["openapi", "page", "recommend"]
 
 
 async def recommend(service: RecommendService, call: Call) -> Response:
-    """Sessions → for each the ids of its best items, and their scores."""
+    """Return sessions → for each the ids of its best items, and their scores."""
     spec = service.scorer.spec
     asked, alone = await service.parse(
         len(call.body),
