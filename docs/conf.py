@@ -123,7 +123,7 @@ _STANDARD = "inspect abc contextlib threading typing collections pathlib"
 nitpick_ignore_regex = [("py:.*", rf"({'|'.join(f'{_LIBRARIES} {_STANDARD}'.split())})(\..*)?")]
 # names of other libraries without the library's, and an alias of a Literal
 nitpick_ignore = [("py:class", name) for name in ("Client", "EventState", "Path", "Starlette", "Tensor", "FillRule")]
-nitpick_ignore.append(("py:class", "fastrec.tabular.stream.rows.Rows"))  # not the public one of ``validate``
+nitpick_ignore.append(("py:class", "fastrec.tabular.stream.loader.Rows"))  # not the public one of ``validate``
 _PUBLIC = {name for room in rooms.ROOMS for name in rooms.public_names(room)}
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fastrec._core.lazy import lazily
+from fastrec._core.imports import lazily
 from fastrec._version import __version__
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fastrec.competition import ObjectiveCompetition, ObjectiveData
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.sequences import CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Table
-from fastrec.table.offsets import offsets_of
+from fastrec.table.column import offsets_of
 
 KINDS = ("clicks", "carts", "orders")
 _BLOCK = 1 << 26  # bytes of a file that are parsed at a time: a line must fit

@@ -3,13 +3,197 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
+import secrets
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fastrec._core.leftovers import hidden_beside, hidden_part, remove, remove_leftovers
+from fastrec._core import limits
 from fastrec.errors import FastrecError, WriteError
+
+# Hidden names for files being written, locked by their writer; leftovers of killed processes are found and removed.
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_HIDDEN = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
+locks: dict[Path, int] = {}  # this process's hidden files and folders, each with the descriptor of its lock
+
+
+def hidden_beside(path: Path, kind: str) -> Path:
+    """Return a hidden name in the same folder that nothing has yet.
+
+    Args:
+        path: the target.
+        kind: ``'part'`` for what is not whole yet, ``'old'`` for what is being replaced.
+    """
+    return path.with_name(f".{_short(path.name)}.{secrets.token_hex(4)}.{kind}")
+
+
+@contextmanager
+def hidden_part(part: Path, *, folder: bool) -> Iterator[None]:
+    """Create a hidden file or folder and lock it meanwhile; at the end it is removed if it is still there."""
+    try:
+        while part not in locks:  # again if another process took it for a leftover before it was locked
+            part.mkdir(exist_ok=True) if folder else part.touch()
+            _lock(part)
+        yield
+    finally:
+        remove(part)
+        lock = locks.pop(part, -1)
+        if lock >= 0:
+            os.close(lock)
+
+
+@contextmanager
+def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
+    """Yield a hidden folder beside ``path`` for temporary files; leftovers of killed processes go first.
+
+    Args:
+        path: gives the name, and the folder to create it in, which exists.
+        made: the folder that this process created before ``begin_anew``; None: create one.
+    """
+    remove_leftovers(path.parent, path.name)
+    part = hidden_beside(path, "part") if made is None else made
+    with hidden_part(part, folder=True):
+        yield part
+
+
+@contextmanager
+def alone_at(path: Path) -> Iterator[None]:
+    """Keep other processes from writing to ``path``; the kernel frees the lock if this one dies.
+
+    Args:
+        path: the target; the lock is a hidden file in the same folder. Systems without ``flock`` have no lock.
+
+    Raises:
+        WriteError: another process is writing there, or the lock cannot be opened.
+    """
+    if fcntl is None:
+        yield
+        return
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock, held = path.with_name(f".{_short(path.name)}.lock"), None
+    while held is None:
+        try:
+            held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:  # such as another user's, who was killed before it was removed
+            remedy = "Remove that file, or choose another place"
+            raise WriteError(f"no lock can be had ({error.strerror})", file=lock, remedy=remedy) from error
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+            raise WriteError(
+                "another process is writing here", file=path, remedy="Wait for it to end, or choose another place"
+            ) from None
+        except OSError:  # a file system without locks
+            break
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), os.stat(lock)):
+                break
+        os.close(held)  # its last holder removed the file between the two calls
+        held = None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(held)
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what killed writers left; a result that one had moved away returns if nothing took its place.
+
+    Args:
+        folder: where they wrote.
+        name: of the target; None: of all targets.
+    """
+    try:
+        found = [(entry, _HIDDEN.fullmatch(entry)) for entry in os.listdir(folder) if entry.startswith(".")]
+    except OSError:
+        return
+    for entry, match in found:
+        if match is None or (name is not None and match["name"] != _short(name)):
+            continue
+        target = folder / (match["name"] if name is None else name)
+        if match["kind"] == "part":
+            _remove_if_free(folder / entry)
+        elif target.exists():
+            remove(folder / entry)
+        elif name is not None or not re.search("~[0-9a-f]{16}$", match["name"]):  # a shortened name tells no target
+            with suppress(OSError):  # another process did so, or has just written there
+                os.rename(folder / entry, target)
+
+
+def recover(path: str | Path) -> None:
+    """Put back what was at ``path`` if a killed writer had moved it away and put nothing in its place."""
+    path = Path(os.path.realpath(path))
+    if not path.exists():
+        remove_leftovers(path.parent, path.name)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a whole folder; what cannot be removed stays."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _short(name: str) -> str:
+    # Hidden names are longer and 255 bytes is the limit; the digest keeps long names with one beginning apart.
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= 120 else f"{name[:20]}~{hashlib.sha256(encoded).hexdigest()[:16]}"
+
+
+def _lock(part: Path) -> None:
+    if fcntl is None:
+        locks[part] = -1
+        return
+    with suppress(FileNotFoundError):
+        lock = os.open(part, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(lock), os.stat(part)):
+                locks[part] = lock
+        finally:
+            if part not in locks:
+                os.close(lock)
+
+
+def _remove_if_free(part: Path) -> None:
+    """Remove a hidden file or folder that no process has locked, on a file system without locks what is a day old."""
+    if fcntl is not None:
+        try:
+            lock = os.open(part, os.O_RDONLY)
+        except OSError:  # gone, or another user's
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(part)  # while it is locked: a writer that has just created it waits, and creates it again
+            return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
+    with suppress(OSError):
+        if time.time() - part.stat().st_mtime > limits.LEFTOVER_AGE:
+            remove(part)
+
+
+# Writing so that a crash, a full disk or Ctrl-C leaves either the old result or the new one.
 
 # the disk is full, the place is wrong or forbidden; other system errors in a block that writes have other causes
 _NAMES = ["EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "EMFILE", "ENAMETOOLONG", "ENODEV", "ENOENT"]

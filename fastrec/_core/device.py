@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec.errors import DeviceError, MissingPackageError
 
 DeviceLike = torch.device | str | None

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from fastrec._core.leftovers import locks
+from fastrec._core.atomic import locks
 
 _SETTING = "FASTREC_GOES_ON_IN"
 _own = False

@@ -18,14 +18,13 @@ from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.auto.workspace import new_competition
 from fastrec.competition.budget import Budget
-from fastrec.competition.load import load_competition
 from fastrec.competition.predict import SavedRun
-from fastrec.competition.run import run_competition
+from fastrec.competition.run import load_competition, run_competition
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
-from fastrec.validate.tasks import Task
+from fastrec.validate.target import Task
 
 
 class Fit:

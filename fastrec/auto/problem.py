@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
-from fastrec.auto.columns import _ID_NAME, ColumnInfo, look_at, numbers_in_text
-from fastrec.auto.files import Files
+from fastrec.auto.columns import _ID_NAME, ColumnInfo, Files, look_at, numbers_in_text
 from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
 from fastrec.validate.mirror import AUTO, Mirror, mirror
-from fastrec.validate.tasks import Task
+from fastrec.validate.target import Task
 
 _NAMES = re.compile(
     r"^(target|label|class|y|outcome|response|churn(ed)?|survived|default|click(ed)?|sale_?price|sales|price|income.*|"

@@ -1,24 +1,13 @@
 """The ``fastrec`` command.
 
-``app.py`` holds run and its kin, ``new.py`` and ``offline.py`` what writes recipes and scripts, ``runs.py``,
-``trials.py`` and ``tune.py`` what concerns finished runs, ``serve.py`` the server, ``monitor.py``, ``retrain.py`` and
-``registry.py`` what comes after the launch, ``doctor.py`` the machine.
+``app.py`` has run and its kin, ``start.py`` the commands to begin with, ``runs.py`` those on finished runs, ``serve.py``
+the server, ``monitor.py`` life after the launch.
 """
 
-from fastrec.cli import (  # noqa: F401 - their commands join the others
-    doctor,
-    export,
-    monitor,
-    new,
-    offline,
-    registry,
-    retrain,
-    runs,
-    serve,
-    trials,
-    tune,
-)
-from fastrec.cli.app import app, load_competition, main, script
+# Imported to register their commands.
+from fastrec.cli import monitor, runs, serve, start  # noqa: F401
+from fastrec.cli.app import app, main, script
+from fastrec.competition.run import load_competition
 
 __all__ = ["app", "load_competition", "main", "script"]
 

@@ -20,15 +20,15 @@ from rich.console import Console
 
 from fastrec._core.fresh_process import owns_process
 from fastrec._version import __version__
-from fastrec.competition.load import load_competition, load_module
+from fastrec.competition.run import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
-    from fastrec.competition.forms.list_form import SubmissionFormat
-    from fastrec.competition.forms.next_item_form import NextItemForm
-    from fastrec.competition.forms.value_form import ValueForm
-    from fastrec.competition.forms.value_score import ValueScore
+    from fastrec.competition.forms.lists import SubmissionFormat
+    from fastrec.competition.forms.next_items import NextItemForm
+    from fastrec.competition.forms.values import ValueForm, ValueScore
     from fastrec.competition.recipe import Competition
+
 
 app = typer.Typer(
     help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
@@ -135,7 +135,7 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         return "the same command goes on from what is finished" if any(kept) else "nothing was written"
 
     with readable_errors(stopped) as stages:
-        from fastrec._core.malloc import keep_memory
+        from fastrec._core.memory import keep_memory
         from fastrec.competition import run as library
         from fastrec.competition.budget import Budget
         from fastrec.report.page import leaderboard_table
@@ -217,19 +217,19 @@ def score(
     elsewhere that of the RecSys Challenge 2019.
     """
     with readable_errors():
-        from fastrec.competition.forms.next_item_form import NextItemForm
-        from fastrec.competition.forms.value_form import ValueForm
+        from fastrec.competition.forms.next_items import NextItemForm
+        from fastrec.competition.forms.values import ValueForm
 
         form = _form(submission, competition, run)
         if isinstance(form, NextItemForm):
-            from fastrec.competition.forms.next_item_check import score_items
+            from fastrec.competition.forms.next_items import score_items
 
             typer.echo(str(score_items(submission, truth, form)))
             return
         if isinstance(form, ValueForm):
             typer.echo(str(_score_values(submission, truth, form, competition, run)))
             return
-        from fastrec.competition.forms.score import score_submission
+        from fastrec.competition.forms.check import score_submission
 
         typer.echo(str(score_submission(submission, truth, form)))
 
@@ -238,8 +238,8 @@ def _score_values(
     submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
     """Score lines with a value each; metric and target are the recipe's, or the run's."""
-    from fastrec.competition.forms.list_form import run_around
-    from fastrec.competition.forms.value_score import score_values
+    from fastrec.competition.forms.lists import run_around
+    from fastrec.competition.forms.values import score_values
     from fastrec.metrics import default_metric
     from fastrec.table import Table, load_state
     from fastrec.table.read import read_file
@@ -262,7 +262,7 @@ def _score_values(
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
-    from fastrec.competition.forms.list_form import form_around, form_of_run
+    from fastrec.competition.forms.lists import form_around, form_of_run
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
@@ -273,7 +273,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
 
 def _form_of_recipe(recipe: Competition, submission: Path) -> SubmissionFormat | ValueForm | NextItemForm:
     """Return the recipe's form; if it has none, the submission's own columns, of which the recipe's ids name a row."""
-    from fastrec.competition.forms.value_form import ValueForm
+    from fastrec.competition.forms.values import ValueForm
 
     if recipe.submission is not None:
         return recipe.submission
@@ -361,7 +361,7 @@ def _stopping_at_sigterm() -> Iterator[None]:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError) or "torch" not in sys.modules:  # no library is loaded where there is no room
         return isinstance(error, MemoryError)
-    from fastrec._core.oom import is_out_of_memory
+    from fastrec._core.memory import is_out_of_memory
 
     return is_out_of_memory(error)
 
@@ -374,3 +374,11 @@ def _out_of_memory(error: Exception) -> str:
     where = f" in the stage '{notes[0]}'" if notes else ""
     said = " ".join(str(error).split())
     return f"out of memory{where}{f' ({said})' if said else ''}; nothing was written. Give fewer rows, or more memory."
+
+
+# Options that several commands have, each with the same words.
+
+Device = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
+Every = Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything random.")]
+Trust = Annotated[list[str] | None, typer.Option(help="A module of the run's own that may be imported.")]

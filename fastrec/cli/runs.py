@@ -1,22 +1,29 @@
-"""Commands about finished runs: predict, layout, runs, compare."""
+"""Commands about finished runs and versions: predict, runs, compare, try, tune, promote."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table as RichTable
 
-from fastrec._core.terminal_table import TableColumn, terminal_table
-from fastrec.cli.app import app, load_competition, readable_errors, trusted
+from fastrec._core import limits
+from fastrec._core.messages import TableColumn, terminal_table
+from fastrec.cli.app import Trust, app, readable_errors, trusted
+from fastrec.competition.run import load_competition
+from fastrec.errors import MissingFileError
 
-_Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+# Commands about finished runs: predict, layout, runs, compare.
+
+_Run_runs = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
 
 @app.command()
 def predict(
-    run: _Run,
+    run: _Run_runs,
     data: Annotated[
         Path, typer.Option(help="The rows to predict: a file, or a folder with `test` and the other tables.")
     ],
@@ -72,8 +79,8 @@ def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directorie
 
 @app.command()
 def compare(
-    a: _Run,
-    b: _Run,
+    a: _Run_runs,
+    b: _Run_runs,
     model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
     by: Annotated[str | None, typer.Option(help="A column of the rows (of lists: `length`, `touched`).")] = None,
 ) -> None:
@@ -92,3 +99,206 @@ def compare(
             TableColumn("95 %", [f"{c.difference.low:+.5f} to {c.difference.high:+.5f}" for c in found]),
         ]
         console.print(terminal_table(columns, console.width))
+
+
+# ``fastrec promote``, ``fastrec rollback``, ``fastrec versions``: which version of a model is in use.
+
+_REGISTRY = Annotated[Path, typer.Option(help="The registry's folder.", show_default=False)]
+_WHY = Annotated[str, typer.Option(help="A word for the history.")]
+
+
+@app.command()
+def promote(
+    source: Annotated[str, typer.Argument(help="A run, an export, or a version's number.", show_default=False)],
+    registry: _REGISTRY,
+    why: _WHY = "",
+    export: Annotated[bool, typer.Option(help="Of a run: make its export too, which a server needs.")] = True,
+    data: Annotated[Path | None, typer.Option(help="Of a run: its data; the events so far go along.")] = None,
+    trust: Trust = None,
+) -> None:
+    """Make a run, an export or an earlier version the current one, at once; a server of the registry takes it over."""
+    with readable_errors("what was current still is"):
+        from fastrec.registry import Registry
+
+        folder = Registry(registry)
+        if source.isdigit() and not Path(source).exists():
+            made = folder.promote(int(source), why=why)
+        elif export and (Path(source) / "decision.json").is_file():
+            from fastrec.serve.export import export_run
+
+            with tempfile.TemporaryDirectory() as beside:
+                exported = export_run(source, Path(beside) / "export", data=data, trust=trusted(trust)).folder
+                made = folder.promote(source, export=exported, why=why)
+        else:
+            made = folder.promote(source, why=why)
+        typer.echo(f"version {made.number} is current: {made.folder}")
+
+
+@app.command()
+def rollback(registry: _REGISTRY, why: _WHY = "") -> None:
+    """Make the previous version the current one again."""
+    with readable_errors("what was current still is"):
+        from fastrec.registry import Registry
+
+        made = Registry(_there(registry)).rollback(why=why)
+        typer.echo(f"version {made.number} is current: {made.folder}")
+
+
+@app.command()
+def versions(registry: _REGISTRY) -> None:
+    """List a registry's versions and what was done with them."""
+    with readable_errors():
+        from fastrec.registry import Registry
+
+        found = Registry(_there(registry))
+        current, previous = found.current, found.previous
+        table = RichTable("version", "in use", "added", "of", "holds", "why")
+        for v in found.versions:
+            use = "current" if v == current else "previous" if v == previous else ""
+            holds = ", ".join(n for n in ("run", "export") if getattr(v, n) is not None)
+            table.add_row(str(v.number), use, v.added, Path(v.source).name, holds, v.why)
+        Console().print(table)
+        for record in found.history[-20:]:
+            typer.echo(f"{record['at']}  {record['what']} {record['version'] or ''}  {record['why']}".rstrip())
+
+
+def _there(folder: Path) -> Path:
+    from fastrec.registry import is_registry
+
+    if not is_registry(folder):
+        raise MissingFileError("there is no registry", file=folder, remedy="Promote a run into it first")
+    return folder
+
+
+# Commands that try ideas on a finished run: try, tries, select, lb.
+
+_Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+_Model = Annotated[str | None, typer.Option(help="The run's model to train; else its best XGBoost or LightGBM model.")]
+
+
+@app.command(name="try")
+def try_(
+    on: Annotated[Path, typer.Option(help="The run directory to try it on.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(help="A Python file with generators, or one function of a frame.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given several times.")] = None,
+    model: _Model = None,
+    full: Annotated[bool, typer.Option("--full", help="The model's own settings, not fewer and larger steps.")] = False,
+) -> None:
+    """Say what new columns are worth to a run, or what is lost without some of its own.
+
+    A model is trained on the run's folds with the columns and with shuffled copies of them, over several seeds.
+    """
+    with readable_errors():
+        from fastrec.trials import try_features
+
+        made = try_features(file, on, drop=drop or (), model=model, full=full, data=data)
+        Console(highlight=False, soft_wrap=True).print(str(made), markup=False)
+
+
+@app.command()
+def tries(run: _Run) -> None:
+    """Show what was tried on a run."""
+    with readable_errors():
+        from fastrec.competition.kept_rows import KeptRows
+        from fastrec.errors import FastrecError
+        from fastrec.trials import list_tries
+
+        found = list_tries(run)
+        try:
+            now = KeptRows(run).name
+        except FastrecError:  # its parts are gone; what was tried is still to be seen
+            now = None
+        old = ["" if now in (None, t.get("rows")) else " (on an earlier run)" for t in found]
+        columns = [[*t.get("columns", []), *(f"- {n}" for n in t.get("dropped", []))] for t in found]
+        ends = [filter(None, [_figure(t.get("low")), _figure(t.get("high"))]) for t in found]
+        shown = [
+            TableColumn("when", [str(t.get("when", ""))[:16].replace("T", " ") for t in found], drop=2),
+            TableColumn("file", [t.get("file") or "" for t in found], fold=True),
+            TableColumn("columns", [", ".join(names) for names in columns], fold=True),
+            TableColumn("metric", [t.get("metric", "") for t in found], drop=3),
+            TableColumn("difference", [_figure(t.get("difference")) for t in found]),
+            TableColumn("98 %", [" to ".join(e) for e in ends], drop=1),
+            TableColumn("verdict", [t.get("verdict", "") + o for t, o in zip(found, old, strict=True)], fold=True),
+            TableColumn("s", [f"{t.get('seconds', 0):.1f}" for t in found], drop=4),
+        ]
+        console = Console()
+        console.print(terminal_table(shown, console.width, title=str(run)))
+
+
+@app.command()
+def select(
+    run: _Run,
+    method: Annotated[
+        str, typer.Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")
+    ] = "null",
+    model: _Model = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How many shuffled targets.")] = 20,
+) -> None:
+    """Weigh every column that a run's model learns from, and say which ones it can do without."""
+    with readable_errors():
+        from fastrec.trials import select_features
+
+        options: dict[str, Any] = {"method": method, "model": model, "repeats": repeats}
+        made = select_features(run, **options)
+        by_chance = made.method == "null"
+        heads = (made.measure, "by chance (90 %)", "p") if by_chance else (f"{made.measure} lost", "95 %", "")
+        table = RichTable("column", *heads, "kept")
+        for w in made.table:
+            ends = f"{w.low:.5g} to {w.high:.5g}"
+            p = "" if w.p is None else f"{w.p:.3f}"
+            table.add_row(w.name, f"{w.importance:.5g}", ends, p, "yes" if w.kept else "no")
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(table)
+        console.print(f"kept {len(made.kept)} of {len(made.table)}: {', '.join(made.kept)}", markup=False)
+
+
+@app.command()
+def lb(
+    run: _Run, score: Annotated[float, typer.Argument(help="What the leaderboard shows.", show_default=False)]
+) -> None:
+    """Note what a run's submission scored on the leaderboard, and write the report anew."""
+    with readable_errors():
+        from fastrec.report import note_leaderboard, write_report
+
+        typer.echo(f"noted {note_leaderboard(run, score)}")
+        typer.echo(f"report {write_report(run)}")
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:+.5f}"
+
+
+# ``fastrec tune``: better settings for one of a run's models.
+
+
+@app.command()
+def tune(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    minutes: Annotated[float, typer.Option(help="How long to search.", show_default=False)],
+    data: Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")] = None,
+    model: Annotated[str | None, typer.Option(help="The run's model; else its best trees, else its best net.")] = None,
+    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+) -> None:
+    """Search for better settings of a run's model, on its folds, and print the best as a line for the recipe.
+
+    What was tried is kept in `RUN.tune.db`: the same command goes on from there. (It wants the extra `tune`.)
+    """
+    with readable_errors("the trials so far are kept, the same command goes on") as stages:
+        from fastrec.tuning import tune_run
+
+        found = tune_run(run, minutes=minutes, model=model, data=data, device=device, stages=stages)
+        table = RichTable("trial", "score", "folds", "settings", title=f"{found.model} of {run}: {found.metric}")
+        whole = [t for t in found.trials if not t.pruned]
+        for trial in [*whole[: limits.SHOWN_TRIALS], *(t for t in whole[limits.SHOWN_TRIALS :] if t.number is None)]:
+            number = "the run's" if trial.number is None else str(trial.number)
+            settings = ", ".join(f"{n} {v:g}" for n, v in trial.settings.items())
+            table.add_row(number, f"{trial.score:.5f}", str(trial.folds), settings or "its own")
+        Console().print(table)
+        pruned = sum(t.pruned for t in found.trials)
+        typer.echo(f"{len(found.trials)} trials, {pruned} given up early, {found.new} new; kept in {found.storage}")
+        if found.best.number is None:
+            typer.echo("no trial is better than the run's settings")
+        typer.echo(found.best.line)

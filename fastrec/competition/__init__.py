@@ -14,31 +14,22 @@ compares, ``mlflow_log.py`` notes a run in MLflow.
 
 from typing import TYPE_CHECKING
 
-from fastrec._core.lazy import lazily
+from fastrec._core.imports import lazily
 
 if TYPE_CHECKING:
-    from fastrec.competition.data import CompetitionData
-    from fastrec.competition.data_folder import read_folder
-    from fastrec.competition.events_before import EventsBefore
-    from fastrec.competition.forms.check import CheckReport, check_submission
-    from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
-    from fastrec.competition.forms.next_item_check import NextItemScore, score_items
-    from fastrec.competition.forms.next_item_form import NextItemForm
-    from fastrec.competition.forms.ordering import RankedLists, rank_lists, ranked_strings
-    from fastrec.competition.forms.score import ScoreReport, score_submission
-    from fastrec.competition.forms.value_form import ValueForm
-    from fastrec.competition.forms.value_score import ValueScore, score_values
-    from fastrec.competition.forms.write import write_submission
-    from fastrec.competition.mlflow_log import log_run
-    from fastrec.competition.next_items.predict import SavedNextItems
-    from fastrec.competition.next_items.recipe import NextItemCompetition
+    from fastrec.competition.forms.check import CheckReport, ScoreReport, check_submission, score_submission
+    from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, write_submission
+    from fastrec.competition.forms.next_items import NextItemForm, NextItemScore, score_items
+    from fastrec.competition.forms.rows import RankedLists, rank_lists, ranked_strings
+    from fastrec.competition.forms.values import ValueForm, ValueScore, score_values
+    from fastrec.competition.next_items import NextItemCompetition, SavedNextItems
     from fastrec.competition.objectives import ObjectiveCompetition, ObjectiveData
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.predict import SavedRun, predict_run
-    from fastrec.competition.reading import Reading
-    from fastrec.competition.recipe import Competition
+    from fastrec.competition.reading import CompetitionData, Reading, read_folder
+    from fastrec.competition.recipe import Competition, EventsBefore
     from fastrec.competition.run import run_competition
-    from fastrec.competition.runs import compare_runs, list_runs
+    from fastrec.competition.runs import compare_runs, list_runs, log_run
     from fastrec.competition.streamed.recipe import StreamedCompetition, StreamedNet, StreamedRanking
 
 __all__ = [
@@ -83,40 +74,40 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "RECSYS2019": "forms.list_form",
-        "SubmissionFormat": "forms.list_form",
-        "write_submission": "forms.write",
+        "RECSYS2019": "forms.lists",
+        "SubmissionFormat": "forms.lists",
+        "write_submission": "forms.lists",
         "write_script": "offline_script",
         "CheckReport": "forms.check",
         "check_submission": "forms.check",
-        "ScoreReport": "forms.score",
-        "score_submission": "forms.score",
-        "RankedLists": "forms.ordering",
-        "rank_lists": "forms.ordering",
-        "ranked_strings": "forms.ordering",
-        "CompetitionData": "data",
-        "EventsBefore": "events_before",
+        "ScoreReport": "forms.check",
+        "score_submission": "forms.check",
+        "RankedLists": "forms.rows",
+        "rank_lists": "forms.rows",
+        "ranked_strings": "forms.rows",
+        "CompetitionData": "reading",
+        "EventsBefore": "recipe",
         "Competition": "recipe",
-        "NextItemCompetition": "next_items.recipe",
+        "NextItemCompetition": "next_items",
         "StreamedCompetition": "streamed.recipe",
         "StreamedNet": "streamed.recipe",
         "StreamedRanking": "streamed.recipe",
         "ObjectiveCompetition": "objectives",
         "ObjectiveData": "objectives",
-        "NextItemForm": "forms.next_item_form",
-        "NextItemScore": "forms.next_item_check",
-        "score_items": "forms.next_item_check",
-        "SavedNextItems": "next_items.predict",
+        "NextItemForm": "forms.next_items",
+        "NextItemScore": "forms.next_items",
+        "score_items": "forms.next_items",
+        "SavedNextItems": "next_items",
         "Reading": "reading",
         "SavedRun": "predict",
         "run_competition": "run",
-        "read_folder": "data_folder",
+        "read_folder": "reading",
         "compare_runs": "runs",
         "list_runs": "runs",
-        "log_run": "mlflow_log",
+        "log_run": "runs",
         "predict_run": "predict",
-        "score_values": "forms.value_score",
-        "ValueScore": "forms.value_score",
-        "ValueForm": "forms.value_form",
+        "score_values": "forms.values",
+        "ValueScore": "forms.values",
+        "ValueForm": "forms.values",
     },
 )

@@ -116,7 +116,7 @@ def _end_at(began: float, minutes: float, folder: Path) -> None:
 
 
 def _submit(options: argparse.Namespace, folder: Path, began: float) -> None:
-    from fastrec._core.malloc import keep_memory
+    from fastrec._core.memory import keep_memory
     from fastrec.competition import run_competition
     from fastrec.errors import DataWarning, FastrecError
 

@@ -75,7 +75,7 @@ class Budget:
             outputs: numbers in a prediction.
             models: base models.
         """
-        from fastrec.stacking.choose import rows_of_a_blend  # imports all estimators
+        from fastrec.stacking.stack import rows_of_a_blend  # imports all estimators
 
         whole = self.minutes * 60
         learned = min(rows, rows_of_a_blend(outputs))

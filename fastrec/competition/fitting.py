@@ -11,20 +11,59 @@ import torch
 
 from fastrec._core.warn import warn
 from fastrec._version import __version__
-from fastrec.competition.columns import choose_columns, not_learned_from
-from fastrec.competition.parts import KeptModels
-from fastrec.competition.permute import permutation_importance
-from fastrec.competition.prepare import RunFeatures
+from fastrec.competition.prepare import KeptModels, RunFeatures
+from fastrec.competition.recipe import choose_columns, not_learned_from
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.table_record import TableRun
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
 from fastrec.estimators._on_ranks import wanted_ranks
-from fastrec.features._engine.counting import step_by_step
+from fastrec.features._engine.chain import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
-from fastrec.stacking.choose import refuse_same_names
-from fastrec.validate import Trained
+from fastrec.stacking.stack import refuse_same_names
+from fastrec.validate import Rows, Trained
+
+# ``permutation_importance``: what a model's score loses where a feature's values are shuffled.
+
+
+def permutation_importance(
+    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40
+) -> dict[str, float]:
+    """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
+
+    Args:
+        model: a trained model.
+        rows: rows with labels that it was not trained on.
+        scorer: the score.
+        seed: of the shuffles.
+        most_rows: so many rows are used, or some more where lists are whole.
+        most: so many features are tried: those of the highest gain, where the model says gains.
+
+    Returns:
+        Feature → the score as it is less the score with the feature shuffled (above 0: the feature helps).
+    """
+    rows = _some(rows, most_rows)
+    gains = model.trace.importance
+    names = sorted(rows.names, key=lambda n: -gains.get(n, 0.0))[:most]
+    sign = 1.0 if scorer.metric.greater_is_better else -1.0
+    one = torch.zeros(len(rows), dtype=torch.int64)  # classes by thresholds that others of these rows say
+    whole = scorer(rows, model.predict(rows), folds=one)
+    draw, made = torch.Generator().manual_seed(seed), {}
+    for name in names:
+        order = torch.randperm(len(rows), generator=draw).to(rows.table.device)
+        shuffled = rows.table.with_columns({name: rows.table[name].take(order)})
+        made[name] = sign * (whole - scorer(rows, model.predict(rows.with_table(shuffled)), folds=one))
+    return made
+
+
+def _some(rows: Rows, most: int) -> Rows:
+    if len(rows) <= most:
+        return rows
+    if rows.task != "ranking":
+        return rows.take(torch.linspace(0, len(rows) - 1, most).long())
+    assert rows.groups is not None
+    return rows.take((rows.groups <= rows.groups[most - 1]).nonzero().squeeze(1))
 
 
 def make_features(run: TableRun) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from fastrec._core.warn import warn
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Table
-from fastrec.table.column_types import as_type, as_types, times_in_text, type_of
+from fastrec.table.column_types import as_type, as_types, differing, shared_types, times_in_text, type_of, types_of
 from fastrec.table.read import MISSING_TEXT, CsvForm, read_file
 
 LETTERS = r"[A-Za-z]{1,3}[-_ ]?(?=\d{1,4}$)"  # before numbers of months, days, hours: c-8
@@ -260,3 +261,140 @@ def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
     made = make(coded.dictionary)
     return made.take(coded.indices)
+
+
+# ``CompetitionData``: a competition's rows, laid out.
+
+_ALIKE = {"text", "number", "bool", "clock"}
+
+
+@dataclass
+class CompetitionData:
+    """A competition's data: rows to learn from and rows to predict, and what their features are made from.
+
+    Args:
+        train: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column.
+        test: the rows to predict, without their target; in a ranking task one list per target row. None: there are
+            none, and the submission has the training rows with their out-of-fold predictions.
+        targets: the id columns of the submission. In a ranking task whose form has one line per list, one row per test
+            list, in the order of the lists; else one row per test row. None: the test rows' own columns.
+        tables: other tables by name (an event log, item properties).
+        truth: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a
+            ranking task, else a table with the target column(s).
+        oracle: the expected score of the true probabilities, where they are known.
+        types: table → column → type (see ``fastrec.table.column_types``), where the files say more than the tables.
+    """
+
+    train: Table
+    test: Table | None = None
+    targets: Table | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    truth: Any = None
+    oracle: float | None = None
+    types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:
+        """Learn the types of all columns, and make those of train and test the same.
+
+        Args:
+            known: types that are known already: those of a run whose recipe is carried out again.
+
+        Raises:
+            DataError: times have a zone in one of the two, and none in the other.
+        """
+        made = {"train": shared_types(self.train, self.test), **{n: types_of(t) for n, t in self.tables.items()}}
+        self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}
+        self.train, self.test = (None if t is None else _alike(t, self.types["train"]) for t in (self.train, self.test))
+        self.tables = {n: _alike(t, self.types[n]) for n, t in self.tables.items()}
+
+
+def _alike(table: Table, types: Mapping[str, str]) -> Table:
+    """Give columns the types that train and test share, if their values fit."""
+    own = types_of(table)
+    fits = [n for n, t in types.items() if own.get(n, t) == t or {own[n], t} <= _ALIKE or own[n][:4] == t[:4] == "time"]
+    return as_types(table, types, fits)
+
+
+# A folder of files as people have them: ``train``, ``test``, ``sample_submission`` and others.
+
+ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".csv.zip", ".tsv")
+SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called
+_TRUTHS = ("ground_truth", "truth", "solution")
+
+
+def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
+    """Map the tables of a folder by name (without its ending), in order of their names.
+
+    Args:
+        folder: the folder.
+        roles: name → the file that goes by it, whatever it is called itself.
+
+    Raises:
+        MissingFileError: there is no such folder, or a file of ``roles`` is not in it.
+        DataError: two files have one name.
+    """
+    if not folder.is_dir():
+        raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of the files")
+    found = {role: folder / name for role, name in (roles or {}).items()}
+    absent = next((p for p in found.values() if not p.is_file()), None)
+    if absent is not None:
+        raise MissingFileError(
+            "there is no such file", file=absent, remedy="Put it there, or mend the recipe's reading"
+        )
+    for path in sorted(folder.iterdir()):
+        ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), None)
+        beside = path.suffix == ".zip" and path.with_suffix("").exists()  # it was unpacked where it lies
+        if ending is None or beside or path.name.startswith(".") or path in found.values():
+            continue
+        name = path.name[: -len(ending)]
+        if name in found:
+            raise DataError(f"{found[name].name} and {path.name} have one name", file=folder, remedy="Keep one of them")
+        found[name] = path
+    return found
+
+
+def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file with the truth of the test rows; None: there is none."""
+    files = table_files(folder, roles) if folder.is_dir() else {}
+    return next((files[n] for n in _TRUTHS if n in files), None)
+
+
+def read_folder(
+    folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
+) -> CompetitionData:
+    """Read ``train``, ``test``, the truth of the test if it is there, and every other table by its name.
+
+    Args:
+        folder: holds ``train`` and, mostly, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.
+        rows: use only the first so many training rows.
+        device: where the tables go.
+        reading: how the files are read; None: as they are.
+
+    Raises:
+        MissingFileError: there is no folder, or no ``train`` in it.
+        FastrecError: a file cannot be read.
+    """
+    reading = reading or Reading()
+    files = table_files(folder, reading.files)
+    if "train" not in files:
+        raise MissingFileError(
+            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})",
+            file=folder,
+            remedy="Name the training rows train.csv or train.parquet, or write load() in the recipe",
+        )
+    if reading.tables is not None:
+        asked = {"train", "test", *_TRUTHS, *SAMPLES, *reading.files, *reading.tables}
+        files = {n: p for n, p in files.items() if n in asked}
+    read = {n: reading.read(p, n) for n, p in files.items() if n not in SAMPLES}
+    mixed = differing(read["train"], read.get("test"))
+    if mixed:  # numbers are read again, as they are written: 00715
+        reading = replace(reading, texts=[*reading.texts, *mixed])
+        read |= {n: reading.read(files[n], n) for n in ("train", "test") if n in read}
+    side = [n for n in read if n not in ("train", "test", *_TRUTHS)]
+    types = {"train": shared_types(read["train"], read.get("test")), **{n: types_of(read[n]) for n in side}}
+    tables = {n: Table.read(t, device=device) for n, t in read.items()}
+    train = tables.pop("train")
+    truth = next((tables.pop(n) for n in _TRUTHS if n in tables), None)
+    if rows is not None and rows < len(train):
+        train = train.slice(0, rows)
+    return CompetitionData(train, tables.pop("test", None), tables=tables, truth=truth, types=types)

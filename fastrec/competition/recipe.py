@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+import sys
+import traceback
 from abc import ABC
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from fastrec.competition.data import CompetitionData
-from fastrec.competition.data_folder import read_folder
-from fastrec.competition.reading import Reading
+from fastrec.competition.reading import CompetitionData, Reading, read_folder
 from fastrec.errors import DataError
+from fastrec.table import Column, Table
+from fastrec.validate import ListEvents, Target
 
-if TYPE_CHECKING:  # `import fastrec.competition` is quick: what a run needs is imported when one begins
-    from fastrec.competition.events_before import EventsBefore
-    from fastrec.competition.forms.list_form import SubmissionFormat
-    from fastrec.competition.forms.value_form import ValueForm
+if TYPE_CHECKING:
+    from fastrec.competition.forms.lists import SubmissionFormat
+    from fastrec.competition.forms.values import ValueForm
     from fastrec.estimators import Estimator
     from fastrec.features import FeatureSet
     from fastrec.metrics import Metric
     from fastrec.stacking import Stack
     from fastrec.table import Table
     from fastrec.validate import Folds, Target
-    from fastrec.validate.target import Scale
-    from fastrec.validate.tasks import Task
+    from fastrec.validate.target import Scale, Task
 
 
 @dataclass(frozen=True)
@@ -254,3 +256,194 @@ def _task_of_metric(metric: str | Metric | None) -> Task | None:
 
     tasks = [t for t in get_metric(metric).tasks if t != "ranking"] if metric is not None else []
     return tasks[0] if len(tasks) == 1 else None  # type: ignore[return-value]
+
+
+# Mistakes in a recipe that are refused before its data are read.
+
+_PACKAGE = str(Path(__file__).parents[1])
+_WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
+
+
+def check_recipe(recipe: Any, *, bs: int | None) -> None:
+    """Refuse misspelt attributes, and calls of generators or estimators with arguments that they do not take.
+
+    Raises:
+        DataError: naming the recipe's file, and the attribute or the call.
+    """
+    if not isinstance(recipe, Competition):
+        remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
+        raise DataError(f"{recipe!r} is no recipe", remedy=remedy)
+    kinds = type(recipe).__mro__
+    base = next(c for c in kinds if c.__module__.partition(".")[0] == "fastrec")
+    if base is type(recipe):  # the library's own recipes read models and features from the disk
+        return
+    file = getattr(sys.modules.get(type(recipe).__module__), "__file__", None)
+    if not hasattr(recipe, "name"):
+        raise DataError(f"{type(recipe).__name__} has no name", file=file, remedy="Write name = 'the competition'")
+    own = {n for c in kinds if not issubclass(base, c) for n in vars(c)} | set(vars(recipe))
+    known = {n for n in dir(base) if not n.startswith("_")}
+    for name in sorted(n for n in own if n not in known and not n.startswith("_") and n != "name"):
+        # Not of names that the recipe has too: `model` may be a helper of `models`.
+        near = [n for n in difflib.get_close_matches(name, known, n=3, cutoff=0.8) if n not in own]
+        if near:
+            raise DataError(
+                f"{type(recipe).__name__} has the attribute {name}, which no recipe knows", file=file,
+                remedy=f"Write {near[0]}, or _{name} for a helper",
+            )  # fmt: skip
+    for call in (recipe.features, lambda: recipe.models(bs=bs)):
+        # Other errors may come from data that are not read yet: they are raised where the result is needed.
+        try:
+            call()
+        except TypeError as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            at = next((f for f in reversed(frames) if not f.filename.startswith((_PACKAGE, "<"))), None)
+            if at is not None and _WRONG_CALL.search(str(error)):
+                problem = f"{recipe.name}: line {at.lineno}: {error}"
+                raise DataError(problem, file=at.filename, remedy="Mend the call") from error
+        except Exception:
+            continue
+
+
+# Which columns a recipe's models learn from, where it does not say.
+
+_INDEX = "__index_level_"  # so begin the columns of Parquet files in which pandas keeps a frame's index
+
+
+def choose_columns(
+    recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Choose the categories and the numbers that models see.
+
+    Args:
+        recipe: says them, or that its files' own columns are to be taken.
+        found: the rows: a column that the test rows lack is not taken by itself.
+        target: what is predicted; None in a ranking task.
+        made: the columns that the features make.
+
+    Returns:
+        Names of categories, names of numbers: those of the files first, then features.
+
+    Raises:
+        DataError: no column is left to learn from.
+    """
+    own = _own_columns(recipe, found, target)
+    cats = own[0] if recipe.categories is None else list(recipe.categories)
+    plain = own[1] if recipe.plain is None else list(recipe.plain)
+    conts = [n for n in dict.fromkeys([*plain, *made]) if n not in set(cats)]
+    if not cats and not conts:
+        raise DataError(
+            f"{recipe.name}: no column is left to learn from", remedy="Name columns in the recipe, or make features"
+        )
+    return cats, conts
+
+
+def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
+    """Return categories and numbers among the columns that training and test rows share."""
+    apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
+    cats, conts = [], []
+    for name in found.train.names:
+        if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
+            continue
+        column = found.train[name].plain()
+        if column.kind == "category" or _is_flag(column):
+            cats.append(name)
+        elif column.kind == "number":
+            conts.append(name)
+    return cats, conts
+
+
+def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
+    """Return the columns that the recipe uses for something else than learning."""
+    if target is not None:
+        return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
+    session = None if recipe.events is None else recipe.events.session
+    own = {recipe.list_column, recipe.label, recipe.counted, session}
+    return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
+
+
+def not_learned_from(
+    recipe: Competition, found: CompetitionData, target: Target | None, used: Collection[str]
+) -> list[str]:
+    """Return the training rows' unused columns, except those that the recipe has another use for.
+
+    Args:
+        recipe, found, target: as for ``choose_columns``.
+        used: columns that models see, or that features are made from.
+    """
+    other = {*used, *_roles(recipe, target)}
+    return [n for n in found.train.names if n not in other and not n.startswith(_INDEX)]
+
+
+def _is_flag(column: Column) -> bool:
+    return column.kind == "number" and column.values.dtype == torch.bool
+
+
+# ``EventsBefore``: which events a recipe's rankers read before each list.
+
+
+@dataclass(frozen=True)
+class EventsBefore:
+    """Where the events before a list stand: what a recipe says for rankers that read the session (``SessionRanker``).
+
+    Args:
+        table: the recipe's table of events, one of ``CompetitionData.tables``.
+        session: the column of sessions, in the events and among the candidates.
+        order: the columns that events and lists are put in order by, in both; events strictly before a list are read.
+        item: the column of items, in both.
+        cats, conts: columns of the events that are categories and numbers.
+        time: a column of times, in both; None: it is not known how long ago an event was.
+
+    Raises:
+        DataError: there is no column to order by.
+    """
+
+    table: str
+    session: str
+    order: Sequence[str]
+    item: str
+    cats: Sequence[str] = ()
+    conts: Sequence[str] = ()
+    time: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("order", "cats", "conts"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+        if not self.order:
+            raise DataError("events without an order", remedy="Name the columns of time and step (order=[…])")
+
+    @property
+    def columns(self) -> list[str]:
+        """The candidates' columns that it takes to find the events of their lists, the lists' own aside."""
+        return list(dict.fromkeys([self.session, *self.order, self.item, *([self.time] if self.time else [])]))
+
+    def of(self, candidates: Table, lists: str, tables: Mapping[str, Table]) -> ListEvents:
+        """Return the events before the lists of some candidates.
+
+        Args:
+            candidates: whole lists.
+            lists: the column of lists.
+            tables: the tables of events, by name.
+
+        Raises:
+            DataError: the table of events is not among them.
+            MissingColumnError: a column is not there.
+        """
+        if self.table not in tables:
+            raise DataError(
+                f"models read the events before a list, and the table of events {self.table!r} is not there",
+                remedy=f"There are {', '.join(tables) or 'no tables'}; put {self.table}.parquet beside the rows",
+            )
+        columns = {"cats": self.cats, "conts": self.conts, "time": self.time, "order": self.order}
+        return ListEvents.before(
+            candidates, tables[self.table], lists=lists, session=self.session, item=self.item, **columns
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the arguments as JSON values."""
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any] | None) -> Self | None:
+        """Invert ``to_state``; None of None."""
+        return None if state is None else cls(**state)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.leftovers import recover
+from fastrec._core.atomic import recover
 from fastrec.errors import MissingFileError, UnreadableFileError
 
 

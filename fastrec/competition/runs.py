@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fastrec._core.imports import require
+from fastrec.competition.predict import SavedRun
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
-from fastrec.report.noted import noted_score
+from fastrec.report.data import noted_score
 
 
 @dataclass(frozen=True)
@@ -198,3 +202,59 @@ def _parquet(path: Path) -> pa.Table:
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error
+
+
+# ``log_run``: a run noted in MLflow, where somebody keeps their runs there.
+
+_SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")
+_REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow takes in no name
+_FILES = ("report.html", "config.json", "scores.json", "gate.json")
+
+
+def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = ()) -> str:
+    """Note a run's settings, scores and report in MLflow: in the run that is active there, else in a new one.
+
+    Args:
+        run: the run directory.
+        name: what to call it there; None: as its folder is called.
+        trust: modules of the run's own generators and estimators that may be imported.
+
+    Returns:
+        The id of MLflow's run.
+
+    Raises:
+        MissingPackageError: MLflow is not installed.
+        FastrecError: it is no run directory, or a damaged one.
+    """
+    mlflow = require("mlflow", "mlflow", "pip install mlflow")
+    saved, folder = SavedRun(run, trust=trust), Path(run)
+    try:
+        scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        metrics = _metrics(scores)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        path = folder / "scores.json"
+        raise UnreadableFileError(f"it cannot be read ({error!r})", file=path, remedy="Run the recipe again") from error
+    active = mlflow.active_run()
+    if active is None:
+        with mlflow.start_run(run_name=name or folder.resolve().name) as active:
+            _write(mlflow, saved, metrics)
+    else:
+        _write(mlflow, saved, metrics)
+    return str(active.info.run_id)
+
+
+def _write(mlflow: Any, saved: SavedRun, metrics: dict[str, float]) -> None:
+    settings = {n: saved.config[n] for n in _SETTINGS if saved.config.get(n) is not None}
+    mlflow.log_params({**settings, "models": ", ".join(saved.names), "features": len(saved.cats) + len(saved.conts)})
+    mlflow.log_metrics(metrics)
+    for file in _FILES:
+        if (saved.folder / file).is_file():
+            mlflow.log_artifact(str(saved.folder / file))
+
+
+def _metrics(scores: dict[str, Any]) -> dict[str, float]:
+    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
+    made = {f"oof_{model}": v for model, v in scores["oof"].items()}
+    made |= {f"test_{model}": v for model, v in scores["models"].items()}
+    made["seconds"] = sum(scores.get("seconds", {}).values())
+    return {_REFUSED.sub("_", n): float(v) for n, v in made.items() if v is not None}

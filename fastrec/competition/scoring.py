@@ -21,7 +21,7 @@ from fastrec.metrics import (
 )
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.validate import Rows, Target
-from fastrec.validate.tasks import Task
+from fastrec.validate.target import Task
 
 
 @dataclass(frozen=True)

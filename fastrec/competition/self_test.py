@@ -14,7 +14,7 @@ import numpy as np
 from fastrec._core.device import DeviceLike
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.check import check_submission
-from fastrec.competition.forms.value_form import ValueForm
+from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.predict import SavedRun, predict_run
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run import run_competition

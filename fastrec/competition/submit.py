@@ -10,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.competition.data_folder import SAMPLES, table_files
-from fastrec.competition.forms.list_form import SubmissionFormat
-from fastrec.competition.forms.ordering import rank_lists
-from fastrec.competition.forms.value_columns import class_columns
-from fastrec.competition.forms.value_form import ValueForm
-from fastrec.competition.forms.write import write_ranked
+from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
+from fastrec.competition.forms.rows import rank_lists
+from fastrec.competition.forms.values import ValueForm, class_columns
+from fastrec.competition.reading import SAMPLES, table_files
 from fastrec.competition.scoring import Decision
 from fastrec.errors import DataError
 from fastrec.table import Table

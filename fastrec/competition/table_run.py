@@ -10,20 +10,18 @@ import torch
 from fastai.torch_core import set_seed
 
 from fastrec._core.atomic import is_plain_name
-from fastrec.competition.data import CompetitionData
-from fastrec.competition.data_folder import truth_file
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
-from fastrec.competition.forms.list_form import SubmissionFormat
-from fastrec.competition.forms.row_keys import RowKeys, key_text
-from fastrec.competition.forms.value_form import ValueForm
-from fastrec.competition.forms.value_rows import relevance
+from fastrec.competition.forms.lists import SubmissionFormat
+from fastrec.competition.forms.rows import RowKeys, key_text
+from fastrec.competition.forms.values import ValueForm, relevance
+from fastrec.competition.reading import CompetitionData, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.submit import form_of
 from fastrec.competition.table_record import TableRun
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
-from fastrec.scale.cluster import tables_on
+from fastrec.scale.dask import tables_on
 from fastrec.table import Table
 from fastrec.validate import Target
 

@@ -1,18 +1,12 @@
 """Estimators: they learn from ``Rows`` or ``Lists`` and predict for others (``fit``, ``predict``, ``save``)."""
 
-from fastrec._core.lazy import lazily
+from fastrec._core.imports import lazily
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.estimators.catboost_model import CatBoostModel
-from fastrec.estimators.centred_model import CentredModel
-from fastrec.estimators.constant import ConstantModel
-from fastrec.estimators.cuml_model import CuMLModel
 from fastrec.estimators.lgbm_model import LGBMModel
-from fastrec.estimators.offset_model import OffsetModel
-from fastrec.estimators.pseudo_labelled import PseudoLabelled
-from fastrec.estimators.rule import ColumnRanker
-from fastrec.estimators.sk_model import SKModel
-from fastrec.estimators.xgb import XGBRanker
-from fastrec.estimators.xgb_model import XGBModel
+from fastrec.estimators.sklearn import CuMLModel, SKModel
+from fastrec.estimators.wrapped import CentredModel, ColumnRanker, ConstantModel, OffsetModel, PseudoLabelled
+from fastrec.estimators.xgboost import XGBModel, XGBRanker
 
 __all__ = [
     "CatBoostModel",

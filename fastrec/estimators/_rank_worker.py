@@ -35,7 +35,7 @@ def _fit(folder: Path) -> None:
     import torch
 
     from fastrec._core.ranks import is_first
-    from fastrec.training.process_group import join_ranks
+    from fastrec.training.ranks import join_ranks
 
     torch.set_num_threads(about["threads"])
     on_gpu = about["device"] == "cuda"

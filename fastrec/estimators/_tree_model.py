@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from fastrec.errors import DataError
-from fastrec.estimators._held_out import rows_to_stop_by
-from fastrec.estimators._learnable import (
+from fastrec._core import limits
+from fastrec.errors import DataError, OutOfTimeError
+from fastrec.estimators.base import (
     ClassWeight,
+    Estimator,
+    Trace,
     assembled,
     check_class_weight,
     check_classes,
@@ -24,13 +29,252 @@ from fastrec.estimators._learnable import (
     learnable,
     output_weight,
     outputs_of,
+    rows_to_stop_by,
 )
-from fastrec.estimators._pace import Deadline
-from fastrec.estimators._tree_inputs import TreeInputs
-from fastrec.estimators._tree_start import TreeStart
-from fastrec.estimators.base import Estimator, Trace
+from fastrec.table import Table, Vocab, load_state, save_state
+from fastrec.table.keys import is_text
 from fastrec.validate import Rows
-from fastrec.validate.tasks import Task
+from fastrec.validate.target import Task
+
+# ``TreeInputs``: the columns of a table side by side, as libraries of trees take them.
+
+_FOLDER = "vocabularies"
+
+
+class TreeInputs:
+    """Columns that trees learn from, and the codes of those that are categories.
+
+    Args:
+        names: the columns.
+        vocabs: of the categories among them, and of text among the numbers: what code a value has.
+    """
+
+    def __init__(self, names: Sequence[str], vocabs: Mapping[str, Vocab]) -> None:
+        self.names, self.vocabs = list(names), dict(vocabs)
+
+    @classmethod
+    def fit(cls, rows: Rows, columns: Sequence[str] | None = None, keys: Sequence[str] = ()) -> TreeInputs:
+        """Find the codes of training rows.
+
+        Args:
+            columns: the columns to use; None: all categories and numbers.
+            keys: numbers among them that are categories here.
+        """
+        names = rows.names if columns is None else list(columns)
+        odd = next((n for n in keys if n not in names), None)
+        if odd is not None:
+            raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")
+        texts = {n for n in names if (c := rows.table[n]).kind == "category" and is_text(c.distinct.type)}
+        coded = (n for n in names if n in rows.cats or n in keys or n in texts)
+        return cls(names, {n: Vocab.fit(rows.table[n]) for n in coded})
+
+    def codes(self, table: Table, name: str) -> torch.Tensor:
+        """Encode a category: int64 ``[n]`` on the table's device, 0 if missing or unseen in training."""
+        return self.vocabs[name].encode(table[name])
+
+    def matrix(self, table: Table) -> torch.Tensor:
+        """Join the columns: float32 ``[n, columns]`` on the table's device, NaN if missing; categories by code."""
+        result = torch.empty((len(table), len(self.names)), dtype=torch.float32, device=table.device)
+        for i, name in enumerate(self.names):
+            if name in self.vocabs:
+                codes = self.codes(table, name).float()
+                values = torch.where(codes > 0, codes, torch.nan)
+            else:
+                values = table[name].number(torch.float32)
+            result[:, i] = values.clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
+        return result
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write the vocabularies into a folder that is there.
+
+        Returns:
+            What else ``read`` is to be given, as JSON values.
+        """
+        save_state(folder / _FOLDER, {n: v.to_state() for n, v in self.vocabs.items()})
+        return {"used": self.names}
+
+    @classmethod
+    def read(cls, folder: Path, about: Mapping[str, Any]) -> TreeInputs:
+        """Restore what ``write`` wrote."""
+        state = load_state(folder / _FOLDER)
+        return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in state.items()})
+
+
+# ``TreeStart``: trained trees that others are grown on top of, where both read the same columns.
+
+
+class TreeStart:
+    """The trees that a model begins with.
+
+    A split knows a category by its code alone, so that trees go on only where every value has the code that it had:
+    with a new value they are grown anew.
+
+    Args:
+        inputs: the columns that the trees read, and the codes of their categories.
+        parts: for each output its booster, or the constant that it is.
+        task: what they were grown for.
+        n_outputs: how many classes or targets there were.
+        texts: the boosters in the library's own form, of which the name of the whole is made.
+    """
+
+    def __init__(
+        self, inputs: TreeInputs, parts: Sequence[Any], task: Task | None, n_outputs: int, texts: Sequence[bytes]
+    ) -> None:
+        self.inputs, self.parts, self.task, self.n_outputs = inputs, list(parts), task, n_outputs
+        digest = hashlib.sha256(repr([p for p in parts if isinstance(p, float)]).encode())
+        for text in texts:
+            digest.update(text)
+        self._digest = digest.hexdigest()[:20]
+
+    def __deepcopy__(self, memo: Any) -> TreeStart:
+        return self  # it is never changed, and may be large
+
+    def __repr__(self) -> str:
+        return f"TreeStart({self._digest})"
+
+    @staticmethod
+    def rounds(usual: int) -> int:
+        """Return the most trees that are grown on top: half as many as from the beginning."""
+        return math.ceil(usual / 2)
+
+    def differs(self, inputs: TreeInputs, rows: Rows) -> str:
+        """Return why the trees cannot be continued; empty: they can.
+
+        Args:
+            inputs: the columns of the rows to learn from, and the values of their categories.
+        """
+        if (self.task, self.n_outputs) != (rows.task, rows.n_outputs):
+            return "the classes or targets are others"
+        if self.inputs.names != inputs.names:
+            other = sorted(set(self.inputs.names) ^ set(inputs.names))
+            return f"the columns are others ({', '.join(other[:3])})" if other else "the columns are in another order"
+        if self.inputs.vocabs.keys() != inputs.vocabs.keys():
+            return "other columns are categories"
+        for name, vocab in inputs.vocabs.items():
+            # A new value moves the codes of those behind it in sorted order.
+            new = set(vocab.classes) - set(self.inputs.vocabs[name].classes)
+            if new:
+                return f"{name} has new values ({', '.join(map(str, sorted(new, key=str)[:3]))})"
+        return ""
+
+
+# ``Deadline``: how a fit keeps a limit of time: by a higher learning rate, fewer rounds, and a stop.
+
+
+@dataclass
+class Deadline:
+    """The time that a fit, or one booster of it, may take.
+
+    Args:
+        seconds: how long, from now on.
+        clock: what tells the time in seconds.
+    """
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _first: float | None = field(default=None, init=False)
+    _is_judged: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return self.left == 0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, 0 at least."""
+        return max(self.seconds - (self.clock() - self.began), 0.0)
+
+    def share(self, parts: int) -> Deadline:
+        """Return the time of the next of so many parts that are left."""
+        return Deadline(self.left / parts, self.clock)
+
+    def faster(self, done: int, wanted: int) -> float:
+        """Return the factor by which to raise the learning rate after some rounds; 1: it stays.
+
+        Args:
+            done: rounds that are done; the first is not measured, it prepares.
+            wanted: rounds that training would need at the rate as it is.
+        """
+        if self._first is None:
+            self._first = self.clock()
+            return 1.0
+        took = self.clock() - self._first
+        if self._is_judged or (done < limits.JUDGED_ROUNDS and took < 0.1 * self.seconds):
+            return 1.0
+        self._is_judged = True
+        possible = self.left / max(took / (done - 1), 1e-9)
+        return min(max(wanted / max(possible, 1.0), 1.0), limits.FASTEST_TREES)
+
+    def after_round(self, done: int, wanted: int, rate: float, set_rate: Callable[[float], Any]) -> bool:
+        """Raise the rate of boosting if needed, and return whether to stop.
+
+        Args:
+            done: rounds that are done.
+            wanted: how many there are to be at most.
+            rate: the learning rate as it was asked for.
+            set_rate: gives the booster another rate.
+        """
+        times = self.faster(done, min(limits.BOOSTED_ROUNDS, wanted))
+        if times > 1:
+            set_rate(rate * times)
+        return self.is_over
+
+
+def catboost_in_time(
+    deadline: Deadline, library: Any, params: Mapping[str, Any], pool: Any, rounds: int
+) -> dict[str, Any]:
+    """Return CatBoost's parameters for as many rounds as fit into the time, at the rate that so few need.
+
+    Its rate cannot change while it trains: a few rounds are timed beforehand.
+
+    Args:
+        rounds: how many there are to be at most.
+    """
+
+    def seconds(few: int) -> float:
+        began = deadline.clock()
+        library.CatBoost({**params, "iterations": few}).fit(pool)
+        return deadline.clock() - began
+
+    first = each = seconds(1)
+    beside = 0.0
+    if first > deadline.left:
+        raise OutOfTimeError(f"CatBoost takes {first:.1f} s for a round, and {deadline.left:.1f} s are left")
+    if limits.JUDGED_ROUNDS * first <= deadline.left:
+        each = max(seconds(limits.JUDGED_ROUNDS) - first, 1e-4) / (limits.JUDGED_ROUNDS - 1)
+        beside = max(first - each, 0.0)  # preparation before the first round, which comes again
+    # 85 % of the time is planned for, as rounds get slower
+    possible = max(int(0.85 * (deadline.left - beside) / max(each, 1e-4)), 1)
+    faster = min(max(min(limits.CATBOOST_ROUNDS, rounds) / possible, 1.0), limits.FASTEST_TREES)
+    return {**params, "iterations": min(rounds, possible), "learning_rate": params["learning_rate"] * faster}
+
+
+def seconds_for(n: int, fit: Callable[[int], Any], deadline: Deadline) -> float:
+    """Estimate the seconds of a fit of all rows from fits of few rows, then of twice as many, and so on.
+
+    Args:
+        n: how many rows there are.
+        fit: learns from so many rows.
+        deadline: the time; a twentieth of it may go into the estimate.
+
+    Returns:
+        Seconds; 0 if the rows are too few to judge by.
+    """
+    sizes, times = [500], []
+    while sizes[-1] <= n // 2 and sum(times) <= 0.05 * deadline.seconds:
+        began = deadline.clock()
+        fit(sizes[-1])
+        times.append(max(deadline.clock() - began, 1e-9))
+        sizes.append(2 * sizes[-1])
+    if not times:
+        return 0.0
+    far = min(len(times) - 1, 2)  # the growth over two doublings: over one it drowns in the noise
+    power = math.log2(times[-1] / times[-1 - far]) / far if far else 1.0
+    return times[-1] * (n / sizes[len(times) - 1]) ** min(max(power, 1.0), 3.0)  # cubic at most, against outliers
 
 
 @dataclass

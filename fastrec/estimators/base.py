@@ -8,18 +8,23 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec._core.file_digests import digests_below
+from fastrec._core.digests import digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.table import load_state, save_state
-from fastrec.table.saved_class import class_named, saved_name
-from fastrec.validate import Rows
-from fastrec.validate.tasks import TASKS, Task
+from fastrec.features._engine.folds import row_folds
+from fastrec.metrics.registry import TASKS
+from fastrec.table import Table, load_state, save_state
+from fastrec.table.state import class_named, saved_name
+from fastrec.validate import Rows, whole_lists
+from fastrec.validate.target import Task
 
 
 @dataclass
@@ -318,3 +323,240 @@ class Wrapper(Estimator):
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments but ``model``, which is saved whole."""
         return {**super().settings(), "model": None}
+
+
+# Labels and weights that an estimator learns from, one output at a time.
+
+ClassWeight = Literal["balanced"] | Mapping[int, float] | None
+
+
+def learnable(rows: Rows, *, name: str) -> Rows:
+    """Return the rows of a weight above 0; in ranking the lists of ``whole_lists``.
+
+    Args:
+        name: who is to learn from them, for messages.
+    """
+    if rows.task == "ranking":
+        return whole_lists(rows, name=name)  # type: ignore[arg-type]
+    if rows.label is None:
+        raise DataError(f"{name} was given rows without labels to learn from", remedy="Give label=")
+    if rows.weight is not None and not bool((rows.weight > 0).all()):
+        rows = rows.take(rows.weight > 0)
+    if not len(rows):
+        raise DataError(f"{name} has no row to learn from", remedy="Give rows of a weight above 0")
+    if rows.task in ("binary", "multiclass"):
+        refuse_one_class(rows, name=name)
+    return rows
+
+
+def check_whole(name: str, **given: object) -> None:
+    """Refuse what is no whole number of 1 or more where one is needed; None is passed over.
+
+    Args:
+        name: whose arguments they are, for messages.
+    """
+    for argument, value in given.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise DataError(
+                f"{name}: {argument} is {value!r}", remedy=f"Give {argument} as a whole number of 1 or more"
+            )
+
+
+def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both classes") -> None:
+    """Refuse rows from which no classes can be told apart."""
+    assert rows.label is not None
+    if bool((rows.label == rows.label[0]).all()):
+        raise DataError(f"{name} was given rows of one class only ({int(rows.label[0])}) to learn from", remedy=remedy)
+
+
+def outputs_of(rows: Rows) -> list[torch.Tensor]:
+    """Return each output's label ``[n]``: one of a ranking, binary or multiclass task, else one for each column."""
+    assert rows.label is not None
+    return [rows.label] if rows.label.ndim == 1 else list(rows.label.unbind(1))
+
+
+def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) -> torch.Tensor | None:
+    """Return each row's weight for one output, times that of its class; None: all rows alike.
+
+    Args:
+        rows: rows with or without a weight.
+        label: ``[n]`` classes of the output.
+        class_weight: ``'balanced'``: classes have the same weight in all, and the rows as much as before; or the
+            weights by class number, 1 for a class that is not named; None: none.
+
+    Returns:
+        float64 ``[n]``.
+    """
+    if class_weight is None:
+        return None if rows.weight is None else rows.weight.double()
+    weight = torch.ones(len(rows), dtype=torch.float64) if rows.weight is None else rows.weight.double()
+    codes = label.long()
+    if class_weight == "balanced":
+        of_class = torch.zeros(int(codes.max()) + 1, dtype=torch.float64).index_add_(0, codes, weight)
+        factor = weight.sum() / (of_class * (of_class > 0).sum())
+    else:
+        factor = torch.ones(max(rows.n_outputs, 2), dtype=torch.float64)
+        for number, value in class_weight.items():
+            factor[number] = value
+    return weight * factor[codes]
+
+
+def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
+    """Return class weights with numbers of classes as keys, also if a file gave them as text."""
+    if class_weight is None or class_weight == "balanced":
+        return class_weight
+    try:
+        weights = {int(number): float(value) for number, value in class_weight.items()}  # type: ignore[union-attr]
+        if all(number >= 0 and 0 <= value < float("inf") for number, value in weights.items()):
+            return weights
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise DataError(
+        f"{name} cannot use class_weight={class_weight!r}", remedy="Give 'balanced', or {class number: weight}"
+    )
+
+
+def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
+    """Refuse class weights where there are no such classes."""
+    if class_weight is None:
+        return
+    if rows.task in ("ranking", "regression"):
+        raise DataError(f"{name} has class weights, and a {rows.task} task no classes", remedy="Leave out class_weight")
+    last = rows.n_outputs - 1 if rows.task == "multiclass" else 1
+    odd = [] if class_weight == "balanced" else [n for n in class_weight if n > last]
+    if odd:
+        raise DataError(f"{name} has a weight for class {odd[0]}", remedy=f"The classes are 0 to {last}")
+
+
+def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
+    """Return the mean of an output: the share of class 1, or the mean value."""
+    label = label.double()
+    if bool((label == label[0]).all()):
+        return float(label[0])  # to the last bit
+    return float(label.mean() if weight is None else (label * weight).sum() / weight.sum())
+
+
+def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
+    """Join the predictions of outputs in one tensor.
+
+    Args:
+        parts: float64 ``[n]`` of each output; of a multiclass task ``[n, k]``.
+
+    Returns:
+        float64 ``[n]`` or ``[n, k]``; a multiclass task's rows sum to 1.
+    """
+    if task == "multiclass":
+        return parts[0] / parts[0].sum(1, keepdim=True)
+    return parts[0] if len(parts) == 1 else torch.stack(parts, 1)
+
+
+# Rows that an estimator holds out of its training rows to stop by.
+
+
+def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
+    """Choose training rows to stop by, so that the fold that is scored stays unseen.
+
+    Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
+    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id. Rows whose
+    label is a guess are left aside: one would stop where the guesses come true.
+
+    Args:
+        rows: the training rows, with labels.
+        share: how many of them, about.
+        seed: other seeds draw others; an order knows no seed.
+
+    Returns:
+        Bool ``[n]`` on the CPU. One row, time or group at least is left to train on, and where rows are drawn, one of
+        every class; where that cannot be, nothing is held out.
+    """
+    n = len(rows)
+    if rows.guessed is not None and bool(rows.guessed.any()):
+        known = ~rows.guessed
+        held = torch.zeros(n, dtype=torch.bool)
+        held[known] = held_out(replace(rows, table=Table({})).take(known), share, seed)
+        return held
+    if n < 2:
+        return torch.zeros(n, dtype=torch.bool)
+    if rows.groups is not None:
+        return _groups_out(rows, share, seed)
+    if rows.order is not None:
+        held = _last(rows.order, share)
+        if bool(held.any()):
+            return held
+    hashed = row_folds(Table({"row": torch.arange(n)}), [], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
+    strata = rows.label.long() if rows.task in ("binary", "multiclass") and rows.label is not None else None
+    return _drawn(hashed, strata, share)
+
+
+def rows_to_stop_by(rows: Rows) -> Tensor | None:
+    """Return ``held_out``, or None if too few rows, times, groups or classes would be left, or none can be held out."""
+    held = held_out(rows)
+    if not bool(held.any()) or bool(held.all()):
+        return None
+    if rows.task in ("binary", "multiclass") and rows.label is not None and len(rows.label[~held].unique()) < 2:
+        return None
+    return held
+
+
+def some_held_out(rows: Rows, *, name: str) -> Tensor:
+    """Return ``rows_to_stop_by``, which must not be None.
+
+    Args:
+        rows: the training rows, with labels.
+        name: who is to learn from the others, for messages.
+    """
+    held = rows_to_stop_by(rows)
+    if held is not None:
+        return held
+    grouped = "lists" if rows.task == "ranking" else "groups"
+    what = grouped if rows.groups is not None else "rows" if rows.order is None else "moments"
+    raise DataError(
+        f"{name} has too few {what} to hold an eighth of them out",
+        remedy=f"Give more {what}, or early_stopping_rounds=None",
+    )
+
+
+def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
+    """Choose the rows of the lowest hashes, the same share of each stratum."""
+    order = torch.argsort(hashed, stable=True)
+    if strata is not None:
+        order = order[torch.argsort(strata[order], stable=True)]  # by stratum, then by hash
+        _, sizes = torch.unique_consecutive(strata[order], return_counts=True)
+    else:
+        sizes = torch.tensor([len(hashed)])
+    starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    wanted = torch.minimum((sizes * share).round().long(), sizes - 1)
+    held = torch.zeros(len(hashed), dtype=torch.bool)
+    held[order] = torch.arange(len(hashed)) - starts < torch.repeat_interleave(wanted, sizes)
+    return held
+
+
+def _last(order: Tensor, share: float) -> Tensor:
+    """Choose the last rows, those of one time together, as near to the share as possible, but never all."""
+    times, counts = torch.unique(order, return_counts=True)
+    if len(times) < 2:
+        return torch.zeros(len(order), dtype=torch.bool)
+    after = counts.flip(0).cumsum(0).flip(0)[1:]  # rows from each time on; the first time always trains
+    first = times[1:][(after - len(order) * share).abs().argmin()]
+    return order >= first
+
+
+def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
+    """Choose whole groups: the last ones if there is an order, else those of the lowest hashes."""
+    assert rows.groups is not None
+    ids, codes, sizes = torch.unique(rows.groups, return_inverse=True, return_counts=True)
+    if len(ids) < 2:
+        return torch.zeros(len(codes), dtype=torch.bool)
+    if rows.order is not None:
+        _, places = torch.unique(rows.order, return_inverse=True)
+        rank = -torch.zeros_like(ids).scatter_reduce_(0, codes, places, "amax", include_self=False)
+    else:
+        rank = row_folds(Table({"group": ids}), ["group"], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
+    order = torch.argsort(rank, stable=True)
+    sums = sizes[order].cumsum(0)[:-1]  # one group at least trains
+    many = int((sums - len(codes) * share).abs().argmin()) + 1
+    held = torch.zeros(len(ids), dtype=torch.bool)
+    held[order[:many]] = True
+    return held[codes]

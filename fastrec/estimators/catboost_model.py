@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec.errors import DataError, WriteError
-from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import catboost_in_time
-from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
+from fastrec.estimators._tree_model import Grown, TreeData, TreeModel, catboost_in_time
+from fastrec.estimators.base import ClassWeight
 from fastrec.validate import Rows
 
 _EXPONENTS = ("Poisson", "Tweedie")  # losses of the logarithm of what is predicted

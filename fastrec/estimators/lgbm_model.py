@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec.errors import DataError
-from fastrec.estimators._learnable import ClassWeight
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
+from fastrec.estimators.base import ClassWeight
 from fastrec.validate import Rows
 
 

@@ -14,12 +14,9 @@ from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.estimators._architecture import Architecture
-from fastrec.estimators._keep_best import KeepBest
-from fastrec.estimators._net_start import STARTED, NetStart
+from fastrec.estimators._net_training import Architecture, KeepBest, train_one_cycle
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
-from fastrec.estimators._one_cycle import train_one_cycle
-from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
+from fastrec.estimators._trained_net import STARTED, NetStart, TrainedNet, missing_flags, net_columns, outputs_of
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import mrr

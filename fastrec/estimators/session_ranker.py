@@ -2,23 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from fasttransform import Transform
 from torch import Tensor, nn
 
 from fastrec._core import limits
-from fastrec._core.oom import naming_out_of_memory
+from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.estimators._list_events import ITEM, AddEvents, EventCoder, with_items
-from fastrec.estimators._net_start import values_of_codes
+from fastrec.estimators._trained_net import values_of_codes
 from fastrec.estimators.net import NetRanker
-from fastrec.models import DIN
-from fastrec.models.event_net import EventNet
-from fastrec.tabular import Categorify, TabularFrame
-from fastrec.validate import Lists
+from fastrec.models import DIN, embedding_sizes
+from fastrec.models.history import EventBatch, EventNet
+from fastrec.table import Coded, Table, as_column, load_state, save_state
+from fastrec.table.column import runs
+from fastrec.tabular import Categorify, RankGauss, TabularFrame
+from fastrec.tabular.procs import proc_from_state
+from fastrec.validate import ListEvents, Lists
+
+# Events before lists as a net takes them: encoded once, stored list after list, padded in a batch.
+
+ITEM = "__item__"  # not a name that a feature may have
+
+
+@dataclass
+class CodedEvents:
+    """The last events before each list, one list's after the other.
+
+    Args:
+        items: int64 ``[m]``, codes.
+        cats: int64 ``[m, k]``, codes.
+        conts: float32 ``[m, c]``.
+        listed: int64 ``[m]``: the place in its list of the candidate that is the event's item; -1: none is.
+        offsets: int64 ``[lists + 1]``.
+    """
+
+    items: Tensor
+    cats: Tensor
+    conts: Tensor
+    listed: Tensor
+    offsets: Tensor
+
+    def to(self, device: torch.device) -> CodedEvents:
+        """Move the events to a device."""
+        return CodedEvents(*(getattr(self, n).to(device) for n in self.__dataclass_fields__))
+
+    def batch(self, numbers: Tensor) -> EventBatch:
+        """Return the events of some candidates' lists, padded.
+
+        Args:
+            numbers: int64 ``[n]``: each candidate's list; lists stand whole and in their own order.
+        """
+        lists, inverse, sizes = torch.unique_consecutive(numbers, return_inverse=True, return_counts=True)
+        starts = self.offsets[lists]
+        lengths = self.offsets[lists + 1] - starts
+        place = torch.arange(int(lengths.max()) if len(lists) else 0, device=numbers.device)
+        steps = lengths[:, None] - 1 - place
+        there = steps >= 0
+        at = torch.where(there, starts[:, None] + place, 0)
+        if not len(self.items):
+            at, there = at[:, :0], there[:, :0]
+            steps = steps[:, :0]
+        listed = self.listed[at]
+        first = (sizes.cumsum(0) - sizes)[:, None]
+        listed = torch.where(there & (listed >= 0), first + listed, -1)
+        return EventBatch(inverse, self.items[at], self.cats[at], self.conts[at], listed, steps.clamp_min(-1))
+
+
+class EventCoder:
+    """Encoding of events as codes and numbers, learned from the events before training lists.
+
+    Args:
+        frame: a frame without rows, which knows the prepared columns of events.
+        most: of a list's events the last ones, so many.
+        aged: how long ago an event was is one of the numbers.
+    """
+
+    def __init__(self, frame: TabularFrame, most: int, *, aged: bool) -> None:
+        self.frame, self.most, self.aged = frame, most, aged
+
+    @classmethod
+    def fit(cls, rows: Lists, most: int) -> Self:
+        """Learn the columns of the events before some lists."""
+        events = known_events(rows)
+        log = events.log.take(events.log_rows(rows.groups))
+        frame = TabularFrame(log, [Categorify, RankGauss], list(events.cats), list(events.conts))
+        return cls(frame.new_empty(), most, aged=events.moments is not None)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a net of these events is made with."""
+        names = list(self.frame.cat_names)
+        szs = [rows for rows, _ in embedding_sizes(self.frame.classes, names)] if names else []
+        return {"event_szs": szs, "n_event_cont": len(self.frame.cont_names) + self.aged, "max_events": self.most}
+
+    def __call__(self, rows: Lists, items: Categorify) -> CodedEvents:
+        """Encode the events before each list.
+
+        Args:
+            items: codes items, as the column ``ITEM``.
+        """
+        events = known_events(rows)
+        if (events.moments is not None) != self.aged:
+            raise DataError("events with times, or the net's without", remedy="Name time= as it was in training")
+        ids, sizes = torch.unique_consecutive(rows.groups, return_counts=True)
+        at = events.of(ids)
+        lengths = (events.ends[at] - events.starts[at]).clamp_max(self.most)
+        offsets, places = runs(events.ends[at] - lengths, lengths)
+        of_list = torch.repeat_interleave(torch.arange(len(ids)), lengths)
+        used, back = torch.unique(places, return_inverse=True)  # a session's lists share events
+        log = events.log.take(used)
+        frame = self.frame.new(log)
+        frame.process()
+        conts = frame.x_cont[back]
+        if self.aged:
+            time = log[events.time].number().double()[back]
+            age = (events.moments[at][of_list] - time).clamp_min(0).nan_to_num(0)
+            conts = torch.cat([conts, age.log1p().float()[:, None] / 10], 1)
+        coded = log[events.item].coded()
+        table = items.encode(ITEM, Coded(torch.arange(len(coded.keys) + 1), coded.keys))
+        theirs = rows.table[events.item].coded().recode(coded.keys).cpu()
+        listed = _place_in_list(theirs, torch.repeat_interleave(sizes), coded.codes[back], of_list, sizes)
+        codes = table[coded.codes][back].long()
+        return CodedEvents(codes, frame.x_cat[back].long(), conts, listed, offsets)
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write what was learned; the inverse is ``read``."""
+        save_state(folder / "events", {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")})
+        names = {"cats": list(self.frame.cat_names), "conts": list(self.frame.cont_names)}
+        return {"events": {**names, "most": self.most, "aged": self.aged}}
+
+    @classmethod
+    def read(cls, folder: Path, about: Mapping[str, Any]) -> Self:
+        """Restore what ``write`` wrote."""
+        own = about["events"]
+        procs = [proc_from_state(state) for state in load_state(folder / "events").values()]
+        frame = TabularFrame(Table({}), procs, own["cats"], own["conts"], do_setup=False)
+        return cls(frame, own["most"], aged=own["aged"])
+
+
+class AddEvents(Transform):
+    """Puts a batch's events behind its columns; the list of a row is its second target."""
+
+    order = 10
+
+    def __init__(self, events: CodedEvents) -> None:
+        super().__init__()
+        self.events, self._copies = events, {events.offsets.device: events}
+
+    def __call__(self, b: Sequence[Tensor], **kwargs: Any) -> tuple[Tensor, ...]:
+        """Return ``(cats, conts, *events, targets)``."""
+        cats, conts, targets = b
+        if targets.device not in self._copies:
+            self._copies[targets.device] = self.events.to(targets.device)
+        events = self._copies[targets.device].batch(targets.as_subclass(Tensor)[:, 1].long())
+        return cats, conts, *events, targets
+
+
+def known_events(rows: Lists) -> ListEvents:
+    """Return the events of lists."""
+    if rows.events is None:
+        raise DataError(
+            "the lists came without the events before them", remedy="Give Lists(…, events=ListEvents.before(…))"
+        )
+    return rows.events
+
+
+def with_items(rows: Lists) -> Lists:
+    """Add the candidates' items as a categorical column of their own."""
+    events = known_events(rows)
+    if events.item not in rows.table:
+        raise DataError("candidates lack the column of items", column=events.item, remedy="Keep it in the table")
+    return rows.with_table(rows.table.with_columns({ITEM: as_column(rows.table[events.item], name=ITEM)}))
+
+
+def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: Tensor, sizes: Tensor) -> Tensor:
+    """Find the place in its list of each event's item: int64 ``[m]``, -1 for none. Code 0 is no item."""
+    if not len(candidates) or not len(events):
+        return torch.full((len(events),), -1)
+    codes = int(max(candidates.max(), events.max())) + 1
+    # One sort and one search for all lists: an item's key is its list's number and its code.
+    keys, rows = torch.sort(lists * codes + candidates, stable=True)
+    wanted = of_list * codes + events
+    place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+    starts = sizes.cumsum(0) - sizes
+    return torch.where((keys[place] == wanted) & (events > 0), rows[place] - starts[of_list], -1)
 
 
 class SessionRanker(NetRanker):

@@ -5,88 +5,53 @@ Generators are loaded at first use; ``base.GENERATORS`` holds the loaded ones, a
 
 from typing import TYPE_CHECKING
 
-from fastrec._core.lazy import lazily
+from fastrec._core.imports import lazily
 
 # At once: a generator fits and transforms as a set of one, and ``explode`` is the name of its module too.
 from fastrec.features.explode import Explode, explode
 from fastrec.features.feature_set import FeatureSet
 
 if TYPE_CHECKING:
-    from fastrec.features.bucketize import Bucketize
     from fastrec.features.cache import FeatureCache
-    from fastrec.features.categorify import Categorify
-    from fastrec.features.clip import Clip
-    from fastrec.features.co_visit import CoVisit
-    from fastrec.features.collect import Collect
-    from fastrec.features.combine import Combine
-    from fastrec.features.count import CountEncode
-    from fastrec.features.cross import Cross
-    from fastrec.features.cross_search import search_crosses
-    from fastrec.features.cum_count import CumCount
+    from fastrec.features.clean import Clip, FillMissing, Log1p, Normalize
+    from fastrec.features.co_visit import CoVisit, JaccardToHistory
+    from fastrec.features.columns import category, matching, number, temporal
+    from fastrec.features.cross import Cross, search_crosses
     from fastrec.features.cum_target import CumTarget
-    from fastrec.features.cumulative import CumStat, LastKnown
-    from fastrec.features.cyclic import Cyclic
-    from fastrec.features.date_of import DateOf
-    from fastrec.features.date_part import DatePart
-    from fastrec.features.deviation import DeviationFromGroup
-    from fastrec.features.digits import Digits, RoundTo
-    from fastrec.features.ewm import Ewm
-    from fastrec.features.fill_missing import FillMissing
+    from fastrec.features.cumulative import CumCount, CumStat, LastKnown
+    from fastrec.features.embed import ImageEmbed, TextEmbed
+    from fastrec.features.encode import Categorify, CountEncode, HashEncode, NaNPattern, RankByCount
+    from fastrec.features.explode import Collect
     from fastrec.features.function import GroupFunction, RowFunction, feature
-    from fastrec.features.group_pick import GroupPick
-    from fastrec.features.group_rank import GroupRank
-    from fastrec.features.group_stats import GroupStats
-    from fastrec.features.hash_encode import HashEncode
-    from fastrec.features.history import History
-    from fastrec.features.image_embed import ImageEmbed
-    from fastrec.features.join_table import JoinTable
-    from fastrec.features.lag import Diff, Lag
-    from fastrec.features.last_action import LastAction
+    from fastrec.features.group import DeviationFromGroup, GroupPick, GroupRank, GroupStats, Neighbours, NUnique
+    from fastrec.features.history import History, LastAction, TimeSince
+    from fastrec.features.join import JoinTable
+    from fastrec.features.lagged import Diff, Ewm, Lag, PctChange, Rolling
     from fastrec.features.leakage.check import check_leakage
-    from fastrec.features.list_length import ListLength
-    from fastrec.features.list_slice import ListSlice
-    from fastrec.features.log1p import Log1p
-    from fastrec.features.multi_hot import MultiHot
-    from fastrec.features.nan_pattern import NaNPattern
-    from fastrec.features.neighbours import Neighbours
-    from fastrec.features.ngram_hash import NgramHash
-    from fastrec.features.normalize import Normalize
-    from fastrec.features.nunique import NUnique
-    from fastrec.features.pca import Pca
-    from fastrec.features.pct_change import PctChange
-    from fastrec.features.rank_by_count import RankByCount
-    from fastrec.features.rate import BayesianRate
-    from fastrec.features.rolling import Rolling
-    from fastrec.features.row_stats import RowStats
-    from fastrec.features.selectors import category, matching, number, temporal
-    from fastrec.features.similarity import JaccardToHistory
-    from fastrec.features.svd import SvdEncode
-    from fastrec.features.target import TargetEncode
-    from fastrec.features.text_embed import TextEmbed
-    from fastrec.features.text_svd import TextSvd
-    from fastrec.features.tfidf import TfIdfSimilarity
-    from fastrec.features.time_since import TimeSince
-    from fastrec.features.tokens import Tokens
-    from fastrec.features.vector_columns import VectorColumns
-    from fastrec.features.where import Where
+    from fastrec.features.lists import ListLength, ListSlice, MultiHot
+    from fastrec.features.rows import Bucketize, Combine, Digits, RoundTo, RowStats, Where
+    from fastrec.features.target import BayesianRate, TargetEncode
+    from fastrec.features.text import NgramHash, TextSvd, TfIdfSimilarity, Tokens
+    from fastrec.features.time import Cyclic, DateOf, DatePart
+    from fastrec.features.vectors import Pca, SvdEncode, VectorColumns
 
 _HOMES = {
-    "BayesianRate": "rate", "Bucketize": "bucketize", "Categorify": "categorify", "Clip": "clip",
-    "CoVisit": "co_visit", "Collect": "collect", "Combine": "combine", "CountEncode": "count", "Cross": "cross",
-    "CumCount": "cum_count", "CumStat": "cumulative", "CumTarget": "cum_target", "Cyclic": "cyclic",
-    "DateOf": "date_of", "DatePart": "date_part", "DeviationFromGroup": "deviation", "Diff": "lag",
-    "Digits": "digits", "Ewm": "ewm", "FeatureCache": "cache", "FillMissing": "fill_missing",
-    "GroupFunction": "function", "GroupPick": "group_pick", "GroupRank": "group_rank", "GroupStats": "group_stats",
-    "HashEncode": "hash_encode", "History": "history", "ImageEmbed": "image_embed", "JaccardToHistory": "similarity",
-    "JoinTable": "join_table", "Lag": "lag", "LastAction": "last_action", "LastKnown": "cumulative",
-    "ListLength": "list_length", "ListSlice": "list_slice", "Log1p": "log1p", "MultiHot": "multi_hot",
-    "NUnique": "nunique", "NaNPattern": "nan_pattern", "Neighbours": "neighbours", "NgramHash": "ngram_hash",
-    "Normalize": "normalize", "Pca": "pca", "PctChange": "pct_change", "RankByCount": "rank_by_count",
-    "Rolling": "rolling", "RoundTo": "digits", "RowFunction": "function", "RowStats": "row_stats", "SvdEncode": "svd",
-    "TargetEncode": "target", "TextEmbed": "text_embed", "TextSvd": "text_svd", "TfIdfSimilarity": "tfidf",
-    "TimeSince": "time_since", "Tokens": "tokens", "VectorColumns": "vector_columns", "Where": "where",
-    "category": "selectors", "check_leakage": "leakage", "feature": "function", "matching": "selectors",
-    "number": "selectors", "search_crosses": "cross_search", "temporal": "selectors",
+    "BayesianRate": "target", "Bucketize": "rows", "Categorify": "encode", "Clip": "clean",
+    "CoVisit": "co_visit", "Collect": "explode", "Combine": "rows", "CountEncode": "encode", "Cross": "cross",
+    "CumCount": "cumulative", "CumStat": "cumulative", "CumTarget": "cum_target", "Cyclic": "time",
+    "DateOf": "time", "DatePart": "time", "DeviationFromGroup": "group", "Diff": "lagged",
+    "Digits": "rows", "Ewm": "lagged", "FeatureCache": "cache", "FillMissing": "clean",
+    "GroupFunction": "function", "GroupPick": "group", "GroupRank": "group", "GroupStats": "group",
+    "HashEncode": "encode", "History": "history", "ImageEmbed": "embed", "JaccardToHistory": "co_visit",
+    "JoinTable": "join", "Lag": "lagged", "LastAction": "history", "LastKnown": "cumulative",
+    "ListLength": "lists", "ListSlice": "lists", "Log1p": "clean", "MultiHot": "lists",
+    "NUnique": "group", "NaNPattern": "encode", "Neighbours": "group", "NgramHash": "text",
+    "Normalize": "clean", "Pca": "vectors", "PctChange": "lagged", "RankByCount": "encode",
+    "Rolling": "lagged", "RoundTo": "rows", "RowFunction": "function", "RowStats": "rows", "SvdEncode": "vectors",
+    "TargetEncode": "target", "TextEmbed": "embed", "TextSvd": "text", "TfIdfSimilarity": "text",
+    "TimeSince": "history", "Tokens": "text", "VectorColumns": "vectors", "Where": "rows",
+    "category": "columns", "check_leakage": "leakage", "feature": "function", "matching": "columns",
+    "number": "columns", "search_crosses": "cross", "temporal": "columns",
 }  # fmt: skip
 __getattr__ = lazily(__name__, _HOMES)
 

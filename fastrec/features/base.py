@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.features._inputs import as_columns, as_list, names_of
+from fastrec.features.columns import as_columns, as_list, names_of
 from fastrec.table import Column, Table
 
 State = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fastrec._core.leftovers import remove_leftovers
+from fastrec._core.atomic import remove_leftovers
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.features._engine.digests import NoDigestError, digest
 from fastrec.features.base import Feature

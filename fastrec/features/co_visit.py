@@ -1,24 +1,130 @@
-"""``CoVisit``: how often others had the row's item together with the items before it in its group."""
+"""Items that occur together, and how like a row's item is to those before it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.earlier import earlier_events
-from fastrec.features._engine.item_pairs import Pairs, find_pairs, merge_pairs, near_pairs
 from fastrec.features._engine.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features._inputs import as_list, check_choices, order_keys
-from fastrec.features.base import Cells, Fitted, Names, State, Tensors
-from fastrec.segments import Groups
-from fastrec.table import Table
-from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.features._engine.order import Aligned, earlier_events
+from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
+from fastrec.features.columns import as_list, check_choices, order_keys
+from fastrec.segments import Groups, segment_max
+from fastrec.table import Column, Table
+from fastrec.table.keys import UNITS_PER_SECOND
 from fastrec.table.vocab import hash_codes
+
+# Weights of unordered pairs of items that are near each other.
+
+
+class Pairs(NamedTuple):
+    """Weights of pairs of items in several cells.
+
+    Args:
+        low: int64 ``[U]``, the smaller item of each pair, from 0; pairs are sorted.
+        high: int64 ``[U]``, the larger item.
+        weight: float64 ``[cells, U]``.
+    """
+
+    low: torch.Tensor
+    high: torch.Tensor
+    weight: torch.Tensor
+
+
+def near_pairs(
+    groups: Groups,
+    item: torch.Tensor,
+    cell: torch.Tensor,
+    weight: torch.Tensor,
+    time: torch.Tensor | None,
+    *,
+    window: int,
+    half_life: float,
+    size: tuple[int, int],
+) -> Pairs:
+    """Sum every two places of a group up to ``window`` apart by pair of items.
+
+    Args:
+        groups: the sorted places.
+        item: int64 ``[n]`` from 0, in sorted order, as are all that follow.
+        cell: int64 ``[n]``; two places in different cells make no pair.
+        weight: float64 ``[n]``; a pair weighs the product of both.
+        time: float64 ``[n]``: a pair's weight halves with every ``half_life`` between its places; None: it stays.
+        window: how many places apart.
+        half_life: see ``time``.
+        size: number of items and of cells.
+    """
+    items, cells = size
+    joined = item.new_zeros(0)
+    total = weight.new_zeros(0)
+    for begin in range(0, len(item), limits.PAIRED_PLACES):
+        end = min(begin + limits.PAIRED_PLACES, len(item))
+        found, weights = [joined], [total]
+        for step in range(1, window + 1):
+            a = torch.arange(begin, max(min(end, len(item) - step), begin), device=item.device)
+            a = a[groups.codes[a] == groups.codes[a + step]]
+            a = a[(item[a] != item[a + step]) & (cell[a] == cell[a + step])]
+            b = a + step
+            low, high = torch.minimum(item[a], item[b]), torch.maximum(item[a], item[b])
+            weighs = weight[a] * weight[b]
+            if time is not None:
+                weighs = weighs * torch.exp2(-(time[b] - time[a]).abs() / half_life)
+            found.append((low * items + high) * cells + cell[a])
+            weights.append(weighs)
+        keys, order = torch.sort(torch.cat(found), stable=True)
+        joined, place = torch.unique_consecutive(keys, return_inverse=True)
+        total = weight.new_zeros(len(joined)).index_add_(0, place, torch.cat(weights)[order])
+    pair, place = torch.unique_consecutive(joined // cells, return_inverse=True)
+    made = weight.new_zeros(cells, len(pair))
+    made[joined % cells, place] = total
+    return Pairs(pair // max(items, 1), pair % max(items, 1), made)
+
+
+def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, size: int) -> Pairs:
+    """Merge two parts' pairs.
+
+    Args:
+        a, b: the pairs.
+        left, right: int64, where the items of each stand among those of both, in the same order.
+        size: number of items together.
+    """
+    keys = []
+    for part, places in ((a, left), (b, right)):
+        places = places.to(part.low.device)
+        keys.append(places[part.low] * size + places[part.high])
+    pair, place = torch.unique(torch.cat(keys), return_inverse=True)
+    weight = a.weight.new_zeros(max(len(a.weight), len(b.weight)), len(pair))
+    weight[: len(a.weight), place[: len(a.low)]] += a.weight
+    weight[: len(b.weight), place[len(a.low) :]] += b.weight
+    return Pairs(pair // max(size, 1), pair % max(size, 1), weight)
+
+
+def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the places of pairs of items among sorted keys.
+
+    Args:
+        keys: int64 ``[U]``, ``low * size + high``.
+        a, b: int64 ``[m]``, items from 0; anything below 0 is in no pair.
+        size: number of items.
+
+    Returns:
+        int64 ``[m]`` places, and bool ``[m]``: whether the pair is there.
+    """
+    wanted = torch.minimum(a, b) * size + torch.maximum(a, b)
+    place = torch.searchsorted(keys, wanted).clamp_max(max(len(keys) - 1, 0))
+    if not len(keys):
+        return torch.zeros_like(place), torch.zeros_like(place, dtype=torch.bool)
+    return place, (keys[place] == wanted) & (a >= 0) & (b >= 0)
+
+
+# ``CoVisit``: how often others had the row's item together with the items before it in its group.
 
 Stat = Literal["sum", "max", "mean"]
 _STATS = ("sum", "max", "mean")
@@ -243,3 +349,166 @@ def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
     hashes = torch.full((coded.size,), -1, dtype=torch.int64)
     hashes[1:] = torch.from_numpy(hash_codes(joined, 1 << 62, seed=2))
     return hashes.to(coded.codes.device).index_select(0, coded.codes)
+
+
+# ``JaccardToHistory``: the similarity of the row's item with the items of its past, by shared properties.
+
+
+class JaccardToHistory(Grouped):
+    """Jaccard similarity of the row's item with the last items of its group's log: mean and maximum.
+
+    Only events strictly before the row count. An event on the row's own item counts with similarity 1. NaN where there
+    is no event before, or no item in the table; with no properties at all, 0.
+
+    Args:
+        by: the columns of the group, in rows and log: ``'session_id'``.
+        item: the item's column, in rows, log and item table.
+        properties: the item table's list column with each item's properties.
+        order: the columns that order events and rows.
+        table: the name of the log among the ``tables`` given.
+        items: the name of the item table among them; without it all values are missing. Of an item's rows the last
+            one counts.
+        last: the number of events to look back.
+        name: the outputs' first word.
+
+    Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import JaccardToHistory
+        >>> log = pd.DataFrame({"user": [1], "item": ["a"], "t": [1]})
+        >>> items = pd.DataFrame({"item": ["a", "b"], "tags": [["x", "y"], ["y", "z"]]})
+        >>> j = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+        >>> rows = pd.DataFrame({"user": [1], "item": ["b"], "t": [2]})
+        >>> round(float(j.fit_transform(rows, tables={"log": log, "items": items})["jaccard_mean"][0]), 4)
+        0.3333
+    """
+
+    def __init__(
+        self,
+        by: Names,
+        *,
+        item: str,
+        properties: str,
+        order: Names,
+        table: str,
+        items: str,
+        last: int = 3,
+        name: str = "jaccard",
+    ) -> None:
+        self.by, self.item, self.properties, self.order = by, item, properties, order
+        self.table, self.items, self.last, self.name = table, items, last, name
+        if last < 1:
+            raise DataError(f"JaccardToHistory: last is {last}", remedy="Look back at least 1 event")
+
+    @property
+    def sources(self) -> list[str]:  # type: ignore[override]
+        return [*as_list(self.by), self.item, *as_list(self.order)]
+
+    @property
+    def table_inputs(self) -> dict[str, list[str]]:
+        return {self.table: self.sources, self.items: [self.item, self.properties]}
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}_mean", f"{self.name}_max"]
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        if self.items not in context.tables:
+            unknown = torch.full((len(table),), torch.nan, dtype=torch.float64, device=table.device)
+            return {n: Column("number", unknown, name=n) for n in self.outputs}
+        log = context.table(self.table, wanted_by="JaccardToHistory")
+        catalogue = context.table(self.items, wanted_by="JaccardToHistory")
+        sets = self._sets(catalogue)
+        keys = catalogue[self.item].coded()
+        # Row of each item in the catalogue, from 1; 0 = not there.
+        rows = torch.arange(1, len(catalogue) + 1, device=table.device)
+        place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
+        place[0] = 0
+        mine = place[table[self.item].coded().recode(keys.keys)]
+        last, events = Aligned.of(table, log, as_list(self.by), as_list(self.order)).before()
+        touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
+        total, most, count = self._compare(sets, mine, last, events.start, touched)
+        mean = torch.where(count > 0, total / count.clamp_min(1), torch.nan)
+        best = torch.where(count > 0, most, torch.nan)
+        return {n: Column("number", v, name=n) for n, v in zip(self.outputs, (mean, best), strict=True)}
+
+    def _sets(self, catalogue: Table) -> _Sets:
+        column = catalogue[self.properties]
+        if column.kind != "list":
+            raise DataError(
+                "JaccardToHistory needs lists of properties", column=self.properties, remedy="Split the text first"
+            )
+        coded = column.elements.coded()
+        sizes = column.values[1:] - column.values[:-1]
+        rows = torch.repeat_interleave(torch.arange(1, len(catalogue) + 1, device=sizes.device), sizes)
+        first = int(column.values[0])
+        codes = coded.codes[first : first + len(rows)]
+        known = codes > 0  # a missing property is none
+        return _Sets.of(rows[known], codes[known], len(catalogue) + 1, coded.size)
+
+    def _compare(
+        self, sets: _Sets, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return sum, maximum (float64 ``[n]``) and number (int64 ``[n]``) of similarities."""
+        total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
+        most, count = torch.zeros_like(total), torch.zeros_like(mine)
+        if not len(touched):
+            return total, most, count
+        floor = start[last.clamp_min(0)]
+        for back in range(self.last):
+            place = last - back
+            there = touched[place.clamp_min(0)]
+            rows = ((last >= 0) & (place >= floor) & (mine > 0) & (there > 0)).nonzero().squeeze(1)
+            like = sets.likeness(mine[rows], there[rows])
+            total[rows] += like
+            most[rows] = torch.maximum(most[rows], like)
+            count[rows] += 1
+        return total, most, count
+
+
+@dataclass(frozen=True, eq=False)
+class _Sets:
+    """Sets of properties, concatenated.
+
+    Args:
+        start: int64 ``[sets + 1]``, the place of each set's first property.
+        properties: int64 ``[elements]`` in ``0 … size - 1``, every property of a set once.
+        size: the number of properties.
+    """
+
+    start: torch.Tensor
+    properties: torch.Tensor
+    size: int
+
+    @classmethod
+    def of(cls, sets: torch.Tensor, properties: torch.Tensor, count: int, size: int) -> _Sets:
+        """Build ``count`` sets from pairs of set and property (int64 ``[m]`` each), which may repeat."""
+        once = torch.unique(sets * size + properties)
+        start = torch.zeros(count + 1, dtype=torch.int64, device=sets.device)
+        torch.cumsum(torch.bincount(once // size, minlength=count), 0, out=start[1:])
+        return cls(start, once % size, size)
+
+    def likeness(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Return the Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 of two empty ones."""
+        block = max(min(limits.JACCARD_CELLS // max(self.size, 1), len(a)), 1)
+        marks = torch.zeros(block * self.size, dtype=torch.bool, device=a.device)
+        both = torch.zeros_like(a)
+        for i in range(0, len(a), block):
+            place = self._places(a[i : i + block])
+            marks[place] = True
+            other = self._places(b[i : i + block])
+            both[i : i + block] = torch.bincount(other[marks[other]] // self.size, minlength=len(a[i : i + block]))
+            marks[place] = False
+        length = self.start[1:] - self.start[:-1]
+        either = length[a] + length[b] - both
+        # Divided as float32: the golden values were.
+        return (both.float() / either.clamp_min(1).float()).double()
+
+    def _places(self, sets: torch.Tensor) -> torch.Tensor:
+        """Return the places of some sets' properties in a flat matrix ``[sets, size]``: int64 ``[m]``."""
+        lengths = self.start[sets + 1] - self.start[sets]
+        rows = torch.repeat_interleave(torch.arange(len(sets), device=sets.device), lengths)
+        before = torch.cumsum(lengths, 0) - lengths
+        elements = torch.arange(len(rows), device=sets.device) + (self.start[sets] - before)[rows]
+        return rows * self.size + self.properties[elements]

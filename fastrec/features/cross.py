@@ -1,20 +1,33 @@
-"""``Cross``: one code per combination of several columns' values."""
+"""Combinations of columns: one code for each, and the search for those that say more together."""
 
 from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.key_counts import merge_counts
+from fastrec.features._engine.folds import given_folds, row_folds
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, sum_kept
 from fastrec.features._engine.options import OfColumns
-from fastrec.features._inputs import as_list, masked, name_of
-from fastrec.features.base import Cells, Col, Cols, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, State, Tensors
+from fastrec.features.columns import as_list, masked, name_of
+from fastrec.features.encode import merge_counts
+from fastrec.features.feature_set import FeatureSet
+from fastrec.features.target import TargetEncode
+from fastrec.segments import rank_in_group
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
+
+# ``Cross``: one code per combination of several columns' values.
 
 
 class Cross(OfColumns, Fitted):
@@ -106,3 +119,372 @@ def _joined_text(keys: Keys) -> pa.Array:
         text = key_text(column)
         parts += [pc.binary_length(text).cast(pa.large_string()), text]
     return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
+
+
+# ``search_crosses``: find the column pairs whose crosses improve a cross-validated score.
+
+Metric = Literal["auto", "logloss", "auc", "r2"]
+_FIGURES = ("alone", "together", "gain", "error", "kept")
+
+
+@dataclass(frozen=True)
+class CrossGain:
+    """The gain of a cross of two columns or more.
+
+    Args:
+        columns: the columns' names.
+        alone: the held-out score of a model of the columns' encodings; of three columns, of their pairs' encodings.
+        together: the score with the cross's encoding added.
+        gain: the mean improvement over the folds; above 0 is better for every metric.
+        error: the standard error of that mean, over the folds or, if larger, the rows, corrected for the training rows
+            that folds share.
+        kept: whether the gain passes the thresholds.
+    """
+
+    columns: tuple[str, ...]
+    alone: float
+    together: float
+    gain: float
+    error: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class CrossSearch:
+    """The result of ``search_crosses``.
+
+    Args:
+        pairs: all pairs tried (triples with ``extend=``), the largest gain first.
+        metric: the scores' metric.
+        target: the target column.
+        sources: column or generator by column name.
+    """
+
+    pairs: list[CrossGain]
+    metric: str
+    target: str
+    sources: dict[str, Col] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> list[tuple[str, ...]]:
+        """The pairs that pass the thresholds, the best first."""
+        return [p.columns for p in self.pairs if p.kept]
+
+    def crosses(self) -> list[Cross]:
+        """Return a ``Cross`` of each pair kept, the best first."""
+        return [Cross(*(self.sources.get(n, n) for n in pair)) for pair in self.kept]
+
+    def features(self, target: str | None = None, **options: Any) -> list[TargetEncode]:
+        """Return a target encoding of each pair kept.
+
+        Args:
+            target: the target column; None: the one searched with.
+            **options: of ``TargetEncode``.
+        """
+        return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
+
+    def table(self) -> Any:
+        """Return all pairs as a pandas frame: ``a``, ``b`` (``c``, …), ``alone``, ``together``, ``gain``, …."""
+        import pandas as pd
+
+        most = max((len(p.columns) for p in self.pairs), default=2)
+        names = [string.ascii_lowercase[i] for i in range(most)]
+        rows = [
+            {**dict(zip(names, p.columns, strict=False)), **{n: getattr(p, n) for n in _FIGURES}} for p in self.pairs
+        ]
+        return pd.DataFrame(rows, columns=[*names, *_FIGURES])
+
+    def __str__(self) -> str:
+        width = max((len(" × ".join(p.columns)) for p in self.pairs), default=0)
+        lines = [f"{len(self.kept)} of {len(self.pairs)} pairs kept, by {self.metric}"]
+        for p in self.pairs:
+            mark = "+" if p.kept else " "
+            pair = " × ".join(p.columns)
+            lines.append(f"{mark} {pair:<{width}}  {p.gain:+.5f} ± {p.error:.5f}  ({p.alone:.5f} → {p.together:.5f})")
+        return "\n".join(lines)
+
+
+def search_crosses(
+    df: Any,
+    cols: Sequence[Col],
+    target: str,
+    *,
+    folds: Any = 5,
+    key: Names | None = None,
+    metric: Metric = "auto",
+    max_pairs: int | None = None,
+    min_gain: float = 0.0,
+    errors: float = 2.0,
+    smooth: float = 20.0,
+    extend: Sequence[Sequence[str]] | None = None,
+) -> CrossSearch:
+    """Try all pairs of columns as crosses, and keep those whose target encoding improves on the two columns'.
+
+    A small model of the two columns' target encodings is compared with one that has the pair's encoding too: a logistic
+    regression on log-odds for 0/1 targets, else a ridge regression. All is nested: rows of fold k are encoded from the
+    other folds, the other rows out of fold among themselves, and the model is scored on fold k, fitted without it. A
+    pair is kept if its mean gain is above ``min_gain`` and ``errors`` standard errors. The scores of kept pairs are
+    selected ones: validate the final model by itself.
+
+    Source: Nadeau, Bengio 2003, "Inference for the generalization error", section 4 (the corrected standard error).
+
+    Args:
+        df: training rows of any supported library.
+        cols: columns to pair (text, categories, codes; numbers through a generator: ``Bucketize('age')``), or
+            generators of one column each that use no target.
+        target: the target column: 0/1, bool or numbers; rows without one are dropped.
+        folds: the number of folds, by a hash of ``key``; or integers ``[n]`` from 0, or a column's name.
+        key: the column(s) of rows that belong together; None: the row's number.
+        metric: ``logloss`` or ``auc`` (0/1 targets), ``r2``; ``'auto'``: ``logloss`` for 0/1 targets, else ``r2``.
+        max_pairs: the largest number of pairs kept, the best; None: all that pass.
+        min_gain: the least gain, in the metric's unit.
+        errors: the least gain in standard errors.
+        smooth: the smoothing of the target encodings.
+        extend: pairs, such as another search's ``kept``: each is tried with every other of ``cols`` instead, and three
+            columns are kept if they improve on their three pairs.
+
+    Returns:
+        The search: ``print(search)``, ``search.kept``, ``search.table()``, and ``search.features()`` for a FeatureSet.
+
+    Raises:
+        DataError: fewer than two columns or folds, a column twice, a target that does not fit the metric, or
+            ``extend`` with other columns.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import search_crosses
+        >>> a, b, c = [0, 0, 1, 1] * 50, [0, 1, 0, 1] * 50, [0, 1] * 30 + [1, 0] * 70
+        >>> df = pd.DataFrame({"a": a, "b": b, "c": c, "y": [int(i != j) for i, j in zip(a, b)]})
+        >>> search = search_crosses(df, ["a", "b", "c"], "y")
+        >>> search.kept, search.features()
+        ([('a', 'b')], [TargetEncode(cols=Cross(cols=['a', 'b']), target='y')])
+    """
+    sources = _sources(cols)
+    fold_names = as_list(folds) if isinstance(folds, str) else []
+    table = _read(df, sources, [target, *as_list(key), *fold_names])
+    cell = row_folds(table, as_list(key), max(folds, 1)) if isinstance(folds, int) else given_folds(df, folds, table)
+    known = (~table[target].is_missing()).nonzero().squeeze(1)
+    present, codes = torch.unique(cell[known], return_inverse=True)
+    if len(present) < 2:
+        raise DataError(
+            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
+            remedy="Use 2 folds or more, and more rows than folds",
+        )
+    table, cells = table.take(known), Cells(codes, len(present))
+    y, metric = _target(table[target], target, metric)
+    trial = _CrossTrial(table.with_columns({"y": y}), y, cells, metric, smooth)
+    pairs = [trial.gain(*names) for names in _sets(list(sources), extend)]
+    pairs = sorted(pairs, key=lambda p: (-p.gain, p.columns))
+    room = len(pairs) if max_pairs is None else max_pairs
+    result = []
+    for p in pairs:
+        good = p.gain > max(min_gain, 0.0) and p.gain > errors * p.error and room > 0
+        room -= good
+        result.append(CrossGain(p.columns, p.alone, p.together, p.gain, p.error, good))
+    return CrossSearch(result, metric, target, sources)
+
+
+def _sources(cols: Sequence[Col]) -> dict[str, Col]:
+    listed = as_list(cols)
+    odd = next((c for c in listed if not isinstance(c, Col)), None)
+    if odd is not None:
+        raise DataError(f"search_crosses: {odd!r} is neither a column nor a generator", remedy="List names")
+    names = [name_of(c) for c in listed]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise DataError("search_crosses was given this column twice", column=twice, remedy="Name it once")
+    if len(names) < 2:
+        raise DataError("search_crosses needs two columns or more", remedy="Name them: search_crosses(df, ['a', 'b'])")
+    return dict(zip(names, listed, strict=True))
+
+
+def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
+    """Return the column sets to try, each once, in the order of the columns."""
+    if extend is None:
+        return list(itertools.combinations(names, 2))
+    odd = next((n for known in extend for n in known if n not in names), None)
+    if odd is not None:
+        raise DataError("search_crosses: extend names a column that is not searched", column=odd, remedy="Add to cols")
+    short = next((known for known in extend if len(set(known)) < 2), None)
+    if short is not None:
+        raise DataError(f"search_crosses: {list(short)} is no pair to extend", remedy="Name two columns or more")
+    larger = [{*known, n} for known in extend for n in names if n not in known]
+    return list(dict.fromkeys(tuple(n for n in names if n in s) for s in larger))
+
+
+def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
+    """Read the columns to pair, compute those of generators, and read the others."""
+    generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
+    using = next((s for s in generators.steps if s.uses_target), None)
+    if using is not None:
+        raise DataError(
+            f"search_crosses: {using!r} uses a target, which would leak into its own rows",
+            remedy="Pair columns and generators that use none",
+        )
+    plain = [n for n, s in sources.items() if isinstance(s, str)]
+    table = Table.read(df, list(dict.fromkeys([*plain, *generators.fit_inputs, *others])))
+    return generators.fit_transform(table) if generators.features else table
+
+
+def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:
+    """Return the target as float64 ``[n]``, and the metric."""
+    if metric not in ("auto", "logloss", "auc", "r2"):
+        raise DataError(f"search_crosses has no metric {metric!r}", remedy="Use 'auto', 'logloss', 'auc' or 'r2'")
+    try:
+        y = column.number()
+    except DataError as error:
+        raise DataError(
+            f"search_crosses: {error.problem}", column=name, row=error.row, remedy="Give 0/1 or numbers"
+        ) from error
+    if bool(y.isinf().any()):
+        row = int(y.isinf().nonzero()[0])
+        raise DataError("search_crosses: a target is infinite", column=name, row=row, remedy="Clip or drop such rows")
+    binary = bool(((y == 0) | (y == 1)).all())
+    if metric in ("logloss", "auc") and not binary:
+        row = int(((y != 0) & (y != 1)).nonzero()[0])
+        raise DataError(
+            f"search_crosses: {metric} needs a target of 0 and 1", column=name, row=row, remedy="Use metric='r2'"
+        )
+    if len(y) == 0 or bool((y == y[0]).all()):
+        raise DataError("search_crosses: the target has one value only", column=name, remedy="Give more rows")
+    return y, ("logloss" if binary else "r2") if metric == "auto" else metric
+
+
+class _CrossTrial:
+    """Nested encodings of columns, pairs and triples, and small models of them.
+
+    Args:
+        table: the rows, their target as ``y``.
+        y: float64 ``[n]``.
+        cells: the folds.
+        metric, smooth: see ``search_crosses``.
+    """
+
+    def __init__(self, table: Table, y: torch.Tensor, cells: Cells, metric: str, smooth: float) -> None:
+        self.table, self.y, self.cells, self.metric, self.smooth = table, y, cells, metric, smooth
+        self.encoded: dict[tuple[str, ...], torch.Tensor] = {}
+        mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(y.device)
+        self.fold_rows = [(cells.codes == k).nonzero().squeeze(1) for k in range(cells.count)]
+        self.fit_rows = [mixed[cells.codes[mixed] != k][: limits.CROSS_FIT_ROWS] for k in range(cells.count)]
+
+    def gain(self, *names: str) -> CrossGain:
+        """Score a cross against its parts: a pair against its columns, a triple against its pairs."""
+        parts = list(itertools.combinations(names, len(names) - 1))
+        for part in parts:
+            if part not in self.encoded:
+                self.encoded[part] = self._together(part)
+        apart = torch.stack([self.encoded[part] for part in parts], 2)
+        alone, base = self._scores(apart)
+        together, rows = self._scores(torch.cat([apart, self._together(names).unsqueeze(2)], 2))
+        gains = together - alone
+        # A few folds may agree by chance, so the rows bound the error too; then corrected as folds share training rows.
+        error = max(float(gains.std()) / len(gains) ** 0.5, float((rows - base).std()) / len(rows) ** 0.5)
+        error *= (1 + len(gains) / (len(gains) - 1)) ** 0.5
+        sign = -1.0 if self.metric == "logloss" else 1.0
+        scores = (sign * float(alone.mean()), sign * float(together.mean()))
+        return CrossGain(names, *scores, float(gains.mean()), error, False)
+
+    def _together(self, names: tuple[str, ...]) -> torch.Tensor:
+        """Encode a column, or the cross of several."""
+        if len(names) == 1:
+            return self._encode(self.table[names[0]])
+        joint = self.table.select([*names]).coded([*names])  # a new table: the codes of all pairs would fill its memory
+        numbers = pa.array(range(len(joint.keys)))
+        return self._encode(Column("category", joint.codes.int(), name="together", distinct=numbers))
+
+    def _encode(self, column: Column) -> torch.Tensor:
+        """Return the target encoding of a column for every outer fold: float64 ``[folds, n]``."""
+        table = Table({"x": column, "y": self.y})
+        encode = TargetEncode("x", "y", smooth=self.smooth)
+        state = encode.collect(table, self.cells)
+        folds = []
+        for k in range(self.cells.count):
+            excluded = torch.eye(self.cells.count, dtype=torch.bool)
+            excluded[:, k] = True
+            means = encode.compute_out_of_cell(table, state, self.cells, excluded)["te_x__y"].values
+            folds.append(torch.logit(means, eps=1e-6) if self.metric != "r2" else means)
+        return torch.stack(folds)
+
+    def _scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score models of encodings ``x`` (``[folds, n, columns]``) on held-out rows.
+
+        Returns:
+            The score of each fold ``[folds]``, and each row's part of it ``[n]``, up to a constant.
+        """
+        scores, parts = [], []
+        for k in range(self.cells.count):
+            train, valid = x[k][self.fit_rows[k]], x[k][self.fold_rows[k]]
+            mean, spread = train.mean(0), train.std(0).nan_to_num(0)
+            spread = torch.where(spread > 1e-12, spread, 1)
+            inputs, y = _with_one((train - mean) / spread), self.y[self.fit_rows[k]]
+            fit = _ridge if self.metric == "r2" else _logistic
+            raw = _with_one((valid - mean) / spread) @ fit(inputs, y)
+            score, rows = self._score(raw, self.y[self.fold_rows[k]], y.mean())
+            scores.append(score)
+            parts.append(rows)
+        return torch.stack(scores), torch.cat(parts)
+
+    def _score(self, raw: torch.Tensor, y: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.metric == "auc":
+            return _auc(raw, y)
+        if self.metric == "logloss":
+            rows = -torch.nn.functional.binary_cross_entropy_with_logits(raw, y, reduction="none")
+        else:
+            total = ((y - mean) ** 2).mean()
+            rows = 1 - (y - raw) ** 2 / torch.where(total > 0, total, 1)
+        return rows.mean(), rows
+
+
+def _with_one(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x.new_ones(len(x), 1)], 1)
+
+
+def _penalty(x: torch.Tensor) -> torch.Tensor:
+    # A weak ridge: encodings of columns that agree would make the system singular.
+    scale = x.new_full((x.shape[1],), 1e-4 * len(x))
+    scale[-1] = 1e-9 * len(x)  # the constant is free
+    return torch.diag(scale)
+
+
+def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.solve(x.T @ x + _penalty(x), x.T @ y)
+
+
+def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Fit a logistic regression by Newton's method, steps halved until the loss falls."""
+    penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
+
+    def loss(w: torch.Tensor) -> torch.Tensor:
+        fitted = torch.nn.functional.binary_cross_entropy_with_logits(x @ w, y, reduction="sum")
+        return fitted + w @ penalty @ w / 2
+
+    now = loss(weights)
+    for _ in range(limits.CROSS_NEWTON_STEPS):
+        p = torch.sigmoid(x @ weights)
+        slope = x.T @ (p - y) + penalty @ weights
+        bend = (x * (p * (1 - p)).unsqueeze(1)).T @ x + penalty
+        step = torch.linalg.solve(bend, slope)
+        size = 1.0
+        while size > 1e-6 and not bool((new := loss(weights - size * step)) <= now):
+            size /= 2
+        if size <= 1e-6:
+            break
+        weights, before, now = weights - size * step, now, new
+        if bool(before - now <= 1e-10 * before.abs()):
+            break
+    return weights
+
+
+def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
+    positive = y > 0
+    count = positive.sum()
+    others = len(y) - count
+    if not bool((count > 0) & (others > 0)):
+        return scores.new_tensor(0.5), torch.zeros_like(scores)
+    among_all = rank_in_group(scores, torch.zeros_like(positive, dtype=torch.int64), method="average")
+    among_own = rank_in_group(scores, positive.long(), method="average")
+    below = (among_all - among_own) / torch.where(positive, others, count)  # share of the other kind below the row
+    auc = below[positive].mean()
+    rows = torch.where(positive, (below - auc) / count, (1 - below - auc) / others) * len(y)
+    return auc, rows

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.constants import float64
 from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
-from fastrec.features._engine.running import Clock, EarlierRows, TimeRanks, decay
-from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
-from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features._engine.options import averaged_numbers, check_target_classes, float64, row_weights
+from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, decay
 from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
+from fastrec.features.columns import as_list, name_of, names_of
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Column, Table
 

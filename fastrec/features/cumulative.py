@@ -1,4 +1,4 @@
-"""``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value."""
+"""What the rows before a row in its group add up to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Literal
 import torch
 
 from fastrec._core import limits
+from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
-from fastrec.features._inputs import as_list, check_choices, name_of, number_of
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
+from fastrec.features.columns import as_list, check_choices, name_of, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table
+
+# ``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value.
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 _STATS = ("count", "sum", "mean", "min", "max", "smaller")
@@ -178,3 +181,40 @@ def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
     places = last_in_group(marks[order].flip(0), turned)
     rows = torch.where(places >= 0, order[(n - 1 - places).clamp(0, max(n - 1, 0))] if n else places, -1).flip(0)
     return groups.unsort(rows)
+
+
+# ``CumCount``: how many rows of the row's group come before it.
+
+
+class CumCount(Grouped):
+    """How many rows of the row's group come before it; 0 for the first one, and where the group is missing.
+
+    Args:
+        by: the columns of the group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CumCount
+        >>> df = pd.DataFrame({"user": [1, 2, 1, 1], "day": [3, 1, 1, 2]})
+        >>> CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
+        [2, 0, 0, 1]
+    """
+
+    def __init__(self, by: Names, *, order: Names | None = None) -> None:
+        self.by, self.order = by, order
+        if not as_list(by):
+            raise DataError("CumCount: no column says which rows are a group", remedy="Name one: CumCount(by='user')")
+
+    @property
+    def sources(self) -> list[Col]:
+        return [*as_list(self.by), *as_list(self.order)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return ["cumcount_" + "_x_".join(as_list(self.by))]
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        count = torch.where(outside, 0, groups.unsort(groups.place))
+        return {self.outputs[0]: Column("number", count, name=self.outputs[0])}

@@ -9,15 +9,14 @@ from typing import Any, Literal
 
 import torch
 
-from fastrec._core.optional import is_dask
+from fastrec._core.imports import is_dask
 from fastrec.errors import DataError
-from fastrec.features._engine.chain import Chain, target_names
+from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table, target_names
 from fastrec.features._engine.folds import given_folds
-from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
-from fastrec.features._inputs import as_list, given_rows
 from fastrec.features.base import Context, Feature, Names, Parameters, generator_named
 from fastrec.features.cache import FeatureCache
+from fastrec.features.columns import as_list, given_rows
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
 

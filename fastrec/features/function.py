@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.functions import _Function, _path
 from fastrec.features._engine.order import ordered_groups
-from fastrec.features._inputs import as_list, names_of
+from fastrec.features._engine.recall import _Function, _path
 from fastrec.features.base import Col, Cols, Context, Grouped, Names, RowWise, Tensors
+from fastrec.features.columns import as_list, names_of
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column
 

@@ -1,10 +1,11 @@
-"""``History``: what a log of events says about a row's key strictly before the row."""
+"""What a log of events says about a row's key strictly before the row."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -12,13 +13,28 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
-from fastrec.features._engine.order import Aligned, difference, is_request, take_or_missing
-from fastrec.features._inputs import as_list, check_choices, number_of
-from fastrec.features.base import Context, Grouped, Names
+from fastrec.features._engine.order import (
+    Aligned,
+    KeepsRows,
+    Timeline,
+    difference,
+    earlier_events,
+    in_order,
+    is_request,
+    one_order,
+    ordered_groups,
+    take_or_missing,
+    time_since,
+)
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
+from fastrec.features.columns import as_list, check_choices, names_of, number_of
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
+from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
-from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.keys import UNITS_PER_SECOND
+
+# ``History``: what a log of events says about a row's key strictly before the row.
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 
@@ -206,3 +222,164 @@ def _gap(unit: str | None, here: torch.Tensor, there: torch.Tensor, event: torch
 def slug(text: object) -> str:
     """Turn a kind into a part of a column name: ``'clickout item'`` → ``'clickout_item'``."""
     return re.sub(r"[^0-9A-Za-z]+", "_", str(text)).strip("_")
+
+
+# ``LastAction``: the last event before a row in its group, and its age.
+
+
+class LastAction(Grouped):
+    """The kind of the last event strictly before the row in its group, and the time since then.
+
+    Events without a kind do not count; of several at one place in the order the one with the larger row number is the
+    last. Missing without an event before, or with a missing group. Later events never change a value.
+
+    Args:
+        by: the columns of the group, in rows and log.
+        order: the order columns of events and rows: ``['timestamp', 'step']``; None: the rows' own order, without
+            ``table`` and ``since``.
+        action: the column of the events' kinds: text, numbers or times.
+        table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
+        n: 1 for the last event, 2 for the one before it, or several.
+        since: make the time since the event too, in the first order column: seconds for times, else the order's unit.
+        name: a first word for the outputs' names.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import LastAction
+        >>> df = pd.DataFrame({"user": [1, 1, 1], "t": [1, 4, 9], "kind": ["search", "click", "buy"]})
+        >>> made = LastAction("user", order="t", action="kind").fit_transform(df)
+        >>> made[["last1_kind__user", "since_last1_kind__user"]].values.tolist()[1:]
+        [['search', 3.0], ['click', 5.0]]
+    """
+
+    own_row = False
+
+    def __init__(
+        self,
+        by: Names,
+        *,
+        order: Names | None,
+        action: str,
+        table: str | None = None,
+        n: int | Sequence[int] = 1,
+        since: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self.by, self.order, self.action, self.table = by, order, action, table
+        self.n, self.since, self.name = n, since, name
+        if any(i < 1 for i in as_list(n)):
+            raise DataError(f"LastAction: n is {n}", remedy="Use 1 for the last event, 2 for the one before it")
+        if not as_list(order) and (since or table is not None):
+            raise DataError(
+                "LastAction needs an order to compare rows with a log, or to say how long ago an event was",
+                remedy="Name its columns with order=, or leave table out and set since=False",
+            )
+
+    @property
+    def sources(self) -> list[str]:  # type: ignore[override]
+        return [*as_list(self.by), *as_list(self.order), *([self.action] if self.table is None else [])]
+
+    @property
+    def table_inputs(self) -> dict[str, list[str]]:
+        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), self.action]}
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for n in as_list(self.n) for name in self._names(n)]
+
+    def _names(self, n: int) -> list[str]:
+        end = f"last{n}_{self.action}" + "".join(f"__{b}" for b in as_list(self.by))
+        names = [end, f"since_{end}"] if self.since else [end]
+        return [f"{self.name}_{x}" if self.name else x for x in names]
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        log = None if self.table is None else context.table(self.table, wanted_by="LastAction")
+        kinds = (table if log is None else log)[self.action]
+        known = ~kinds.is_missing()
+        order = as_list(self.order)
+        found = earlier_events(table, log, as_list(self.by), order, counted=None if bool(known.all()) else known)
+        result = {}
+        for n in as_list(self.n):
+            rows, names = found.back(n), self._names(n)
+            result[names[0]] = replace(take_or_missing(kinds, rows), name=names[0])
+            if self.since:
+                gap = time_since(table, log, order[0], rows)
+                result[names[1]] = Column("number", gap.to(torch.float64), name=names[1])
+        return result
+
+
+# ``TimeSince``: how long ago something last (or first) happened in the row's group.
+
+
+class TimeSince(KeepsRows):
+    """The time since the last strictly earlier row of the row's group with an event; NaN without one.
+
+    float64, in seconds if the order is a time, else in its own unit.
+
+    Args:
+        event: columns, or generators, that are true or above 0 in rows with the event; None: every row is an event.
+        by: the columns of the group; None: all rows are one group.
+        order: the column of times, or of numbers that time is counted in.
+        first: take the first such row instead.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TimeSince
+        >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "t": [10, 15, 22, 11], "bought": [True, False, False, True]})
+        >>> TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
+        [nan, 5.0, 12.0, nan]
+        >>> TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
+        [nan, 5.0, 7.0, nan]
+    """
+
+    own_row = False
+
+    def __init__(self, event: Cols | None = None, *, by: Names | None = None, order: str, first: bool = False) -> None:
+        self.event, self.by, self.order, self.first = event, by, order, first
+        one_order(self, "a time")
+
+    @property
+    def sources(self) -> list[Col]:
+        return [*as_list(self.event), *as_list(self.by), *as_list(self.order)]
+
+    @property
+    def _events(self) -> list[str | None]:
+        return [None] if self.event is None else [n for e in as_list(self.event) for n in names_of(e)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(e) for e in self._events]
+
+    def _name(self, event: str | None) -> str:
+        word = f"since_{'first_' if self.first else ''}{'row' if event is None else event}"
+        return word + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        timeline = Timeline.of(table, groups, one_order(self, "a time"))
+        result = {}
+        for event in self._events:
+            known = self._marks(table, event) & ~outside
+            since = groups.unsort(self._since(groups.sort(known), timeline, groups))
+            result[self._name(event)] = Column("number", since, name=self._name(event))
+        return result
+
+    def last_rows(self, table: Table) -> torch.Tensor:
+        rows = in_order(table, as_list(self.order), 0)
+        places = [marks.nonzero().squeeze(1) for marks in (self._marks(table, e)[rows] for e in self._events)]
+        return rows[torch.unique(torch.cat([p[:1] if self.first else p[-1:] for p in places]))]
+
+    def _marks(self, table: Table, event: str | None) -> torch.Tensor:
+        if event is None:
+            return torch.ones(len(table), dtype=torch.bool, device=table.device)
+        return number_of(table, event, wanted_by=self) > 0
+
+    def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
+        """Return each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``."""
+        places, counts = marks.nonzero().squeeze(1), count_before(marks)
+        begin, end = counts[groups.start], counts[timeline.tied]
+        if not len(places):
+            return torch.full(marks.shape, torch.nan, dtype=torch.float64, device=marks.device)
+        there = places[(begin if self.first else end - 1).clamp(0, len(places) - 1)]
+        gap = difference(timeline.keys, timeline.keys[there]) / timeline.per_second
+        return torch.where(end > begin, gap, torch.nan)

@@ -6,8 +6,6 @@ items of the batch as negatives.
 """
 
 from fastrec.losses.bce import BCE
-from fastrec.losses.in_batch import InBatchSoftmax
-from fastrec.losses.listwise import ListwiseSoftmax
-from fastrec.losses.pairwise import BPR, PairwiseHinge
+from fastrec.losses.lists import BPR, InBatchSoftmax, ListwiseSoftmax, PairwiseHinge
 
 __all__ = ["BCE", "BPR", "InBatchSoftmax", "ListwiseSoftmax", "PairwiseHinge"]

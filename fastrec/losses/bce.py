@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.losses._checks import Reduction, _flat, _like, _reduce
+from fastrec.losses.lists import Reduction, _flat, _like, _reduce
 
 
 class BCE(nn.Module):

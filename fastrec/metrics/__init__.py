@@ -5,11 +5,9 @@
 
 from typing import TYPE_CHECKING
 
-from fastrec._core.lazy import lazily
+from fastrec._core.imports import lazily
 from fastrec.metrics.boosting import catboost_metric, lightgbm_metric, xgboost_metric
-from fastrec.metrics.bootstrap import Resampled, bootstrap_metric
-from fastrec.metrics.intervals import Interval, bootstrap_interval, paired_difference
-from fastrec.metrics.metric import Metric, as_metric
+from fastrec.metrics.intervals import Interval, Resampled, bootstrap_interval, bootstrap_metric, paired_difference
 from fastrec.metrics.ranking import (
     auc,
     gauc,
@@ -21,9 +19,15 @@ from fastrec.metrics.ranking import (
     recall,
     reciprocal_ranks,
 )
-from fastrec.metrics.registry import default_metric, get_metric, metrics_for
-from fastrec.metrics.rounding import apply_cuts, best_rounding
-from fastrec.metrics.thresholds import as_scored, best_threshold, cross_fitted_classes, loss_of
+from fastrec.metrics.registry import Metric, as_metric, default_metric, get_metric, metrics_for
+from fastrec.metrics.thresholds import (
+    apply_cuts,
+    as_scored,
+    best_rounding,
+    best_threshold,
+    cross_fitted_classes,
+    loss_of,
+)
 
 if TYPE_CHECKING:
     from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall

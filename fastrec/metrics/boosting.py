@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec.errors import DataError
-from fastrec.metrics.lists import flat_tensor
-from fastrec.metrics.metric import Metric
-from fastrec.metrics.registry import get_metric
+from fastrec.metrics.ranking import flat_tensor
+from fastrec.metrics.registry import Metric, get_metric
 
 Transform = Callable[[np.ndarray], Any]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fastrec._core.ranks import all_rows
 from fastrec.errors import DataError
 from fastrec.metrics import ranking as metrics
-from fastrec.metrics.lists import check_integers, cut, flat_tensor
+from fastrec.metrics.ranking import check_integers, cut, flat_tensor
 
 __all__ = ["AUC", "MAP", "MRR", "NDCG", "Recall"]
 

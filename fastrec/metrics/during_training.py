@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.metrics.callbacks import _CollectingMetric
-from fastrec.metrics.metric import Metric
-from fastrec.metrics.registry import get_metric
+from fastrec.metrics.registry import Metric, get_metric
 
 
 def fastai_metric(

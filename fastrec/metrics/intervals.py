@@ -1,15 +1,21 @@
-"""Bootstrap intervals of means and of paired differences, over independent values or over whole clusters of them."""
+"""Bootstrap intervals of any metric, of means and of paired differences."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.metrics.lists import flat_tensor, refuse_rows
+from fastrec.metrics.ranking import flat_tensor, refuse_rows
+from fastrec.metrics.registry import Metric, get_metric
+from fastrec.metrics.rows import paired
+
+# Bootstrap intervals of means and of paired differences, over independent values or over whole clusters of them.
 
 
 class Interval(NamedTuple):
@@ -160,3 +166,179 @@ def _refuse_clustered(values: np.ndarray, clusters: np.ndarray, repeats: int) ->
         raise DataError("a value is not a finite number", row=int(bad.argmax()), remedy="Drop or fill it first")
     if repeats < 1:
         raise DataError(f"{repeats} resamples were asked for", remedy="Ask for at least one")
+
+
+# Bootstrap intervals of any metric, and of differences between predictions: whole clusters of rows are resampled.
+
+_MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
+
+
+class Resampled(NamedTuple):
+    """A metric of several predictions, as it is and over resamples that all of them share.
+
+    Args:
+        values: prediction → the metric over all rows.
+        draws: prediction → float64 ``[repeats]``; NaN where the metric of a resample is not defined.
+        level: share of the draws inside an interval.
+    """
+
+    values: dict[str, float]
+    draws: dict[str, np.ndarray]
+    level: float
+
+    def interval(self, name: str) -> Interval:
+        """Return the metric of one prediction with its interval."""
+        return self._interval(self.values[name], self.draws[name])
+
+    def difference(self, a: str, b: str) -> Interval:
+        """Return the metric of ``a`` less that of ``b``; an interval without 0 tells the two apart."""
+        return self._interval(self.values[a] - self.values[b], self.draws[a] - self.draws[b])
+
+    def _interval(self, value: float, draws: np.ndarray) -> Interval:
+        known = draws[~np.isnan(draws)]
+        if not len(known):
+            return Interval(value, float("nan"), float("nan"))
+        return interval_of(value, known, level=self.level)
+
+
+def bootstrap_metric(
+    metric: str | Metric,
+    y: Any,
+    predictions: Mapping[str, Any],
+    *,
+    groups: Any = None,
+    clusters: Any = None,
+    repeats: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Resampled:
+    """Resample a metric, whatever its formula (Davison and Hinkley 1997, sections 2.4 and 3.8).
+
+    A resample draws as many clusters as there are, with replacement, and takes all rows of each. Means over lists (mrr,
+    ndcg, map, hit rate, recall) of more than 500 clusters are resampled by 500 blocks of clusters put together at
+    random: the interval's width is then itself off by some 3 %, and the metric is computed once instead of ``repeats``
+    times. Of other metrics with more than 100,000 clusters a resample draws 100,000, and its distance from the metric
+    of all rows is taken times the square root of 100,000 / n (Bickel, Götze and van Zwet 1997: fewer than n draws).
+
+    Args:
+        metric: a name, or a ``Metric``.
+        y: the targets, as the metric takes them.
+        predictions: name → prediction, as the metric takes it.
+        groups: ``[n]`` integers, the list of each row; None where there are no lists.
+        clusters: ``[n]`` integers: what is independent of each other (users, sessions); None: the lists, and where
+            there are none the rows.
+        repeats: how many resamples.
+        level: share of the resampled metrics inside an interval, between 0 and 1.
+        seed: the same seed gives the same draws.
+
+    Returns:
+        The metric of each prediction, with what resampling makes of it.
+
+    Raises:
+        DataError: ``repeats`` or ``level`` out of range, as many clusters as rows are not given, or what the metric
+            itself raises.
+    """
+    metric = get_metric(metric)
+    if repeats < 1 or not 0 < level < 1:
+        raise DataError(
+            f"repeats {repeats} or level {level} is out of range", remedy="Use repeats >= 1 and a level between 0 and 1"
+        )
+    data = {n: tuple(t.cpu() for t in paired(y, p)) for n, p in predictions.items()}
+    groups = None if groups is None else flat_tensor(groups, "groups").cpu()
+    clusters = groups if clusters is None else flat_tensor(clusters, "clusters").cpu()
+    size = len(next(iter(data.values()))[0]) if data else 0
+    if clusters is not None and len(clusters) != size:
+        raise DataError(f"{len(clusters)} clusters for {size} rows", remedy="Give one cluster for each row")
+    codes = torch.arange(size) if clusters is None else torch.unique(clusters, return_inverse=True)[1]
+    values = {n: metric(t, p, groups=groups) for n, (t, p) in data.items()}
+    if metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None:
+        draws = _by_blocks(metric, data, groups, codes, repeats, seed)
+    else:
+        share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
+        draws = _by_clusters(metric, data, groups, codes, repeats, seed)
+        if share < 1:
+            # The spread of fewer draws is wider by the root of the share.
+            draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
+    return Resampled(values, draws, level)
+
+
+def _by_blocks(
+    metric: Metric, data: Mapping[str, tuple[Tensor, Tensor]], groups: Tensor, codes: Tensor, repeats: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Draw a mean over lists as a mean of the blocks' means, weighed by their numbers of lists."""
+    count = int(codes.max()) + 1
+    # Lists in their order may be alike: blocks of neighbours would differ too much.
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
+    order = torch.argsort(block, stable=True)
+    pieces = torch.split(order, torch.bincount(block).tolist())
+    scores, lists = [], []
+    for rows in pieces:
+        lists.append(len(torch.unique(groups[rows])))
+        scores.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
+    repeated = np.repeat(np.array(scores), lists, axis=0)
+    _, draws = cluster_means(repeated, np.repeat(np.arange(len(lists)), lists), repeats=repeats, seed=seed)
+    return {n: draws[:, j] for j, n in enumerate(data)}
+
+
+def _by_clusters(
+    metric: Metric,
+    data: Mapping[str, tuple[Tensor, Tensor]],
+    groups: Tensor | None,
+    codes: Tensor,
+    repeats: int,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    rng, count = np.random.default_rng(seed), int(codes.max()) + 1
+    size = min(count, limits.DRAWN_CLUSTERS)
+    whole = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()} if size == count else {}
+    draws: dict[str, list[float]] = {n: [] for n in data}
+    for _ in range(repeats):
+        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=size), minlength=count))[codes]
+        rows = times.nonzero().squeeze(1)
+        for name, (y, p) in data.items():
+            if size == count:
+                draws[name].append(whole[name](times))
+            else:  # of many clusters most are not drawn: the metric is computed on the rows that were
+                drawn = None if groups is None else groups[rows]
+                draws[name].append(_weighted(metric, y[rows], p[rows], drawn)(times[rows]))
+    return {n: np.array(d) for n, d in draws.items()}
+
+
+def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Callable[[Tensor], float]:
+    """Return the metric as a function of how often each row was drawn."""
+    if metric.name == "auc" and y.ndim == p.ndim == 1:
+        return _sorted_auc(y, p)
+    # a metric of one's own may take no weights: then rows are given as often as they were drawn
+    if "weight" in getattr(metric.function, "takes", {"weight"}):
+        return lambda times: metric(y, p, groups=groups, weight=times)
+
+    def repeated(times: Tensor) -> float:
+        rows = torch.repeat_interleave(torch.arange(len(y)), times)
+        if groups is None:
+            return metric(y[rows], p[rows])
+        # a list that was drawn twice is two lists
+        starts = times.cumsum(0) - times
+        turn = torch.arange(len(rows)) - starts[rows]
+        again = torch.unique(torch.stack([groups[rows], turn], 1), dim=0, return_inverse=True)[1]
+        return metric(y[rows], p[rows], groups=again)
+
+    return repeated
+
+
+def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
+    order = torch.sort(p).indices
+    relevant = (y > 0)[order]
+    run = torch.unique_consecutive(p[order], return_inverse=True)[1]
+    size = int(run[-1]) + 1
+
+    def score(times: Tensor) -> float:
+        w = times[order].double()
+        positive, negative = w * relevant, w * ~relevant
+        if size < len(w):
+            positive, negative = (torch.zeros(size, dtype=w.dtype).index_add_(0, run, v) for v in (positive, negative))
+        below = negative.cumsum(0) - negative / 2  # equal scores count half
+        pairs = positive.sum() * negative.sum()
+        return float((positive * below).sum() / pairs) if pairs > 0 else float("nan")
+
+    return score

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from fastrec.models.bst import BST
-from fastrec.models.dcn import DCNv2
-from fastrec.models.deep_fm import DeepFM
-from fastrec.models.din import DIN
-from fastrec.models.dlrm import DLRM
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import TableSlice, emb_sz_rule, embedding_sizes
-from fastrec.models.event_net import EventNet
-from fastrec.models.field_net import FieldNet
-from fastrec.models.learned_tables import load_tables, save_tables, table_frame
-from fastrec.models.matrix_factorization import MatrixFactorization
-from fastrec.models.piecewise import PiecewiseLinear, bins_of
-from fastrec.models.placement.plan import EmbeddingPlan, plan_embeddings
-from fastrec.models.placement.settings import Embeddings
+from fastrec.models.factors import MatrixFactorization, TwoTower, item_log_q
+from fastrec.models.fields import FieldNet
+from fastrec.models.history import BST, DIN, EventNet
+from fastrec.models.interactions import DLRM, DCNv2, DeepFM, WideAndDeep
+from fastrec.models.placement.plan import EmbeddingPlan, Embeddings, plan_embeddings
 from fastrec.models.real_mlp import RealMLP
-from fastrec.models.tabm import MeanOverMembers, TabM
+from fastrec.models.tables import load_tables, save_tables, table_frame
+from fastrec.models.tabm import MeanOverMembers, PiecewiseLinear, TabM, bins_of
 from fastrec.models.tabular_net import TabularNet
-from fastrec.models.two_tower import TwoTower, item_log_q
-from fastrec.models.wide_deep import WideAndDeep
 
 __all__ = [
     "BST",

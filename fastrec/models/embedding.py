@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded, runs_of
-from fastrec.models.placement.building import kinds_of, make_placed
-from fastrec.models.placement.regroup import kind_codes, regroup
-from fastrec.models.placement.settings import Embeddings, Placement, as_embeddings
+from fastrec.models.placement.plan import Embeddings, Placement, as_embeddings, kinds_of, make_placed
+from fastrec.models.placement.row_store import kind_codes, regroup
 from fastrec.table import ListBatch
 
 CheckIds = Literal["auto", "always", "never"]

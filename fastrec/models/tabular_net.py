@@ -9,11 +9,9 @@ import torch
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
-from fastrec.models._lookup.joined import can_join, drop_first, join
-from fastrec.models._lookup.wide_linear import WideLinear
+from fastrec.models._lookup.joined import WideLinear, can_join, drop_first, join
 from fastrec.models.embedding import side_by_side
-from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.mlp import Activation, mlp_blocks
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks
 
 
 class TabularNet(FieldNet):

@@ -9,12 +9,12 @@ on something is found; ``page.py`` writes it for people. ``over_time.py`` has th
 judges whether it may take the old one's place. ``event_metrics.py`` is about what was shown and clicked.
 """
 
+from fastrec.monitor.compare import Finding, Thresholds
 from fastrec.monitor.event_metrics import event_metrics
 from fastrec.monitor.gate import Verdict, judge
-from fastrec.monitor.monitor_rows import Finding, Monitored, monitor
+from fastrec.monitor.monitor_rows import Monitored, monitor
 from fastrec.monitor.over_time import metric_over_time
-from fastrec.monitor.retrain_run import Retrained, retrain
-from fastrec.monitor.thresholds import Thresholds
+from fastrec.monitor.retrain import Retrained, retrain
 
 __all__ = [
     "Finding",

@@ -7,11 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from fastrec.monitor.compare_columns import Compared
-from fastrec.monitor.comparison import Drift
+from fastrec.monitor.compare import Compared, Drift
 from fastrec.report import charts
-from fastrec.report.render import render
-from fastrec.report.section import Panel, Section
+from fastrec.report.charts import Panel, Section, render
 
 __all__ = ["page"]
 

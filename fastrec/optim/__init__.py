@@ -6,10 +6,8 @@ what rows missed, ``wrapper.py`` their fastai form, ``scaling.py`` the rules for
 they are, ``rec_learner(dls, opt_func=torch_optimizer.Lamb)``; ``lamb`` alone tells fused embedding tables apart.
 """
 
-from fastrec.optim.scaling import scale_lr, scale_moms, split_embeddings
-from fastrec.optim.torch_adamw import AdamW
-from fastrec.optim.torch_lamb import Lamb
-from fastrec.optim.wrapper import TorchOptim, adamw, as_opt_func, lamb
+from fastrec.optim.torch_optimizers import AdamW, Lamb
+from fastrec.optim.wrapper import TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms, split_embeddings
 
 __all__ = [
     "AdamW",

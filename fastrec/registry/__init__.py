@@ -4,6 +4,6 @@ In: run directories and exports. Out: a folder of versions whose files never cha
 is in use (``model_registry.py``): ``promote``, ``rollback`` and a history of both.
 """
 
-from fastrec.registry.model_registry import Registry, Version, is_registry
+from fastrec.registry.registry import Registry, Version, is_registry
 
 __all__ = ["Registry", "Version", "is_registry"]

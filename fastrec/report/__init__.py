@@ -4,7 +4,7 @@
 ``templates/`` holds markup and style. ``noted.py`` stores scores of a public leaderboard.
 """
 
-from fastrec.report.noted import note_leaderboard
+from fastrec.report.data import note_leaderboard
 from fastrec.report.page import write_report
 from fastrec.report.text import leaderboard_table
 

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fastrec.metrics import Interval
-from fastrec.report.render import render
+
+# Render templates. Values are text and are escaped, unless another template rendered them.
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Render a template of ``templates/``; the result is not escaped again in another template."""
+    return Markup(_environment().get_template(template).render(values))
+
+
+@cache  # templates are compiled once in a process
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("fastrec.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
 
 # charts are about as wide as a phone, so that their text is never scaled down
 WIDTH, HEIGHT = 420, 250
@@ -285,3 +306,26 @@ def _shape(tag: str, *, text: str = "", title: str = "", **attributes: float | s
 
 def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup:
     return render("chart.svg", shapes=shapes, label=label, width=WIDTH, height=height)
+
+
+# Parts of the report's page: cards with panels and tables.
+
+
+@dataclass(frozen=True)
+class Section:
+    """One card of the page: ``data`` for its template, or in ``absent`` why there is none."""
+
+    title: str
+    template: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    absent: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture under a heading."""
+
+    heading: str
+    chart: Markup
+    legend: str = ""  # markup, if any

@@ -8,14 +8,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fastrec._core.atomic import atomic_file
-from fastrec.report import charts as charts
-from fastrec.report.data import SPLITS, RunResults, Slice, Split, read_run, share_of_way
-from fastrec.report.leaderboard_section import leaderboard_section
-from fastrec.report.noted import noted_runs
-from fastrec.report.render import render
-from fastrec.report.row_sections import row_sections
-from fastrec.report.section import Panel, Section
+from fastrec.report import charts
+from fastrec.report.charts import Panel, Section, render
+from fastrec.report.data import (
+    SPLITS,
+    Bin,
+    NotedRun,
+    RowResults,
+    RunResults,
+    Slice,
+    Split,
+    noted_runs,
+    read_run,
+    share_of_way,
+)
 from fastrec.report.text import (
     TITLES,
     all_models,
@@ -23,7 +32,6 @@ from fastrec.report.text import (
     count_lists,
     duration,
     ends,
-    leaderboard_table,
     score_of,
     signed,
     standing_of,
@@ -31,7 +39,116 @@ from fastrec.report.text import (
     unit_of,
 )
 
-__all__ = ["leaderboard_table", "read_run", "write_report"]
+# The report's cards about rows: calibration, residuals, lift, confusions, and correlations of models.
+
+
+def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
+    """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
+    sections = []
+    if rows is not None and rows.bins:
+        sections.append(_bins_section(rows, best))
+    if rows is not None and rows.lift:
+        sections.append(_lift_section(rows, best))
+    if rows is not None and rows.confusion:
+        sections.append(_confusion_section(rows, best))
+    if permutation:
+        top = dict(sorted(permutation.items(), key=lambda item: -item[1])[:25])
+        bars = charts.bar_list({n: max(v, 0.0) for n, v in top.items()}, [f"{v:.5f}" for v in top.values()])
+        note = "By how much the best base model's score is worse on unseen rows if a feature's values are shuffled."
+        panels = {"panels": [Panel("features", bars)]}
+        sections.append(Section("Permutation importance", "importance.html", panels, note))
+    if rows is not None and rows.correlations:
+        table: dict[str, Any] = {
+            "title": "",
+            "heads": [(n, "") for n in rows.correlations],
+            "rows": [(a, [f"{v:.3f}" for v in line.values()]) for a, line in rows.correlations.items()],
+        }
+        note = "Rank correlation of out-of-fold predictions: models that differ add more to a blend."
+        sections.append(Section("Models beside each other", "tables.html", {"tables": [table]}, note))
+    return sections
+
+
+def _bins_section(rows: RowResults, best: str) -> Section:
+    amounts = rows.task == "regression"
+    panels, tables = [], []
+    for name in list(rows.bins)[:6]:  # more outputs would fill the page
+        bins = rows.bins[name]
+        ends = [min(b.predicted for b in bins), max(b.predicted for b in bins)]
+        lines = [charts.Line([(e, e) for e in ends], "var(--c-grey)", bold=False, title="as predicted")]
+        if amounts:
+            for which, text in (("low", "10 %"), ("high", "90 %")):
+                points = [(b.predicted, getattr(b, which)) for b in bins]
+                lines.append(charts.Line(points, "var(--c-grey)", bold=False, title=text))
+        lines.append(charts.Line([(b.predicted, b.actual) for b in bins], "var(--c0)", title="mean of what came true"))
+        panels.append(Panel(name, charts.line_chart(lines, x_label="predicted", y_label="came true")))
+        tables.append(
+            {
+                "title": name,
+                "heads": [(str(i + 1), f"{b.rows:,}") for i, b in enumerate(bins)],
+                "rows": _figures(bins, amounts),
+            }
+        )
+    title = "Predicted and actual" if amounts else "Calibration"
+    note = f"{best}, out of fold: rows in ten parts by prediction. Bold: their mean target; thin: as predicted" + (
+        ", and the range of 10 % to 90 % of the targets." if amounts else "."
+    )
+    return Section(title, "slices.html", {"legend": "", "panels": panels, "tables": tables}, note)
+
+
+def _figures(bins: Sequence[Bin], amounts: bool) -> list[tuple[str, list[str]]]:
+    words = ["predicted", "actual", *(["low", "high"] if amounts else [])]
+    names = {"low": "10 %", "high": "90 %"}
+    return [(names.get(w, w), [f"{getattr(b, w):.4g}" for b in bins]) for w in words]
+
+
+def _lift_section(rows: RowResults, best: str) -> Section:
+    lines = [
+        charts.Line([(0, 0), (1, 1)], "var(--c-grey)", bold=False, title="at random"),
+        charts.Line(rows.lift, "var(--c0)", title="found"),
+    ]
+    chart = charts.line_chart(lines, x_label="share of rows, highest prediction first", y_label="share of class 1")
+    heads = [(f"{100 * x:.0f} %", "") for x, _ in rows.lift if 0 < x <= 0.5]
+    shares = [f"{100 * y:.0f} %" for x, y in rows.lift if 0 < x <= 0.5]
+    lift = [f"{y / x:.2f}" for x, y in rows.lift if 0 < x <= 0.5]
+    table = {"title": "rows", "heads": heads, "rows": [("class 1 found", shares), ("lift", lift)]}
+    note = f"{best}, out of fold: how much of class 1 is among the rows of the highest predictions."
+    data = {"legend": "", "panels": [Panel("Gain", chart)], "tables": [table]}
+    return Section("Lift", "slices.html", data, note)
+
+
+def _confusion_section(rows: RowResults, best: str) -> Section:
+    names = rows.outputs if len(rows.outputs) == len(rows.confusion) else [str(i) for i in range(len(rows.confusion))]
+    table = {
+        "title": "actual, and below it predicted as",
+        "heads": [(n, "") for n in names],
+        "rows": [(n, [f"{v:,}" for v in line]) for n, line in zip(names, rows.confusion, strict=True)],
+    }
+    right = sum(rows.confusion[i][i] for i in range(len(rows.confusion)))
+    total = sum(map(sum, rows.confusion))
+    note = f"{best}, out of fold: {right:,} of {total:,} rows are of the likeliest class."
+    return Section("Confusions", "tables.html", {"tables": [table]}, note)
+
+
+# The report's chart of scores out of fold against scores of the leaderboard, over the runs of a folder.
+
+
+def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:
+    """Build the section of the run ``name``, if at least two runs have a noted score."""
+    if len(runs) < 2:
+        return []
+    points = {r.name: (r.oof, r.leaderboard) for r in runs}
+    chart = charts.point_chart(points, name, x_label=f"{metric} out of fold", y_label=f"{metric} on the leaderboard")
+    oof, board = (np.array([getattr(r, n) for r in runs]) for n in ("oof", "leaderboard"))
+    i, j = np.triu_indices(len(runs), 1)
+    signs = np.sign(oof[i] - oof[j]) * np.sign(board[i] - board[j])
+    pairs, gaps = int((signs != 0).sum()), board - oof
+    agreement = f"Of {pairs} pairs of runs both put {int((signs > 0).sum())} in the same order. " if pairs else ""
+    note = (
+        f"{len(runs)} runs of this folder. The leaderboard less out of fold lies between {signed(min(gaps), 4)} and "
+        f"{signed(max(gaps), 4)}. {agreement}{'Higher' if greater else 'Lower'} is better on both axes."
+    )
+    return [Section("Out of fold and on the leaderboard", "seconds.html", {"chart": chart}, note)]
+
 
 _PARTS, _COUNTS = ("fold", "seed", "output"), ("epoch", "round")  # keys of a record of the curves, besides numbers
 

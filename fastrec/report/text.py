@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table as RichTable
 
-from fastrec._core.terminal_table import TableColumn, terminal_table
+from fastrec._core.messages import TableColumn, terminal_table
 from fastrec.metrics import Interval
 from fastrec.report.data import SPLITS, RunResults, Split, Standing, read_run
 

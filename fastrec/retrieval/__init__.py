@@ -10,9 +10,7 @@ filters, scores and orders.
 """
 
 from fastrec.retrieval._saved import Saved
-from fastrec.retrieval.als import ImplicitALS
-from fastrec.retrieval.base import CollaborativeFilter
-from fastrec.retrieval.bpr import BPRFactors
+from fastrec.retrieval.base import CollaborativeFilter, Popularity
 from fastrec.retrieval.candidates import (
     CandidateFeatures,
     Candidates,
@@ -26,17 +24,19 @@ from fastrec.retrieval.candidates import (
     cut_at,
     sample_negatives,
 )
-from fastrec.retrieval.ease import EASE
-from fastrec.retrieval.history_filter import HistoryFilter
+from fastrec.retrieval.filters import (
+    EASE,
+    BPRFactors,
+    HistoryFilter,
+    ImplicitALS,
+    ItemKNN,
+    RP3Beta,
+    SpectralFilter,
+    UserKNN,
+)
 from fastrec.retrieval.index import Index
-from fastrec.retrieval.item_knn import ItemKNN
-from fastrec.retrieval.objective_ranker import ObjectiveRanker, events_of, recall_of_sets
 from fastrec.retrieval.pipeline import MMR, Available, Boost, InSegment, Quota, Recommender, Seen
-from fastrec.retrieval.popularity import Popularity
-from fastrec.retrieval.ranked_candidates import RankedCandidates
-from fastrec.retrieval.rp3beta import RP3Beta
-from fastrec.retrieval.spectral import SpectralFilter
-from fastrec.retrieval.user_knn import UserKNN
+from fastrec.retrieval.rankers import ObjectiveRanker, RankedCandidates, events_of, recall_of_sets
 
 __all__ = [
     "EASE",

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from fastrec.errors import DataError
 from fastrec.table import as_column
-from fastrec.table.saved_class import class_named, saved_name
+from fastrec.table.state import class_named, saved_name
 
 __all__ = ["Saved", "ids_of", "part_of", "state_of"]
 

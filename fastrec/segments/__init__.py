@@ -4,8 +4,19 @@ In: int64 codes ``[n]`` and columns to order by.
 """
 
 from fastrec.segments.as_of_join import as_of
-from fastrec.segments.order import Groups, cumsum_in_group, last_in_group, lexical_order, rank_in_group, shift_in_group
-from fastrec.segments.reduce import segment_count, segment_max, segment_mean, segment_min, segment_sum
+from fastrec.segments.order import (
+    Groups,
+    cumsum_in_group,
+    last_in_group,
+    lexical_order,
+    rank_in_group,
+    segment_count,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_sum,
+    shift_in_group,
+)
 
 __all__ = [
     "Groups",

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
-from fastrec.segments.compiled import last_before, worth
-from fastrec.segments.order import Groups, float_order, lexical_order
+from fastrec.segments.order import Groups, float_order, last_before, lexical_order, worth
 
 
 def as_of(

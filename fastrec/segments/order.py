@@ -11,10 +11,72 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.segments.compiled import rank_small_groups
+from fastrec._core.kernels import compiled, groups, shared, view
 from fastrec.table.coding import sort_rows
+
+# Ranks in small groups and the last event before a row by compiled loops, where numba is installed.
+
+_TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
+
+
+def worth(rows: int) -> bool:
+    """Tell whether compiled loops pay for so many rows."""
+    return rows >= limits.COMPILED_ROWS and compiled(rows)
+
+
+def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
+    """Rank rows whose groups are contiguous, ascending and small, as an item's list in most logs.
+
+    Args:
+        values: float64 or int64 ``[n]``.
+        codes: groups, int64 ``[n]``.
+        absent: bool ``[n]``: values that are missing.
+        method: see ``fastrec.segments.rank_in_group``.
+
+    Returns:
+        float64 ``[n]``, NaN where the value is missing; None: the groups are others, or there is no compiler.
+    """
+    if method not in _TIES or not _can_compile(values, (torch.float64, torch.int64)):
+        return None
+    ranks = torch.empty(len(values), dtype=torch.float64)
+    given = (view(x.contiguous()) for x in (values, codes, absent, ranks))
+    good = shared(groups().rank_small_groups, *given, _TIES.index(method), numbers=len(values))
+    return ranks if good else None
+
+
+def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: bool) -> Tensor:
+    """Find the place of the last event of each row's group that is before it.
+
+    Args:
+        keys: the rows' groups (0 = none) and order keys, int64 ``[q]`` each.
+        events: those of the events, sorted, int64 ``[e]`` each; one event or more.
+        strict: an event at exactly a row's place is not before it.
+
+    Returns:
+        int64 ``[q]``, -1 where there is none.
+    """
+    highest = max(int(events[0][-1]) - 1, 0)
+    shift = max(
+        0, highest.bit_length() - max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS).bit_length()
+    )
+    starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
+    # Buckets bound the search of each row to a few events.
+    groups().bucket_starts(view(events[0]), shift, view(starts))
+    found = torch.empty_like(keys[0])
+    given = (
+        *map(view, (k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k)) for k in (keys, events))),
+        shift,
+        view(starts),
+    )
+    shared(groups().last_before, *given, strict, view(found), numbers=len(found))
+    return found
+
+
+def _can_compile(values: Tensor, dtypes: Sequence[torch.dtype]) -> bool:
+    return values.device.type == "cpu" and values.dtype in dtypes and worth(len(values))
 
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -318,3 +380,45 @@ def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tens
         ranks.append((others & (values <= values[:, None])).sum(1))
     rank = ranks[0].double() if len(ranks) == 1 else (ranks[0] + ranks[1]) / 2
     return rank.double().masked_fill_(absent, torch.nan)
+
+
+# Sums, means and extremes of the rows with one code: what every encoding is made of.
+
+
+def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
+    """Count rows by code: int64 ``[size]``."""
+    return torch.bincount(codes, minlength=size)
+
+
+def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
+    """Sum ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
+    if (
+        values.is_floating_point() and not values.is_cuda and len(values)
+    ):  # bincount forgets the weights' type without rows
+        return torch.bincount(codes, weights=values.double(), minlength=size)
+    wide = values.double() if values.is_floating_point() else values.long()
+    return torch.zeros(size, dtype=wide.dtype, device=values.device).index_add_(0, codes, wide)
+
+
+def segment_mean(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
+    """Average ``values`` (``[n]``) by code: float64 ``[size]``; NaN for an empty segment."""
+    return segment_sum(values.double(), codes, size) / segment_count(codes, size)
+
+
+def segment_min(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
+    """Take the smallest value by code: ``[size]``; +inf (floats) or the largest integer for an empty segment."""
+    return _reduce(values, codes, size, "amin")
+
+
+def segment_max(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
+    """Take the largest value by code: ``[size]``; -inf (floats) or the smallest integer for an empty segment."""
+    return _reduce(values, codes, size, "amax")
+
+
+def _reduce(values: torch.Tensor, codes: torch.Tensor, size: int, how: str) -> torch.Tensor:
+    if values.is_floating_point():
+        start = torch.inf if how == "amin" else -torch.inf
+    else:
+        start = torch.iinfo(values.dtype).max if how == "amin" else torch.iinfo(values.dtype).min
+    result = torch.full((size,), start, dtype=values.dtype, device=values.device)
+    return result.scatter_reduce_(0, codes, values, how)

@@ -13,33 +13,31 @@ two, ``session_learner.py`` is fastai's Learner around all of it, ``warm_start.p
 ``byte_dropout.py`` their dropout.
 """
 
-from fastrec.sequences.base import SessionModel
-from fastrec.sequences.bert4rec import BERT4Rec
-from fastrec.sequences.chunked_loss import linear_cross_entropy
-from fastrec.sequences.co_visitation import CoVisitation
-from fastrec.sequences.gru4rec import GRU4Rec
-from fastrec.sequences.item_tower import ItemTower
-from fastrec.sequences.losses import GBCE, BPRMax, FullSoftmax, SampledSoftmax, SessionLoss
-from fastrec.sequences.narm import NARM
+from fastrec.sequences.base import SessionModel, best_items
+from fastrec.sequences.items import CoVisitation, PopularItems
+from fastrec.sequences.losses import (
+    GBCE,
+    BPRMax,
+    FullSoftmax,
+    SampledSoftmax,
+    SessionLoss,
+    linear_cross_entropy,
+    ppmi_svd,
+)
+from fastrec.sequences.neighbours import STAN, VSKNN, VSTAN, SessionKNN
+from fastrec.sequences.nets import NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
 from fastrec.sequences.next_item_net import NextItemNet
-from fastrec.sequences.one_cycle_in_time import OneCycleInTime
-from fastrec.sequences.pooled_sasrec import PooledSASRec
-from fastrec.sequences.popularity import PopularItems
-from fastrec.sequences.ranked import best_items
-from fastrec.sequences.sasrec import ESASRec, SASRec
-from fastrec.sequences.sequence_scores import sequence_metrics, target_ranks
-from fastrec.sequences.session_blend import SessionBlend
-from fastrec.sequences.session_frame import SessionFrame
-from fastrec.sequences.session_knn import SessionKNN
-from fastrec.sequences.session_learner import NextItemMetric, SessionLearner, session_learner
-from fastrec.sequences.session_loader import SessionLoader, session_dataloaders
-from fastrec.sequences.session_net import SessionNet
-from fastrec.sequences.splits import by_session, by_time, given_split, leave_one_out, prefixes
-from fastrec.sequences.stan import STAN
-from fastrec.sequences.vsknn import VSKNN
-from fastrec.sequences.vstan import VSTAN
-from fastrec.sequences.warm_start import ppmi_svd
-from fastrec.sequences.xlnet import XLNet
+from fastrec.sequences.reading import SessionFrame, by_session, by_time, given_split, leave_one_out, prefixes
+from fastrec.sequences.session_blend import SessionBlend, sequence_metrics, target_ranks
+from fastrec.sequences.session_learner import (
+    NextItemMetric,
+    OneCycleInTime,
+    SessionLearner,
+    SessionLoader,
+    session_dataloaders,
+    session_learner,
+)
+from fastrec.sequences.session_net import ItemTower, SessionNet
 
 __all__ = [
     "GBCE",

@@ -1,24 +1,175 @@
-"""Outputs and the items that were right → one number: against all items, or against some that are drawn.
-
-All take ``(hidden, target, net)``: outputs ``[b, L, width]``, codes ``[b, L]`` (0: not asked) and the net that made
-them, whose item vectors they compare with.
-"""
+"""What nets over sessions learn from: targets, negatives, losses."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.sequences.chunked_loss import linear_cross_entropy
-from fastrec.sequences.negatives import ItemDraw
+from fastrec.sequences.reading import SessionFrame
 from fastrec.sequences.session_net import SessionNet
 
-__all__ = ["GBCE", "BPRMax", "FullSoftmax", "SampledSoftmax", "SessionLoss"]
+# Cross-entropy of a linear layer with many outputs, block by block with its own gradient.
+#
+# Autograd keeps the logits, their softmax and its gradient, ``[positions, items]`` each. Here a block of positions goes
+# all the way, from logits to the gradients of its inputs and of the weights, while it is in the processor's cache; only
+# the gradients stay. Memory is bounded by the block, whatever the number of items.
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    *,
+    bias: Tensor | None = None,
+    own: Tensor | None = None,
+    half: bool = False,
+) -> Tensor:
+    """Return the mean of ``cross_entropy(hidden @ weight.T + bias, target)``.
+
+    Args:
+        hidden: ``[positions, width]``.
+        weight: one row an item, ``[items, width]``.
+        target: the right item of each position, int64 ``[positions]``.
+        bias: added to the logits, ``[items]``; it gets no gradient.
+        own: added to the logit of each position's own target, ``[positions]``; it gets no gradient.
+        half: compute logits and their gradient in bfloat16, where the processor is several times faster at it.
+
+    Returns:
+        A number; 0 without positions.
+    """
+    return _LinearCrossEntropy.apply(hidden, weight, target, bias, own, half)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, own: Tensor | None, half: bool
+    ) -> Tensor:
+        learns = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        grad_hidden = torch.zeros_like(hidden) if learns else hidden
+        grad_weight = torch.zeros_like(weight) if learns else weight
+        h, w = (hidden.bfloat16(), weight.bfloat16()) if half else (hidden, weight)
+        bias = None if bias is None else bias.to(h.dtype)
+        positions, total = len(h), hidden.new_zeros(())
+        rows = max(limits.CHUNKED_LOSS_FEWEST, limits.CHUNKED_LOSS_CELLS // max(len(w), 1))
+        for a in range(0, positions, rows):
+            b = min(a + rows, positions)
+            logits = h[a:b] @ w.T
+            if bias is not None:
+                logits += bias
+            place = target[a:b].unsqueeze(1)
+            if own is not None:
+                logits.scatter_add_(1, place, own[a:b].unsqueeze(1).to(logits.dtype))
+            shares = torch.softmax(logits, 1)
+            chance = shares.gather(1, place)
+            total -= chance.to(hidden.dtype).clamp_min(limits.CHUNKED_LOSS_TINY).log().sum()
+            if learns:
+                shares.scatter_(1, place, chance - 1)
+                torch.mm(shares, w, out=grad_hidden[a:b]) if not half else grad_hidden[a:b].copy_(shares @ w)
+                grad_weight.addmm_(shares.T, h[a:b]) if not half else grad_weight.add_(shares.T @ h[a:b])
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.scale = 1.0 / max(positions, 1)
+        return total * ctx.scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        scale = grad * ctx.scale
+        wanted = ctx.needs_input_grad
+        return (
+            grad_hidden * scale if wanted[0] else None,
+            grad_weight * scale if wanted[1] else None,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+# Items that are drawn to compare right ones with, and the chance that they had to be.
+
+
+@dataclass(frozen=True)
+class BatchItems:
+    """Items of a batch, each once.
+
+    Args:
+        codes: int64 ``[m]``.
+        place: where among them each position's target stands, int64 ``[p]``.
+        chance: that each was to be among them, ``[m]``, above 0.
+    """
+
+    codes: Tensor
+    place: Tensor
+    chance: Tensor
+
+
+class ItemDraw:
+    """Draws items for whole batches.
+
+    Args:
+        codes: how many codes there are; 0 is never drawn.
+        counts: how often each code occurs in training, ``[codes]``; None: all alike.
+        sampling: negatives by ``'uniform'`` chance, or by ``'popularity'``.
+        device: where to.
+    """
+
+    def __init__(self, codes: int, counts: Tensor | None, sampling: str, *, device: torch.device) -> None:
+        self.codes, self.device, self.sampling = codes, device, sampling
+        counts = torch.ones(codes) if counts is None else counts.float()
+        counts = counts.clone()
+        counts[0] = 0.0
+        self.shares = (counts / counts.sum().clamp_min(1e-12)).to(device)
+        self.sums = self.shares.double().cumsum(0)
+
+    def draw(self, negatives: int) -> Tensor:
+        """Return codes int64 ``[negatives]``, with replacement."""
+        if self.sampling == "popularity":
+            point = torch.rand(negatives, device=self.device, dtype=torch.float64) * self.sums[-1]
+            return torch.searchsorted(self.sums, point, right=True).clamp_(1, self.codes - 1)
+        return torch.randint(1, max(self.codes, 2), (negatives,), device=self.device)
+
+    def among(self, target: Tensor, negatives: int) -> BatchItems:
+        """Return the batch's targets and drawn items together.
+
+        The chance of an item: that it is one of as many targets, drawn by how often items occur, or one of the
+        negatives.
+
+        Args:
+            target: int64 ``[p]``.
+            negatives: how many are drawn.
+        """
+        drawn = torch.cat([target, self.draw(negatives)]) if negatives else target
+        mark = torch.zeros(self.codes, dtype=torch.bool, device=self.device)
+        mark[drawn] = True
+        codes = mark.nonzero().squeeze(1)
+        place = torch.empty(self.codes, dtype=torch.int64, device=self.device)
+        place[codes] = torch.arange(len(codes), device=self.device)
+        absent = torch.log1p(-self.shares[codes].clamp_max(0.999)) * len(target)
+        if negatives and self.sampling == "popularity":
+            absent += torch.log1p(-self.shares[codes].clamp_max(0.999)) * negatives
+        elif negatives:
+            absent += torch.log1p(torch.tensor(-1.0 / max(self.codes - 1, 2))) * negatives
+        chance = (-torch.expm1(absent)).clamp_min(1e-6)
+        return BatchItems(codes, place[target], chance)
+
+
+# Outputs and the items that were right → one number: against all items, or against some that are drawn.
+#
+# All take ``(hidden, target, net)``: outputs ``[b, L, width]``, codes ``[b, L]`` (0: not asked) and the net that made
+# them, whose item vectors they compare with.
 
 Sampling = Literal["uniform", "popularity", "in_batch"]
 
@@ -141,3 +292,140 @@ class BPRMax(SessionLoss):
         won = (shares * torch.sigmoid(right - wrong)).sum(1)
         kept = (shares * wrong.square()).sum(1)
         return (-(won + 1e-10).log() + self.decay * kept).sum() / max(len(target), 1)
+
+
+# Changes made to training sessions anew in every epoch.
+#
+# ``prefix``: a session ends after some of its events, drawn at random. ``crop``: a window of it, drawn at random.
+# ``reversed``: half of the sessions run backwards. ``reorder``: in half of the sessions the events of a window, a third
+# as long, stand in an order drawn at random. ``mask``: a tenth of the inputs are replaced by a virtual item, one that
+# is no item of the vocabulary, so that a model does not lean on any single event. Side features go with their events.
+#
+# Source of ``crop``, ``mask`` and ``reorder``: Xie et al. 2020, "Contrastive Learning for Sequential Recommendation".
+
+AUGMENTATIONS = ("prefix", "crop", "reversed", "reorder", "mask")
+
+
+def augmented(
+    names: Sequence[str], starts: Tensor, ends: Tensor, longest: int, *, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return where sessions begin and end, after changes to their ends; none is left with fewer than two events.
+
+    Args:
+        names: of the changes.
+        starts, ends: int64 ``[n]``, as they are; every session has two events or more.
+        longest: how many events may be left.
+        generator: of what is drawn.
+    """
+    if "prefix" in names:
+        ends = starts + 2 + _drawn(ends - starts - 1, generator)
+    if "crop" in names:
+        length = 2 + _drawn((ends - starts).clamp_max(longest) - 1, generator)
+        starts = starts + _drawn(ends - starts - length + 1, generator)
+        ends = starts + length
+    return torch.maximum(starts, ends - longest), ends
+
+
+def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: torch.Generator) -> Tensor:
+    """Return which event of its session stands at each place, int64 ``[n, longest]``; behind a session's end the
+    place itself.
+
+    Args:
+        names: of the changes.
+        lengths: of the sessions, int64 ``[n]``.
+        longest: how many places there are.
+        generator: of what is drawn.
+    """
+    place = torch.arange(longest, device=lengths.device).repeat(len(lengths), 1)
+    ends = lengths.unsqueeze(1)
+    if "reversed" in names:
+        turned = _coins(len(lengths), generator).to(lengths.device)
+        place = torch.where(turned.unsqueeze(1) & (place < ends), ends - 1 - place, place)
+    if "reorder" in names:
+        size = torch.div(lengths, 3, rounding_mode="floor")
+        first = _drawn((lengths - size + 1).cpu(), generator).to(lengths.device)
+        size = size * _coins(len(lengths), generator).to(lengths.device)
+        at = torch.arange(longest, device=lengths.device)
+        inside = (at >= first.unsqueeze(1)) & (at < (first + size).unsqueeze(1))
+        draw = torch.rand(place.shape, generator=generator).to(lengths.device)
+        # the keys of a window lie between those of its neighbours
+        key = torch.where(inside, first.unsqueeze(1) + draw, at.double())
+        place = place.gather(1, key.argsort(dim=1, stable=True))
+    return place
+
+
+def _coins(count: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=generator) < 0.5
+
+
+def _drawn(below: Tensor, generator: torch.Generator) -> Tensor:
+    """Whole numbers from 0 up to, and without, those given, all alike."""
+    share = torch.rand(len(below), generator=generator, dtype=torch.float64)
+    return (share * below).long()
+
+
+# Item vectors by which items occur together, in seconds: the start of a net's table.
+
+
+def ppmi_svd(
+    sessions: SessionFrame, dims: int = 64, *, window: int = 5, shift: float = 1.0, rounds: int = 3, seed: int = 0
+) -> torch.Tensor:
+    """Return vectors of items from the positive pointwise mutual information of those near each other.
+
+    Two items ``d`` events apart in a session, up to ``window``, count ``1 / d``; the matrix of positive information is
+    approximated by its largest singular values, whose roots weigh the vectors (Levy and Goldberg 2014), found by
+    subspace iteration from a random start (Halko, Martinsson, Tropp 2011). Its cost grows with events times ``window``,
+    however long a session.
+
+    Args:
+        sessions: events in order.
+        dims: width of the vectors.
+        window: how many events apart items are at most.
+        shift: information that is taken for none is up to the logarithm of this.
+        rounds: of the iteration.
+        seed: of its start.
+
+    Returns:
+        float32 ``[codes, dims]``, of root mean square length 1; zeros for codes that stand beside none.
+    """
+    size = len(sessions.items)
+    information = _information(_nearness(sessions, window, size), shift)
+    width = min(dims + 16, size)
+    generator = np.random.default_rng(seed)
+    basis = information @ generator.standard_normal((size, width), dtype=np.float32)
+    for _ in range(rounds):
+        basis = information @ np.linalg.qr(basis)[0]
+    basis = np.linalg.qr(basis)[0]
+    values, turn = np.linalg.eigh(basis.T @ (information @ basis))
+    largest = np.argsort(-np.abs(values))[:dims]
+    vectors = (basis @ turn[:, largest]) * np.sqrt(np.abs(values[largest]))
+    found = torch.zeros(size, dims)
+    found[:, : len(largest)] = torch.from_numpy(vectors.astype(np.float32))
+    found[torch.from_numpy(np.diff(information.indptr) == 0)] = 0.0  # but for rounding it is
+    return found / found.square().sum(1).mean().sqrt().clamp_min(1e-12)
+
+
+def _nearness(sessions: SessionFrame, window: int, size: int) -> csr_matrix:
+    """Return how much items occur together, symmetric."""
+    values = sessions.values.numpy()
+    session = np.repeat(np.arange(len(sessions)), sessions.lengths.numpy())
+    found = csr_matrix((size, size), dtype=np.float32)
+    for apart in range(1, window + 1):
+        same = session[apart:] == session[:-apart]
+        a, b = values[:-apart][same], values[apart:][same]
+        known = (a != b) & (a > 0) & (b > 0)
+        if not len(a):
+            break
+        weight = np.full(int(known.sum()), 1 / apart, dtype=np.float32)
+        found = found + csr_matrix((weight, (a[known], b[known])), shape=(size, size))
+    return (found + found.T).tocsr()
+
+
+def _information(near: csr_matrix, shift: float) -> csr_matrix:
+    total = np.asarray(near.sum(1)).ravel().astype(np.float64)
+    rows = np.repeat(np.arange(near.shape[0]), np.diff(near.indptr))
+    expected = total[rows] * total[near.indices] / max(total.sum(), 1e-12)
+    data = np.log(near.data / expected) - np.log(shift)
+    found = csr_matrix((np.maximum(data, 0).astype(np.float32), near.indices, near.indptr), shape=near.shape)
+    found.eliminate_zeros()
+    return found

@@ -15,23 +15,18 @@ from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
 from fastrec.optim import adamw
-from fastrec.sequences._sides import Coding
 from fastrec.sequences.base import SessionModel
-from fastrec.sequences.bert4rec import BERT4Rec
-from fastrec.sequences.gru4rec import GRU4Rec
-from fastrec.sequences.item_tower import ItemTower
-from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss
-from fastrec.sequences.narm import NARM
-from fastrec.sequences.net_scores import item_keys, net_scores
-from fastrec.sequences.one_cycle_in_time import OneCycleInTime
-from fastrec.sequences.pooled_sasrec import PooledSASRec
-from fastrec.sequences.sasrec import ESASRec, SASRec
-from fastrec.sequences.session_frame import SessionFrame
-from fastrec.sequences.session_learner import session_learner
-from fastrec.sequences.session_loader import session_dataloaders
-from fastrec.sequences.session_net import SessionNet
-from fastrec.sequences.warm_start import ppmi_svd
-from fastrec.sequences.xlnet import XLNet
+from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss, ppmi_svd
+from fastrec.sequences.nets import NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
+from fastrec.sequences.reading import Coding, SessionFrame
+from fastrec.sequences.session_learner import (
+    OneCycleInTime,
+    item_keys,
+    net_scores,
+    session_dataloaders,
+    session_learner,
+)
+from fastrec.sequences.session_net import ItemTower, SessionNet
 
 __all__ = ["NETS", "NextItemNet"]
 
@@ -51,7 +46,7 @@ class NextItemNet(SessionModel):
         max_len: events of a session that are read; None: as many as 99 of 100 sessions have, from 10 to 200.
         negatives: items that a batch is compared with beside its own; with fewer items than that all are.
         decay: weight decay.
-        augment: changes made to training sessions, see ``fastrec.sequences.augmentation``.
+        augment: changes made to training sessions, see ``fastrec.sequences.losses``.
         chronological: sessions are read in the order of their times, or else that they stand in, in every epoch (see
             ``SessionLoader``); False: in a new one at random, which is better where sessions are users.
         warm: the items' vectors begin as ``ppmi_svd``'s.

@@ -2,18 +2,252 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastrec.sequences._sides import Coding
-from fastrec.sequences.item_tower import EventInput, ItemTower
-from fastrec.sequences.targets import Task
+from fastrec.sequences.reading import Coding
 
-__all__ = ["SessionNet"]
+# ``ByteDropout``: dropout whose draws are bytes, several times as fast on a CPU.
+
+
+class ByteDropout(nn.Dropout):
+    """``nn.Dropout``; on a CPU a number's fate is one byte, eight of which are drawn at once.
+
+    PyTorch draws a number of 32 or 64 bits for each: in a small net over long sessions that is a quarter of a training
+    step. The share that is dropped is the nearest multiple of 1/256, and what stays is divided by just what is kept,
+    so that the mean is right.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` with some numbers 0 and the others larger; while it does not train, ``x``."""
+        level = round(self.p * 256)
+        if not self.training or x.device.type != "cpu" or not 0 < level < 256:
+            return F.dropout(x, self.p, self.training)
+        count = x.numel()
+        drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
+        kept = (drawn[:count].view(x.shape) >= level).to(x.dtype)
+        return x * kept.mul_(256 / (256 - level))
+
+
+# ``ItemTower``: an item's vector, of its own and of what is known of it.
+
+
+class ItemTower(nn.Module):
+    """Vectors of items by their codes; side features make one for an item that was in no session.
+
+    Args:
+        codes: how many codes there are, 0 included.
+        width: of the vectors.
+        extra: virtual items behind the last code (a mask, say).
+        codings, sides: side features of items as in ``SessionFrame``: how they were coded, ``[codes, …]`` each.
+        sparse: the table's gradients are row-sparse, for tables much larger than a batch.
+    """
+
+    def __init__(
+        self,
+        codes: int,
+        width: int,
+        *,
+        extra: int = 0,
+        codings: Mapping[str, Coding] | None = None,
+        sides: Mapping[str, Tensor] | None = None,
+        sparse: bool = False,
+    ) -> None:
+        super().__init__()
+        self.codes, self.width, self.codings = codes, width, dict(codings or {})
+        self.table = nn.Embedding(codes + extra, width, sparse=sparse)
+        nn.init.normal_(self.table.weight, std=width**-0.5)
+        with torch.no_grad():
+            self.table.weight[0] = 0.0
+        self.readers = nn.ModuleList()
+        self._names: list[str] = []
+        for i, (name, coding) in enumerate(self.codings.items()):
+            self.readers.append(_reader(coding, width))
+            values = (sides or {})[name]
+            self.register_buffer(f"side_{i}", torch.cat([values, values.new_zeros(extra, *values.shape[1:])]))
+            self._names.append(f"side_{i}")
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Return vectors ``[…, width]`` of codes ``[…]``."""
+        found = self.table(codes)
+        for reader, name in zip(self.readers, self._names, strict=True):
+            found = found + reader(getattr(self, name)[codes])
+        return found
+
+    def all(self) -> Tensor:
+        """Return vectors of all codes, ``[codes, width]``; virtual items are left out."""
+        if not self.readers:
+            return self.table.weight[: self.codes]
+        return self(torch.arange(self.codes, device=self.table.weight.device))
+
+    @torch.no_grad()
+    def start_from(self, vectors: Tensor) -> None:
+        """Begin with known vectors ``[codes, at most width]``; rows of zeros, and further columns, stay as they are."""
+        known = (vectors != 0).any(1)
+        self.table.weight[: self.codes][known, : vectors.shape[1]] = vectors[known].to(self.table.weight)
+
+
+class EventInput(nn.Module):
+    """What a model reads at an event: its item's vector, and its own side features, added up.
+
+    Args:
+        items: the items' vectors.
+        codings: how the events' side features were coded, in the order of the batch.
+        dropout: share of numbers that are dropped.
+    """
+
+    def __init__(self, items: ItemTower, codings: Sequence[Coding] = (), *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.items = items
+        self.readers = nn.ModuleList(_reader(c, items.width) for c in codings)
+        self.dropout = ByteDropout(dropout)
+
+    def forward(self, codes: Tensor, *sides: Tensor) -> Tensor:
+        """Return inputs ``[b, L, width]`` of codes ``[b, L]`` and side features ``[b, L]``."""
+        found = self.items(codes)
+        for reader, side in zip(self.readers, sides, strict=True):
+            found = found + reader(side)
+        return self.dropout(found)
+
+
+def _reader(coding: Coding, width: int) -> nn.Module:
+    if coding.vocab is not None:
+        made: Any = nn.Embedding(len(coding.vocab), width, padding_idx=0)
+        nn.init.normal_(made.weight, std=0.02)
+        with torch.no_grad():
+            made.weight[0] = 0.0
+        return made
+    return _NumberInput(coding.width, width)
+
+
+class _NumberInput(nn.Module):
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width, bias=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.linear(values if self.linear.in_features > 1 else values.unsqueeze(-1))
+
+
+# What a batch of sessions asks: the next item, the last one, or items that are hidden.
+#
+# Each function takes sessions ``[b, L]`` (0 behind their end) with their lengths, and gives inputs and targets of one
+# shape; target 0 is not asked for.
+
+Task = Literal["causal", "last", "masked", "permuted", "hidden last", "permuted last"]
+
+
+@dataclass
+class BatchTargets:
+    """A batch's inputs and targets.
+
+    Args:
+        items: int64 ``[b, L]``.
+        lengths: how many of them count, int64 ``[b]``.
+        sides: of the same events, ``[b, L]`` each.
+        target: int64 ``[b, L]``, 0 where nothing is asked.
+    """
+
+    items: Tensor
+    lengths: Tensor
+    sides: list[Tensor]
+    target: Tensor
+
+    def hide(self, share: float, mask: int, generator: torch.Generator) -> None:
+        """Put the virtual item ``mask`` in the place of some inputs; targets stay."""
+        drawn = torch.rand(self.items.shape, generator=generator).to(self.items.device) < share
+        self.items = torch.where(drawn & (self.items > 0), mask, self.items)
+
+
+def causal(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> BatchTargets:
+    """At every event the next one."""
+    return BatchTargets(_inputs(items, lengths), lengths - 1, [s[:, :-1] for s in sides], items[:, 1:])
+
+
+def last(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> BatchTargets:
+    """At the last event but one the last."""
+    asked = causal(items, lengths, sides, mask, share, generator)
+    place = torch.arange(asked.items.shape[1], device=items.device)
+    asked.target = asked.target.masked_fill(place != (lengths - 2).unsqueeze(1), 0)
+    return asked
+
+
+def masked(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> BatchTargets:
+    """Return some events are hidden, by the code ``mask``, and asked for at their place (Cloze, arXiv 1904.06690).
+
+    The last event is hidden too in every fifth session, as it is when the next item is asked; at least one is in any.
+    """
+    draw = torch.rand(items.shape, generator=generator).to(items.device)
+    place = torch.arange(items.shape[1], device=items.device)
+    inside = place < lengths.unsqueeze(1)
+    draw = draw.masked_fill(~inside, 2.0)
+    end = (place == (lengths - 1).unsqueeze(1)) & (
+        torch.rand(len(items), 1, generator=generator).to(items.device) < 0.2
+    )
+    hidden = (draw < share) | (draw == draw.min(1, keepdim=True).values) | end
+    return BatchTargets(items.masked_fill(hidden, mask), lengths, sides, torch.where(hidden, items, 0))
+
+
+def permuted(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> BatchTargets:
+    """As ``masked``, but events stay what they are; the last side says in which order hidden ones are told.
+
+    It is int64 ``[b, L]``: 0 where nothing is hidden, then 1, 2, … in an order drawn at random.
+    """
+    asked = masked(items, lengths, sides, mask, share, generator)
+    draw = torch.rand(items.shape, generator=generator).to(items.device)
+    hidden = asked.target > 0
+    rank = draw.masked_fill(~hidden, 2.0).argsort(1).argsort(1) + 1
+    return BatchTargets(items, lengths, [*sides, rank.masked_fill(~hidden, 0)], asked.target)
+
+
+def hidden_last(
+    items: Tensor,
+    lengths: Tensor,
+    sides: list[Tensor],
+    mask: int,
+    share: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> BatchTargets:
+    """Return the last event is hidden and asked for."""
+    place = torch.arange(items.shape[1], device=items.device)
+    end = place == (lengths - 1).unsqueeze(1)
+    return BatchTargets(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))
+
+
+def permuted_last(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> BatchTargets:
+    """As ``hidden_last``, with the order that ``permuted`` gives."""
+    asked = hidden_last(items, lengths, sides, mask)
+    return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
+
+
+def _inputs(items: Tensor, lengths: Tensor) -> Tensor:
+    place = torch.arange(items.shape[1] - 1, device=items.device)
+    return items[:, :-1].masked_fill(place >= (lengths - 1).unsqueeze(1), 0)
+
+
+TASKS: dict[str, Callable[..., BatchTargets]] = {
+    "causal": causal,
+    "last": last,
+    "masked": masked,
+    "permuted": permuted,
+    "hidden last": hidden_last,
+    "permuted last": permuted_last,
+}
 
 
 class SessionNet(nn.Module):
@@ -91,3 +325,120 @@ class SessionNet(nn.Module):
     def scores(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
         """Return scores of all codes for the next item, ``[b, codes]``."""
         return self.query(self.last(items, lengths, *sides)) @ self.keys(self.items.all()).T
+
+
+# Blocks of attention over sessions, from stock parts.
+
+
+def padding_mask(lengths: Tensor, width: int) -> Tensor:
+    """Return which positions each position may attend to where all of a session are seen: bool ``[b, 1, 1, width]``.
+
+    An empty session sees its first position, which is padding: nothing at all would be no number.
+    """
+    place = torch.arange(width, device=lengths.device)
+    return (place < lengths.clamp_min(1).unsqueeze(1))[:, None, None, :]
+
+
+class SelfAttention(nn.Module):
+    """Attention of a session's events to each other (``scaled_dot_product_attention``).
+
+    Args:
+        width: of inputs and outputs.
+        heads: how many.
+        dropout: share of attention that is dropped.
+    """
+
+    def __init__(self, width: int, heads: int = 1, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.read = nn.Linear(width, 3 * width)
+        self.write = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """Return outputs ``[b, L, width]``; without a mask events see those before them and themselves.
+
+        Args:
+            x: ``[b, L, width]``.
+            mask: of what is seen, or what is added to the logits, ``[b or 1, heads or 1, L, seen]``.
+            other: what is looked at, ``[b, seen, width]``; None: ``x``.
+        """
+        b, length, width = x.shape
+        if other is None:
+            q, k, v = self.read(x).chunk(3, -1)
+        else:
+            q = F.linear(x, self.read.weight[:width], self.read.bias[:width])
+            k, v = F.linear(other, self.read.weight[width:], self.read.bias[width:]).chunk(2, -1)
+        q, k, v = (t.view(b, t.shape[1], self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
+        dropout = self.dropout if self.training else 0.0
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout)
+        return self.write(found.transpose(1, 2).reshape(b, length, width))
+
+
+class TransformerBlock(nn.Module):
+    """Attention, then a small net at each position, each added to what it reads after a norm of it.
+
+    Args:
+        width, heads, dropout: see ``SelfAttention``.
+        inner: width inside of the net; None: twice ``width``.
+        attention_dropout: share of attention that is dropped; None: ``dropout``.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        inner: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+    ) -> None:
+        super().__init__()
+        inner = inner or 2 * width
+        self.before_attention, self.before_net = nn.LayerNorm(width), nn.LayerNorm(width)
+        of_attention = dropout if attention_dropout is None else attention_dropout
+        self.attention = SelfAttention(width, heads, dropout=of_attention)
+        self.net = nn.Sequential(nn.Linear(width, inner), nn.GELU(), ByteDropout(dropout), nn.Linear(inner, width))
+        self.dropout = ByteDropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """Return outputs ``[b, L, width]``, see ``SelfAttention``."""
+        other = None if other is None else self.before_attention(other)
+        x = x + self.dropout(self.attention(self.before_attention(x), mask, other))
+        return x + self.dropout(self.net(self.before_net(x)))
+
+
+class LiGRBlock(nn.Module):
+    """A block with learned gates on what is added, and SwiGLU as its net (LiGR, arXiv 2502.03417; eSASRec, 2508.06450).
+
+    Args:
+        width, heads, dropout: see ``SelfAttention``.
+        inner: width inside of the net; None: four thirds of ``width``, so that it has about as many weights as a plain
+            block's.
+        attention_dropout: share of attention that is dropped; None: ``dropout``.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        inner: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+    ) -> None:
+        super().__init__()
+        inner = inner or 4 * width // 3
+        self.before_attention, self.before_net = nn.LayerNorm(width), nn.LayerNorm(width)
+        of_attention = dropout if attention_dropout is None else attention_dropout
+        self.attention = SelfAttention(width, heads, dropout=of_attention)
+        self.gate_attention, self.gate_net = nn.Linear(width, width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.dropout = ByteDropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs ``[b, L, width]``."""
+        gate = torch.sigmoid(self.gate_attention(x))
+        x = x + self.dropout(gate * self.attention(self.before_attention(x), mask))
+        gate = torch.sigmoid(self.gate_net(x))
+        value, switch = self.up(self.before_net(x)).chunk(2, -1)
+        return x + self.dropout(gate * self.down(F.silu(switch) * value))

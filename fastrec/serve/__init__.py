@@ -7,19 +7,15 @@ builds the graph, ``forest/`` converts trees, ``triton.py`` writes a model repos
 """
 
 from fastrec.serve.export import Exported, export_run
-from fastrec.serve.metric_loss import metric_loss
-from fastrec.serve.next_items.export import ExportedNextItems, export_next_items
-from fastrec.serve.next_items.graph import NextItemGraph
-from fastrec.serve.next_items.verify import verify_next_items
+from fastrec.serve.next_items import ExportedNextItems, NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
-from fastrec.serve.server.make import make_app
-from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.scorer import Scorer
-from fastrec.serve.server.service import Limits
+from fastrec.serve.server.batcher import Scorer
+from fastrec.serve.server.call import Limits, Refusal
+from fastrec.serve.server.process import make_app
 from fastrec.serve.server.versions import Canary
 from fastrec.serve.session_ranker import export_session_ranker, verify_session_ranker
 from fastrec.serve.triton import write_triton
-from fastrec.serve.verify import Verified, verify_export
+from fastrec.serve.verify import Verified, metric_loss, verify_export
 
 __all__ = [
     "Canary",

@@ -17,24 +17,126 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
-from fastrec.competition.predict import SavedRun
+from fastrec.competition.predict import SavedRun, _files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
-from fastrec.serve.event_state import write_events
-from fastrec.serve.graph import list_features  # noqa: F401 - its writers
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.forest.libraries import booster_of_margins
+from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
+from fastrec.serve.graph.builder import Graph, GraphCut, GraphPart, value_of
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
-from fastrec.serve.graph.compress import Compress, compressed
-from fastrec.serve.graph.estimators import GraphRows, mean, prediction
-from fastrec.serve.graph.features import ListScope, Served, written
-from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.list_events import COUNT, events_of
-from fastrec.serve.graph.stack import blended
-from fastrec.serve.graph.tensor import value_of
-from fastrec.serve.online import Online
-from fastrec.serve.parts import write_parts
+from fastrec.serve.graph.estimators import GraphRows, blended, mean, prediction
+from fastrec.serve.graph.features import GraphGroups, ListScope, Served, written
+from fastrec.serve.graph.lists import COUNT, PREFIX, events_of
+from fastrec.serve.graph.nets import Compress, compressed
+from fastrec.serve.online import Online, write_online_state
+from fastrec.serve.online.plan import HISTORY
 from fastrec.table import Column, Table
 from fastrec.validate import ListEvents
+
+# Write an exported graph in parts: features, each net, each forest and the stack as files of their own.
+
+_FOLDER = "parts"
+
+
+def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Write the parts of a graph, in the order in which they run.
+
+    Args:
+        graph: the whole graph.
+        folder: the export's folder.
+        about: the content of ``serving.json``.
+
+    Returns:
+        Their description for ``serving.json``.
+    """
+    (folder / _FOLDER).mkdir()
+    # width -1: as wide as the longest row of the request
+    raw = [GraphCut(i["name"], i["name"], i["type"], -1 if "events" in i else None) for i in about["inputs"]]
+    raw += [GraphCut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
+    ends = [
+        GraphCut(o["name"], graph.output_value(o["name"]), o["type"], None if o["width"] == 1 else o["width"])
+        for o in about["outputs"]
+    ]
+    for part in graph.marks:
+        for i, cut in enumerate(part.inputs):
+            cut.name = f"{part.name}_in{i}"
+        for cut in part.outputs:
+            cut.name = f"{part.name}_out"
+    features = [c for p in graph.marks for c in p.inputs]
+    predictions = [c for p in graph.marks for c in p.outputs]
+    parts = [GraphPart("features", "onnx", raw, features)] if features else []
+    # the stack computes other columns that it reads, of lists for instance, from the raw ones itself
+    parts += [*graph.marks, GraphPart("stack", "onnx", [*predictions, *raw], ends)]
+    return [_write_part(graph, folder, part) for part in parts]
+
+
+def _write_part(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
+    if part.kind == "xgboost":
+        file = f"{_FOLDER}/{part.name}.ubj"
+        (folder / file).write_bytes(booster_of_margins(part.booster).save_raw("ubj"))
+        inputs, files = part.inputs, [f"{part.name}.ubj"]
+    else:
+        file = f"{_FOLDER}/{part.name}.onnx"
+        model, read = graph.part(part.inputs, part.outputs)
+        inputs = [c for c in part.inputs if c.name in read]
+        if not inputs:
+            raise DataError(f"the part {part.name} reads nothing", remedy="Export without parts")
+        files = [f.name for f in graph.save(folder / file, model=model)]
+    sides = {
+        side: [{"name": c.name, "type": c.dtype, "width": c.width} for c in cuts]
+        for side, cuts in (("inputs", inputs), ("outputs", part.outputs))
+    }
+    return {"name": part.name, "kind": part.kind, "file": file, "files": files, **sides}
+
+
+# The state of events of an export: what its made inputs are made from, and what ``serving.json`` says of it.
+
+FEATURES, EVENTS = "features", "events"
+
+
+def write_events(
+    part: Path, saved: SavedRun, made: Sequence[str], data: str | Path | Mapping[str, Table]
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the features that are made outside of a graph and the events so far that they are made from.
+
+    Args:
+        part: the export's folder.
+        saved: the run.
+        made: the graph's inputs that are outputs of features.
+        data: the data with the tables of events (see ``predict_run``), or these tables by name, ``train`` or
+            ``history`` among them where features look back to the rows.
+
+    Returns:
+        What ``serving.json`` says of the events, and the columns that requests must have for them.
+
+    Raises:
+        DataError: a feature cannot be made from events, by name.
+        MissingFileError: a table is not there.
+    """
+    assert saved.features is not None
+    saved.features.save(part / FEATURES)
+    if isinstance(data, Mapping):
+        frames = dict(data)
+    else:
+        files = _files(Path(data), saved.reading)
+        frames = {n: saved.read(p, n) for n, p in files.items() if n != "test"}
+    history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
+    online = write_online_state(part / EVENTS, saved.features, frames, history, outputs=list(made))
+    types = {**frames, **({} if history is None else {HISTORY: history})}
+    lacking = [t for t in online.tables if t not in types and t not in online.optional_tables]
+    if lacking:
+        raise DataError(
+            f"the table of events {lacking[0]!r} is not there",
+            file=None if isinstance(data, Mapping) else data,
+            remedy="fastrec layout writes it",
+        )
+    said = {t: {"columns": _columns(types[t], names)} for t, names in online.tables.items() if t in types}
+    return {"tables": said, "history": history is not None}, online.inputs
+
+
+def _columns(table: Table, names: Sequence[str]) -> dict[str, Any]:
+    return {n: described(n, table[n]) for n in names}
+
 
 _FILE, _SAMPLE = "serving.json", "sample.parquet"
 LABELLED = "sample_labelled.parquet"
@@ -319,3 +421,31 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
         whole = column.integer().cpu().numpy()
         return whole if about["missing"] is None else np.where(missing, about["missing"], whole)
     return column.number().cpu().numpy().astype(kind)
+
+
+# The events before lists as an exported graph takes them.
+
+
+def event_feeds(about: dict[str, Any], groups: torch.Tensor, events: ListEvents) -> dict[str, np.ndarray]:
+    """Build a matrix ``[rows, events]`` for each column of events, and int64 ``[rows]``, the number of events.
+
+    Args:
+        about: what ``serving.json`` says.
+        groups: int64 ``[rows]``: the list of each row; lists stand whole.
+        events: what was before these lists.
+    """
+    columns = [i for i in about["inputs"] if "events" in i]
+    ids, of_list = torch.unique_consecutive(groups, return_inverse=True)
+    at = events.of(ids)
+    lengths = (events.ends[at] - events.starts[at]).clamp_max(max((i["events"] for i in columns), default=0))
+    place = torch.arange(int(lengths.max()) if len(lengths) else 0)
+    there = place < lengths[:, None]
+    where = torch.where(there, (events.ends[at] - lengths)[:, None] + place, 0)
+    feeds: dict[str, np.ndarray] = {about["events_count"]: lengths[of_list].numpy()}
+    for said in columns:
+        flat = events.log[said["name"].removeprefix(PREFIX)].take(where[there])
+        dtype = object if said["type"] == "string" else said["type"]
+        made = np.full(there.shape, np.nan if said["missing"] is None else said["missing"], dtype)
+        made[there.numpy()] = column_feed(said, flat)
+        feeds[said["name"]] = made[of_list.numpy()]
+    return feeds

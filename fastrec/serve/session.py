@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec.errors import DataError, DeviceError, UnreadableFileError
 
 _PROVIDERS = {

@@ -14,15 +14,13 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._version import __version__
 from fastrec.errors import DataError
 from fastrec.estimators import SessionRanker
-from fastrec.estimators._list_events import ITEM, known_events, with_items
+from fastrec.estimators.session_ranker import ITEM, known_events, with_items
 from fastrec.serve.export import _FILE, SCORE, Exported
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.builder import Graph, GraphTensor, N, value_of
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, prediction
-from fastrec.serve.graph.features import Served
-from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.list_events import COUNT, events_of
-from fastrec.serve.graph.tensor import GraphTensor, N, value_of
+from fastrec.serve.graph.features import GraphGroups, Served
+from fastrec.serve.graph.lists import COUNT, events_of
 from fastrec.serve.verify import Verified, compare_scores, read_about, score_rows
 from fastrec.table import Column, as_column
 from fastrec.validate import Lists

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences import NextItemNet
-from fastrec.sequences.net_scores import item_keys
+from fastrec.sequences.session_learner import item_keys
 
 
 class SessionScores(nn.Module):

@@ -7,13 +7,19 @@ keeps what was chosen. ``blends.py`` holds the blends of lists, ``row_blends.py`
 ``row_inputs.py`` what blends of rows are given.
 """
 
-from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
-from fastrec.stacking.hill_climb import HillClimb
-from fastrec.stacking.rank_mean import RankMean
-from fastrec.stacking.row_blends import LogisticBlend, MeanBlend, OneBase, PoolBlend, RidgeBlend
-from fastrec.stacking.stack import Stack, Stacked
-from fastrec.stacking.stack_model import StackModel
-from fastrec.stacking.tree_blend import TreeBlend
+from fastrec.stacking.blends import (
+    AverageBlend,
+    BoostedBlend,
+    LinearBlend,
+    LogisticBlend,
+    MeanBlend,
+    OneBase,
+    PoolBlend,
+    RankMean,
+    RidgeBlend,
+)
+from fastrec.stacking.stack import Stack, Stacked, StackModel
+from fastrec.stacking.trees import HillClimb, TreeBlend
 
 __all__ = [
     "AverageBlend",

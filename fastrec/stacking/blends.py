@@ -2,20 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
 from fastrec._core import limits
-from fastrec.estimators import Ranker, Trace, XGBRanker
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator, Ranker, Trace, XGBRanker
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
-from fastrec.stacking.row_inputs import refuse_twice
 from fastrec.table import Table
-from fastrec.validate import Lists, whole_lists
+from fastrec.validate import Lists, Rows, whole_lists
+
+# Level-2 inputs of rows that stand for themselves: what each base model predicts, a column for each number.
+
+
+def names_of(model: str, data: Rows) -> list[str]:
+    """Return the columns of a base model: its name, or its name with the number of each class or target."""
+    return [model] if data.n_scores == 1 else [f"{model}_{j}" for j in range(data.n_scores)]
+
+
+def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str] = ()) -> Rows:
+    """Return the rows with level-2 inputs instead of features.
+
+    Args:
+        predicted: base model → float64 ``[n]`` or ``[n, k]``.
+        extra: columns of level 1 to keep beside them.
+    """
+    columns: dict[str, Any] = {n: data.table[n] for n in extra}
+    used = [n for n in extra if n not in data.cats]
+    for model, values in predicted.items():
+        wide = in_columns(values)
+        if wide.shape != (len(data), data.n_scores):
+            raise DataError(
+                f"{model} predicts {tuple(values.shape)} for {len(data)} rows of a {data.task} task",
+                remedy=f"Give {data.n_scores} numbers for each row",
+            )
+        names = names_of(model, data)
+        refuse_twice(names, columns)
+        columns |= {n: wide[:, j].double() for j, n in enumerate(names)}
+        used += names
+    cats = [n for n in extra if n in data.cats]
+    return replace(data, table=Table(columns, device="cpu"), cats=cats, conts=used)
+
+
+def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Refuse level-2 inputs that are there already."""
+    twice = next((n for n in names if n in columns), None)
+    if twice is not None:
+        raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
+
+
+def predicted_by(models: Sequence[str], data: Rows) -> torch.Tensor:
+    """Return the base models' predictions: float64 ``[n, models, k]``."""
+    each = [torch.stack([data.table[n].number().cpu() for n in names_of(m, data)], 1) for m in models]
+    return torch.stack(each, 1)
+
+
+def labels_of(data: Rows) -> torch.Tensor:
+    """Return labels as float64 ``[n, targets]``."""
+    if data.label is None:
+        raise DataError("a blend was given rows without labels to learn from", remedy="Give label=")
+    return in_columns(data.label.double())
+
+
+def weights_of(data: Rows) -> torch.Tensor:
+    """Return weights of mean 1, float64 ``[n]``: a ridge means the same whatever the weights' unit."""
+    if data.weight is None:
+        return torch.ones(len(data), dtype=torch.float64)
+    weight = data.weight.double()
+    if not bool((weight > 0).any()):
+        raise DataError("no row has a weight above 0", remedy="Give at least one row that counts")
+    return weight / weight.mean()
+
+
+def in_columns(values: torch.Tensor) -> torch.Tensor:
+    """Turn ``[n]`` into ``[n, 1]``."""
+    return values[:, None] if values.ndim == 1 else values
+
+
+def as_task(values: torch.Tensor, data: Rows) -> torch.Tensor:
+    """Turn numbers ``[n, k]`` into the shape of the task's predictions: ``[n]`` if there is one a row."""
+    return values[:, 0] if data.n_scores == 1 else values
+
 
 _START = "__start__"  # the column that trees begin from
 
@@ -197,3 +269,348 @@ class AverageBlend(Ranker):
     def write(self, folder: Path) -> dict[str, Any]:
         """Write nothing: nothing was learned."""
         return {}
+
+
+# The fits of weighted sums: least squares, logistic and multinomial, each with a ridge and weights of rows.
+
+
+def ridge_regression(
+    x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit least squares with a free constant; x and y are taken in units of the standard deviation of y.
+
+    Args:
+        w: float64 ``[n]``, weights of the rows.
+        ridge: penalty on the squared coefficients.
+
+    Returns:
+        Coefficients ``[m]`` and the constant, a scalar.
+    """
+    total = w.sum()
+    mean_x, mean_y = (w @ x) / total, (w @ y) / total
+    x, y = x - mean_x, y - mean_y
+    unit = (w @ y.square()) / total
+    unit = torch.where(unit > 0, unit, 1.0)
+    gram = (x * w[:, None]).T @ x / unit + ridge * torch.eye(x.shape[1], dtype=x.dtype)
+    # The least-squares solver of a singular system takes the smallest coefficients: with no ridge, equal models share
+    coefficients = torch.linalg.lstsq(gram, (x.T @ (w * y) / unit)[:, None], driver="gelsd").solution[:, 0]
+    return coefficients, mean_y - mean_x @ coefficients
+
+
+def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved if they go too far.
+
+    Args:
+        y: float64 ``[n]`` of 0 and 1.
+        w: float64 ``[n]``, weights of the rows.
+        ridge: penalty on the squared coefficients.
+
+    Returns:
+        Coefficients ``[m]`` and the constant, a scalar.
+    """
+    a = torch.cat([x, x.new_ones(len(x), 1)], 1)
+    penalty = torch.full((a.shape[1],), 2 * ridge, dtype=a.dtype)
+    penalty[-1] = 1e-9  # a constant that is free, but not endless where there is one class only
+    coefficients = torch.zeros(a.shape[1], dtype=a.dtype)
+
+    def loss(b: torch.Tensor) -> torch.Tensor:
+        z = a @ b
+        return w @ (torch.nn.functional.softplus(z) - y * z) + (penalty * b.square()).sum() / 2
+
+    value = loss(coefficients)
+    # Bounds the steps; they stop once they bring no gain.
+    for _ in range(50):
+        p = (a @ coefficients).sigmoid()
+        gradient = a.T @ (w * (p - y)) + penalty * coefficients
+        curvature = (a * (w * p * (1 - p))[:, None]).T @ a + torch.diag(penalty + 1e-9)
+        step = torch.linalg.solve(curvature, gradient)
+        size = 1.0
+        while (tried := loss(coefficients - size * step)) > value and size > 1e-6:
+            size /= 2
+        if not tried < value:
+            break  # no step brings a gain any more
+        coefficients, value = coefficients - size * step, tried
+        if float(step.abs().max()) < 1e-10:
+            break
+    return coefficients[:-1], coefficients[-1]
+
+
+def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
+
+    Args:
+        x: float64 ``[n, m, k]``.
+        w: float64 ``[n]``, weights of the rows.
+        ridge: penalty on the squared coefficients and constants.
+
+    Returns:
+        Coefficients ``[m]`` and constants ``[k]``.
+    """
+    n, models, classes = x.shape
+    weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
+    constant = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
+    search = torch.optim.LBFGS(
+        [weights, constant], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> torch.Tensor:
+        search.zero_grad()
+        z = torch.einsum("nmk,m->nk", x, weights) + constant
+        of_true = z.gather(1, y[:, None])[:, 0] - z.logsumexp(1)
+        value = (ridge * (weights.square().sum() + constant.square().sum()) - w @ of_true) / n
+        value.backward()
+        return value
+
+    search.step(loss)
+    return weights.detach(), constant.detach()
+
+
+# Blends of rows that stand for themselves (every task but ranking): means, weighted sums, and one model alone.
+
+
+class OneBase(Estimator):
+    """One base model alone, as it is.
+
+    Args:
+        model: the base model's name.
+        name: the blend's name; None: the model's.
+    """
+
+    learns = False
+
+    def __init__(self, model: str, *, name: str | None = None) -> None:
+        self.model, self.name = model, name or model
+        self.forget()
+
+    def forget(self) -> None:
+        """Give the whole weight to the model: nothing is learned."""
+        self.trace = Trace(importance={self.model: 1.0})
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Return the blend as it is: there is nothing to learn."""
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the model's predictions: float64 ``[n]`` or ``[n, k]``."""
+        return as_task(predicted_by([self.model], data)[:, 0], data)
+
+
+class MeanBlend(Estimator):
+    """The plain mean of what the base models predict: nothing is fitted, so nothing can be overfitted.
+
+    Args:
+        models, name: as of ``LinearBlend``.
+    """
+
+    learns = False
+    tasks = ("binary", "multiclass", "regression", "multilabel")
+
+    def __init__(self, models: Sequence[str], *, name: str = "mean") -> None:
+        self.models, self.name = list(models), name
+        self.forget()
+
+    def forget(self) -> None:
+        """Give all models the same weight: nothing is learned."""
+        self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Return the blend as it is: there is nothing to learn."""
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the mean: float64 ``[n]`` or ``[n, k]``."""
+        return as_task(predicted_by(self.models, data).mean(1), data)
+
+
+class WeightedBlend(Estimator):
+    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``.
+
+    Args:
+        models: the base models' names.
+        name: the blend's name; None: that of its kind.
+        ridge: penalty on the squared weights, in units of rows.
+    """
+
+    kind: str
+    solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # of one target
+    learned = ("weights", "constant")
+
+    def __init__(self, models: Sequence[str], *, name: str | None = None, ridge: float = 1.0) -> None:
+        self.models, self.name, self.ridge = list(models), name or self.kind, ridge
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the weights."""
+        super().forget()
+        self.weights: torch.Tensor | None = None
+        self.constant: torch.Tensor | None = None
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Find the weights; ``valid`` is not looked at."""
+        self.check_task(train)
+        found = self._find(self._inputs(train), labels_of(train), weights_of(train))
+        self._keep(*found)
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the weighted sum on the task's scale: float64 ``[n]`` or ``[n, k]``."""
+        return as_task(self._as_predicted(self.linear(data)), data)
+
+    def linear(self, data: Rows) -> torch.Tensor:
+        """Return the weighted sum itself (logits, log-probabilities or values): float64 ``[n, k]``."""
+        if self.weights is None or self.constant is None:
+            raise self.not_fitted()
+        return torch.einsum("nmk,mk->nk", self._inputs(data), self.weights) + self.constant
+
+    def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        fits = [type(self).solve(x[:, :, j], y[:, j], w, self.ridge) for j in range(y.shape[1])]
+        return torch.stack([f[0] for f in fits], 1), torch.stack([f[1] for f in fits])
+
+    def _inputs(self, data: Rows) -> torch.Tensor:
+        return predicted_by(self.models, data)
+
+    def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums
+
+    def _keep(self, weights: torch.Tensor, constant: torch.Tensor) -> None:
+        self.weights, self.constant = weights, constant
+        self.trace = Trace(importance=dict(zip(self.models, weights.mean(1).tolist(), strict=True)))
+
+
+class RidgeBlend(WeightedBlend):
+    """A weighted sum of the base models' values and a constant, by least squares with a ridge; targets one by one.
+
+    Args:
+        models, name: as of ``LinearBlend``; a name of None is ``ridge``.
+        ridge: penalty on the squared weights, in units of rows (values in units of the target's standard deviation).
+
+    Source: Breiman 1996, "Stacked regressions"; Hoerl and Kennard 1970.
+    """
+
+    kind, tasks, solve = "ridge", ("regression",), staticmethod(ridge_regression)
+
+
+class LogisticBlend(WeightedBlend):
+    """A logistic regression on the logits of the base models' probabilities; labels one by one.
+
+    Args:
+        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
+        ridge: penalty on the squared weights, in units of rows.
+
+    Source: Wolpert 1992, "Stacked generalization".
+    """
+
+    kind, tasks, solve = "logistic", ("binary", "multilabel"), staticmethod(logistic)
+
+    def _inputs(self, data: Rows) -> torch.Tensor:
+        # A model that is sure beyond a millionth gets no more weight by it.
+        return predicted_by(self.models, data).logit(eps=1e-6)
+
+    def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums.sigmoid()
+
+
+class PoolBlend(WeightedBlend):
+    """A multinomial model of the logarithms of the base models' class probabilities: a weight a model, a constant a
+    class.
+
+    A weight for every model, class and pair of classes would be many where classes are many.
+
+    Args:
+        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
+        ridge: penalty on the squared weights and constants, in units of rows.
+
+    Source: Genest and Zidek 1986, "Combining probability distributions", section 3 (logarithmic pools).
+    """
+
+    kind, tasks = "logistic", ("multiclass",)
+
+    def _find(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, constant = pool(x, y[:, 0].long(), w, self.ridge)
+        return weights[:, None].expand(-1, x.shape[2]).contiguous(), constant
+
+    def _inputs(self, data: Rows) -> torch.Tensor:
+        # As in LogisticBlend.
+        return predicted_by(self.models, data).clamp(min=1e-6).log()
+
+    def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums.softmax(1)
+
+
+# ``RankMean``: the mean of what share of the training rows each base model puts lower.
+
+
+class RankMean(Estimator):
+    """The mean rank of a row, for metrics that look at the order alone; models on different scales count alike.
+
+    A row's rank is its place among the training rows (between two of the knots that are kept it is interpolated), so
+    that a row's prediction does not depend on the rows beside it. One straight line takes the mean rank to the task's
+    own scale: through the logit to a probability, or to values. It changes no order as long as higher means more.
+
+    Args:
+        models, name: as of ``LinearBlend``.
+    """
+
+    tasks = ("binary", "multilabel", "regression")
+    learned = ("_knots", "_line")
+
+    def __init__(self, models: Sequence[str], *, name: str = "mean_rank") -> None:
+        self.models, self.name = list(models), name
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the knots."""
+        self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
+        self._knots: list[list[torch.Tensor]] = []  # of each model and column: values, shares
+        self._line: torch.Tensor | None = None  # [2, k]: slope and constant
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Keep the training rows' distribution, and find the line; ``valid`` is not looked at."""
+        self.check_task(train)
+        x, y, w = predicted_by(self.models, train), labels_of(train), weights_of(train)
+        self._knots = [_knots_of(values) for values in x.flatten(1).T]
+        shares = self._shares(x)
+        find = ridge_regression if train.task == "regression" else logistic
+        line = [find(_on_scale(shares[:, [j]], train), y[:, j], w, 1e-6) for j in range(y.shape[1])]
+        self._line = torch.stack([torch.stack([f[0][0] for f in line]), torch.stack([f[1] for f in line])])
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return probabilities or values in the order of the mean ranks: float64 ``[n]`` or ``[n, k]``."""
+        if self._line is None:
+            raise self.not_fitted()
+        sums = _on_scale(self._shares(predicted_by(self.models, data)), data) * self._line[0] + self._line[1]
+        return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
+
+    def _shares(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the share of training rows below, mean over the models: float64 ``[n, k]``."""
+        each = [_interpolated(v.contiguous(), *knots) for v, knots in zip(x.flatten(1).T, self._knots, strict=True)]
+        return torch.stack(each, 1).reshape(x.shape).mean(1)
+
+
+def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
+    # The logit of the first and the last row would be infinite.
+    return shares if data.task == "regression" else shares.logit(eps=1e-4)
+
+
+def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
+    """Return distinct values and the share of rows at or below each (ties: their middle)."""
+    ordered = torch.sort(values).values
+    distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
+    shares = (counts.cumsum(0) - counts / 2) / len(values)
+    if len(distinct) > limits.RANK_KNOTS:
+        places = torch.searchsorted(shares, torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)).clamp(
+            max=len(shares) - 1
+        )
+        places = torch.unique_consecutive(places)
+        distinct, shares = distinct[places], shares[places]
+    return [distinct, shares]
+
+
+def _interpolated(values: torch.Tensor, knots: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    if len(knots) == 1:
+        return torch.full_like(values, 0.5)
+    above = torch.searchsorted(knots, values).clamp(1, len(knots) - 1)
+    low, high = knots[above - 1], knots[above]
+    part = ((values - low) / (high - low)).clamp(0, 1)
+    return shares[above - 1] + part * (shares[above] - shares[above - 1])

@@ -6,26 +6,448 @@ model) and test scores (mean of the folds' models) then mean the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastrec.errors import DataError, LeakageError
+from fastrec._core import limits
+from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator, XGBRanker
-from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric, loss_of
+from fastrec.features._engine.folds import fold_numbers, row_folds
+from fastrec.metrics import Interval, Metric, as_scored, bootstrap_metric, default_metric, get_metric, loss_of
 from fastrec.metrics.registry import MRR_AS_SHOWN
-from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
-from fastrec.stacking.choose import BlendChoice, Judge, cross_fit, refuse_same_names, restored
-from fastrec.stacking.hill_climb import HillClimb, best_of
-from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
-from fastrec.stacking.rank_mean import RankMean
-from fastrec.stacking.row_blends import MeanBlend, OneBase
-from fastrec.stacking.row_inputs import in_columns, names_of
-from fastrec.stacking.stack_model import StackModel, level_two_of
-from fastrec.stacking.tree_blend import TreeBlend, linear_blend
-from fastrec.validate import Predictions, Rows
+from fastrec.stacking.blends import (
+    AverageBlend,
+    BoostedBlend,
+    LinearBlend,
+    MeanBlend,
+    OneBase,
+    RankMean,
+    by_row,
+    in_columns,
+    level_two,
+    names_of,
+)
+from fastrec.stacking.trees import HillClimb, TreeBlend, best_of, linear_blend
+from fastrec.table import Table, as_column
+from fastrec.validate import Lists, Predictions, Rows, folds_digest
+
+# ``StackModel``: a fitted stack that predicts from base models' predictions, kept in a folder.
+
+_FILE = "stack.json"
+
+
+class StackModel:
+    """The blends of a stack's folds, which predict by their mean, and which base models they need.
+
+    Args:
+        models: the base models' names.
+        blends: fitted blends, one for each fold; one alone where nothing was fitted.
+        extra: columns of level 1 that the blends see too.
+    """
+
+    def __init__(self, models: Sequence[str], blends: Sequence[Estimator], extra: Sequence[str] = ()) -> None:
+        self.models, self.blends, self.extra = list(models), list(blends), list(extra)
+
+    @property
+    def name(self) -> str:
+        """The blend's name."""
+        return self.blends[0].name
+
+    def predict(self, base: Mapping[str, torch.Tensor], data: Rows) -> torch.Tensor:
+        """Blend predictions of the base models.
+
+        Args:
+            base: base model → float64 ``[n]`` or ``[n, k]``, each the mean of its folds' models; others are passed
+                over.
+            data: the rows that they are of, with their task and the ``extra`` columns; of a ranking their lists.
+
+        Returns:
+            float64 ``[n]`` or ``[n, k]``.
+
+        Raises:
+            DataError: a base model is missing, or its predictions are not of these rows.
+        """
+        missing = [m for m in self.models if m not in base]
+        if missing:
+            raise DataError(
+                f"the stack needs predictions of {missing[0]}", remedy=f"It blends {', '.join(self.models)}"
+            )
+        two = level_two_of({m: base[m] for m in self.models}, data, self.extra)
+        result = self.blends[0].predict(two) / len(self.blends)
+        for blend in self.blends[1:]:
+            result = result + blend.predict(two) / len(self.blends)
+        return result
+
+    def save(self, folder: str | Path) -> None:
+        """Write the stack, without pickle; an earlier one at ``folder`` is replaced in one step.
+
+        Args:
+            folder: where to; made if need be.
+
+        Raises:
+            WriteError: the file system refused, or ``folder`` holds something else.
+        """
+        check_replaceable(folder, _FILE)
+        with atomic_folder(folder) as part:
+            for k, blend in enumerate(self.blends):
+                blend.save(part / f"fold{k}")
+            about = {"models": self.models, "extra": self.extra, "blends": len(self.blends)}
+            (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> StackModel:
+        """Read what ``save`` wrote.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+        """
+        path = Path(folder) / _FILE
+        if not path.is_file():
+            raise MissingFileError("there is no such file", file=path, remedy="Give the folder of a saved stack")
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            models, extra, count = list(about["models"]), list(about["extra"]), int(about["blends"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise UnreadableFileError(
+                f"the saved stack cannot be read ({type(error).__name__}: {error})", file=path, remedy="Save it again"
+            ) from error
+        return cls(models, [Estimator.load(path.parent / f"fold{k}") for k in range(count)], extra)
+
+
+def level_two_of(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str]) -> Rows:
+    """Return the rows with the level-2 inputs of their task."""
+    for model, values in predicted.items():
+        if len(values) != len(data):
+            raise DataError(f"{model} has {len(values)} predictions for {len(data)} rows", remedy="Give one for each")
+    if isinstance(data, Lists):
+        return level_two(predicted, data, extra)
+    if data.task == "ranking":
+        raise DataError("the rows of a ranking task are no Lists", remedy="Give Lists(table, groups, …)")
+    return by_row(predicted, data, extra)
+
+
+# Folds of level 2, made of the base models' own folds.
+
+
+@dataclass(frozen=True)
+class LevelTwoFolds:
+    """Folds of level 2.
+
+    Args:
+        pairs: of each fold, the rows that are learned from and those that are scored: int64, ascending. Neither holds a
+            row that no base model scored.
+        scored: bool ``[n]``: the rows that base models scored.
+        digest: what ``folds_digest`` says of the base models' folds.
+        ahead: folds by time that come first: their blends learn from later ones.
+    is_one: there is one fold of base models, of which these are parts.
+    """
+
+    pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    scored: torch.Tensor
+    digest: str
+    ahead: tuple[int, ...] = ()
+    is_one: bool = False
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """The (last) of the base models' folds that scores each row: int64 ``[n]``; -1: none does."""
+        codes = torch.full((len(self.scored),), -1, dtype=torch.int64)
+        for k, (_, valid) in enumerate(self.pairs):
+            codes[valid] = 0 if self.is_one else k
+        return codes
+
+
+def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
+    """Make folds of level 2 of those of the base models.
+
+    A fold's blend learns from the out-of-fold predictions of the rows that the fold's base models were trained on. In
+    folds by time the first one has no such rows: its blend learns from the other folds, as it does in folds at random.
+    Where there is one fold alone (the last weeks, held out), its rows are cut into five parts, whole groups where there
+    are groups, in order of time where there is one.
+
+    Args:
+        folds: whole numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``: pairs of rows trained on and rows scored.
+    """
+    size = len(data)
+    are_codes = isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable)
+    if not are_codes:
+        first = next(iter(folds), None)
+        are_codes = not (isinstance(first, tuple) and len(first) == 2)
+    given = _pairs_of_codes(folds, size) if are_codes else [(a.cpu(), b.cpu()) for a, b in folds]
+    if not given:
+        raise DataError("there are no folds", remedy="Give the base models' own folds")
+    digest = folds_digest([valid for _, valid in given], size)
+    scored = torch.zeros(size, dtype=torch.bool)
+    for _, valid in given:
+        if len(valid) and int(valid.max()) >= size:
+            raise DataError(f"the folds are of more rows than the {size} given", remedy="Give the base models' own")
+        scored[valid] = True
+    if data.task == "ranking":
+        _refuse_split_lists([v for _, v in given], data)
+    if len(given) == 1:
+        return LevelTwoFolds(_parts(given[0][1], data), scored, digest, is_one=True)
+    pairs, ahead = [], []
+    for k, (train, valid) in enumerate(given):
+        rows = train[scored[train]]
+        if not len(rows):
+            ahead.append(k)
+            others = scored.clone()
+            others[valid] = False
+            rows = others.nonzero().squeeze(1)
+        pairs.append((rows.sort().values, valid.sort().values))
+    return LevelTwoFolds(pairs, scored, digest, tuple(ahead))
+
+
+def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    if len(folds) != size:
+        raise DataError(f"{len(folds)} folds for {size} rows", remedy="Give the base models' own folds")
+    unscored = torch.zeros(size, dtype=torch.bool)
+    if isinstance(folds, torch.Tensor):
+        unscored = (folds == -1).cpu()
+        folds = torch.where(folds == -1, 0, folds)
+    codes = torch.where(unscored, -1, fold_numbers(as_column(folds, name="folds")).cpu())
+    present = torch.unique(codes[codes >= 0])
+    return [((codes != k).nonzero().squeeze(1), (codes == k).nonzero().squeeze(1)) for k in present]
+
+
+def _parts(rows: torch.Tensor, data: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    parts = 5
+    rows = rows.sort().values
+    if data.groups is not None:
+        part = row_folds(Table({"group": data.groups[rows]}), ["group"], parts).cpu()
+    elif data.order is not None:
+        later = torch.argsort(data.order[rows], stable=True)
+        part = torch.empty(len(rows), dtype=torch.int64)
+        part[later] = torch.arange(len(rows)) * parts // len(rows)
+    else:
+        part = row_folds(Table({"row": rows}), ["row"], parts).cpu()
+    pairs = [(rows[part != k], rows[part == k]) for k in range(parts) if bool((part == k).any())]
+    if len(pairs) < 2:
+        raise DataError("one fold of one group has nothing for level 2 to learn from", remedy="Use two folds or more")
+    return pairs
+
+
+def _refuse_split_lists(valid: list[torch.Tensor], data: Rows) -> None:
+    assert data.groups is not None
+    ids, codes = torch.unique(data.groups, return_inverse=True)
+    whole = torch.bincount(codes, minlength=len(ids))
+    if len(ids) == 1 and len(data) > 1:
+        raise DataError(
+            "all rows are one list: a ranking has no other list to learn from",
+            remedy="Where the rows are no list, name the task: Rows(…, task='binary'), 'regression' or 'multiclass'",
+        )
+    for k, rows in enumerate(valid):
+        inside = torch.bincount(codes[rows], minlength=len(ids))
+        split = (inside > 0) & (inside < whole)
+        if bool(split.any()):
+            row = int(rows[split[codes[rows]]][0])
+            raise DataError(
+                f"a list is not whole in fold {k}", row=row,
+                remedy="Make folds of whole lists; where the rows are no lists, name the task: Rows(…, task='binary')",
+            )  # fmt: skip
+
+
+# Level 2 cross-fitted, and the choice among its blends cross-fitted too.
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Scores out-of-fold predictions by one metric.
+
+    Args:
+        metric: the metric.
+        data: the training rows, with labels on the metric's scale.
+        counted: bool ``[n]``: the rows that it is computed over.
+        folds: int64 ``[n]``: the fold that scores each row; -1: none does.
+        restore: takes predictions to the metric's scale; None: they are on it.
+    """
+
+    metric: Metric
+    data: Rows
+    counted: torch.Tensor
+    folds: torch.Tensor
+    restore: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def values(self, oof: torch.Tensor) -> torch.Tensor:
+        """Turn out-of-fold predictions into what the metric scores, see ``as_scored``: ``[n]`` or ``[n, k]``."""
+        raw = oof if self.restore is None else self.restore(oof)
+        if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
+            return raw
+        known, classes = self.folds >= 0, raw.clone()
+        assert self.data.label is not None
+        classes[known] = as_scored(self.metric, self.data.label[known], raw[known], self.folds[known]).to(classes)
+        return classes
+
+    def __call__(self, values: torch.Tensor, rows: torch.Tensor | None = None) -> float:
+        """Score ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
+        used = self.counted if rows is None else self.counted & rows
+        if rows is not None and not bool(used.any()):
+            used = rows
+        assert self.data.label is not None
+        groups = None if self.data.groups is None else self.data.groups[used]
+        return self.metric(self.data.label[used], values[used], groups=groups)
+
+
+def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
+    """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
+
+    Args:
+        two: training rows with level-2 inputs.
+        folds: what to learn from and what to predict.
+        test: test rows with level-2 inputs.
+        seed: fold k's blend gets ``seed + k``.
+
+    Returns:
+        Its predictions: NaN for rows that no fold scores. A blend of rows that are no lists learns from 500,000 of them
+        at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000 rows).
+    """
+    shape = (two.n_scores,) if two.n_scores > 1 else ()
+    oof = torch.zeros((len(two), *shape), dtype=torch.float64)
+    tested = torch.zeros((len(test), *shape), dtype=torch.float64)
+    predictions = Predictions(blend.name, oof, tested, folds=folds.digest)
+    times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
+    for k, (rows, valid) in enumerate(folds.pairs):
+        if blend.learns or not predictions.models:
+            model = blend.fresh().fit(two.take(_some(rows, two, seed + k)), seed=seed + k)
+            predicted = model.predict(test) if len(test) else tested
+        oof[valid] += model.predict(two.take(valid))
+        times[valid] += 1
+        if blend.learns:
+            tested += predicted / count
+        predictions.models.append(model)
+        for name, share in model.trace.importance.items():
+            predictions.importance[name] = predictions.importance.get(name, 0.0) + share / count
+    oof /= times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
+    return predictions if blend.learns else replace(predictions, test=predicted)
+
+
+def rows_of_a_blend(outputs: int) -> int:
+    """Return how many rows a blend of rows learns from at most, by the numbers in a prediction."""
+    return max(limits.BLEND_ROWS // outputs, limits.BLEND_ROWS_OF_MANY)
+
+
+def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
+    most = rows_of_a_blend(data.n_scores)
+    if data.task == "ranking" or len(rows) <= most:
+        return rows
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
+    return rows[drawn.sort().values]
+
+
+class BlendChoice:
+    """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
+
+    Blends of the same models differ by less than their scores are sure of. The highest of such scores is chance, and
+    what was chosen by chance without a fold does worse than the others on it. So another blend has to be better than
+    the usual one on the mean over folds by more than two of that mean's standard errors (as the one-standard-error rule
+    of Breiman et al. 1984, section 3.4.3, but for several rivals); of those that are, the one with the best score over
+    all the rows is taken. A constant is taken where it is better than that one by more than one standard error.
+
+    Args:
+        tried: cross-fitted blends.
+        usual: the place of the usual one.
+        folds: the folds of level 2.
+        judge: what they are chosen by.
+        constant: the place of the constant; None: there is none to compare with.
+    """
+
+    def __init__(
+        self,
+        tried: Sequence[Predictions],
+        usual: int,
+        folds: LevelTwoFolds,
+        judge: Judge,
+        *,
+        constant: int | None = None,
+    ) -> None:
+        self.tried, self.usual, self.folds, self.judge = list(tried), usual, folds, judge
+        self.constant = constant
+        masks = [self._mask(valid) for _, valid in folds.pairs]
+        self._values = [judge.values(p.oof) for p in tried]
+        self._by_fold = torch.tensor([[judge(v, m) for m in masks] for v in self._values], dtype=torch.float64)
+        if not judge.metric.greater_is_better:
+            self._by_fold = -self._by_fold
+
+    def _mask(self, rows: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(len(self.judge.data), dtype=torch.bool)
+        mask[rows] = True
+        return mask
+
+    def best(self, among: torch.Tensor | None = None) -> int:
+        """Return the place of the blend to take.
+
+        Args:
+            among: bool ``[n]``: the rows that may be looked at; None: all. Of folds by time the first one is not: its
+                blends have learned from those that come after what may be looked at.
+        """
+        if among is not None and self.folds.ahead:
+            among = among.clone()
+            for k in self.folds.ahead:
+                among[self.folds.pairs[k][1]] = False
+            if not bool((among & self.judge.counted).any()):
+                return self.usual
+        whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
+        chosen = self._best(among, whole)
+        if self.constant is None or len(whole) < 2:
+            return chosen
+        level, score = (self.judge(self._values[i], among) for i in (self.constant, chosen))
+        gain = self._by_fold[self.constant, whole] - self._by_fold[chosen, whole]
+        doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # not where a deviance is infinite
+        return self.constant if self.judge.metric.better(level, score) and not doubtful else chosen
+
+    def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
+        better = range(len(self.tried))
+        if len(whole) > 1:
+            # Paired by fold: folds differ more than blends do.
+            gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
+            error = limits.CHOICE_ERRORS * gain.std(1) / len(whole) ** 0.5
+            better = [i for i in better if bool(gain[i].mean() > error[i])]
+            if not better:
+                return self.usual
+        return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
+
+    def nested(self) -> tuple[torch.Tensor, list[str]]:
+        """Return out-of-fold predictions of the blend chosen for each fold without it.
+
+        Returns:
+            float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
+        """
+        oof = torch.zeros_like(self.tried[0].oof)
+        times = torch.zeros(len(oof), dtype=torch.int64)
+        names = []
+        for rows, valid in self.folds.pairs:
+            taken = self.tried[self.best(self._mask(rows))]
+            oof[valid] += taken.oof[valid]
+            times[valid] += 1
+            names.append(taken.name)
+        return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
+
+
+def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
+    """Return the metric on the target's own scale, if targets are learned on another."""
+    if restore is None:
+        return metric
+
+    def of_raw(y: torch.Tensor, p: torch.Tensor, *, groups: torch.Tensor | None, weight: torch.Tensor | None) -> float:
+        return metric(restore(y), restore(p), groups=groups, weight=weight)
+
+    # By another name: a blend that is saved with it must not climb on the other scale once it is loaded.
+    wants = metric.wants if metric.wants == "scores" else "values"
+    return replace(metric, name=f"{metric.name} of raw values", function=of_raw, wants=wants)
+
+
+def refuse_same_names(blends: Sequence[Estimator]) -> None:
+    """Refuse two blends of one name."""
+    names = [b.name for b in blends]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise DataError(f"two blends have the name {twice!r}", remedy="Give the base model another name")
 
 
 @dataclass(frozen=True)

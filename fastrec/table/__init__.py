@@ -2,16 +2,14 @@
 columns added.
 """
 
-from fastrec.table.class_list import ClassList
 from fastrec.table.column import Column
+from fastrec.table.convert import as_column, column_names
 from fastrec.table.frames import attach, select_columns, take_rows, to_library
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
 from fastrec.table.keys import Coded, Keys
 from fastrec.table.list_batch import ListBatch
 from fastrec.table.state import load_state, save_state
 from fastrec.table.table import Table, concat
-from fastrec.table.vocab import Vocab
+from fastrec.table.vocab import ClassList, Vocab
 
 __all__ = [
     "ClassList",

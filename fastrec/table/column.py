@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
-from fastrec._core.oom import naming_out_of_memory
+from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError, DataWarning
 from fastrec.table.coding import code_integers
-from fastrec.table.key_types import UNITS_PER_SECOND, is_numeric
-from fastrec.table.keys import Coded, Keys
+from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_numeric
+
+# ``Column``: one column's values as tensors.
 
 Kind = Literal["number", "datetime", "category", "list", "vector", "opaque"]
 
@@ -338,3 +339,62 @@ def _revived(kind: Kind, values: Any, name: str, missing: np.ndarray | None, *ot
 
 def _writable(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+# Offsets and lengths of lists, and the rows of their elements.
+#
+# Sizes come from ``shape``, which a traced graph keeps open; ``len`` would fix them.
+
+
+def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the start of each list and the end of the last: int64 ``[n + 1]`` from lengths ``[n]``."""
+    offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets
+
+
+def lengths_of(offsets: torch.Tensor) -> torch.Tensor:
+    """Return the lengths of lists: int64 ``[n]`` from offsets ``[n + 1]``."""
+    return offsets[1:] - offsets[:-1]
+
+
+def rows_of(offsets: torch.Tensor) -> torch.Tensor:
+    """Return the row of every element: int64 ``[elements]``."""
+    lengths = lengths_of(offsets)
+    return torch.repeat_interleave(torch.arange(lengths.shape[0], device=offsets.device), lengths)
+
+
+def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return runs of neighbouring elements, one after the other.
+
+    Args:
+        starts: where each run begins, int64 ``[n]``.
+        lengths: how long it is, int64 ``[n]``.
+
+    Returns:
+        The offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
+    """
+    offsets = offsets_of(lengths)
+    shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
+    return offsets, torch.arange(shift.shape[0], device=starts.device) + shift
+
+
+# List columns: vectors as lists, and elements without gaps.
+
+
+def of_vectors(column: Column) -> Column:
+    """Convert vectors to lists of equal length; a missing one is a missing list."""
+    missing = column.is_missing()
+    lengths = torch.where(missing, 0, column.values.shape[1])
+    kept = column.values if column.missing is None else column.values[~missing]
+    elements = Column("number", kept.reshape(-1), name=column.name)
+    return Column("list", offsets_of(lengths), name=column.name, missing=column.missing, elements=elements)
+
+
+def packed(column: Column) -> Column:
+    """Return a list column whose first list begins at element 0 and whose last ends at the last element."""
+    first, last = (int(v) for v in column.values[[0, -1]])
+    if first == 0 and last == len(column.elements):
+        return column
+    elements = column.elements.take(torch.arange(first, last, device=column.values.device))
+    return replace(column, values=column.values - first, elements=elements)

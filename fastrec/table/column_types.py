@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec.errors import DataError
-from fastrec.table.from_values import as_column
-from fastrec.table.key_types import is_text
+from fastrec.table.convert import as_column
+from fastrec.table.keys import is_text
 from fastrec.table.read import MISSING_TEXT
 
 if TYPE_CHECKING:
     from fastrec.table.table import Table
+
 
 __all__ = ["as_type", "as_types", "clocks_in_text", "differing", "shared_types", "times_in_text", "type_of", "types_of"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec.table.column import Column
 from fastrec.table.from_arrow import arrow_column
 

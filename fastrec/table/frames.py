@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec._core.optional import library_of
+from fastrec._core.imports import library_of
 from fastrec.errors import DataError
 from fastrec.table.column import Column
-from fastrec.table.from_frames import column_names
+from fastrec.table.convert import column_names
 from fastrec.table.read import check_names
 from fastrec.table.table import Table
 

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
-from fastrec.table import text_codes
+from fastrec.table import keys as text_codes
 from fastrec.table.column import Column, mask_of
-from fastrec.table.key_types import UNITS_PER_SECOND, is_numeric, is_text
+from fastrec.table.keys import UNITS_PER_SECOND, is_numeric, is_text
 
 # types that few kernels take, and what they are widened to: every value is kept
 _WIDE = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("float16"): np.float32}

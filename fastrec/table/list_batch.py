@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.table.offsets import lengths_of, offsets_of, runs
+from fastrec.table.column import lengths_of, offsets_of, runs
 
 __all__ = ["ListBatch"]
 

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
-from fastrec.table.key_types import is_text, match_type
-from fastrec.table.keys import Keys
+from fastrec.table.keys import Keys, is_text, match_type
 
 _FACTOR = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours end up far apart
 _SIGNED = _FACTOR - (1 << 64)  # the same 64 bits

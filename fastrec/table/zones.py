@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.table.column import Column
-from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.keys import UNITS_PER_SECOND
 
 _DAY = 86_400
 _CYCLE = 146_097 * _DAY  # 400 years, after which the calendar, and with it every rule of daylight saving, begins anew

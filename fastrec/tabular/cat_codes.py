@@ -12,9 +12,8 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
-from fastrec.tabular.column_parts import FrameColumns, Rows, take_values
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.training_rows import TrainingRows
+from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, take_values
+from fastrec.tabular.procs.procs import Categorify
 
 
 class Codes:

@@ -23,11 +23,10 @@ from fastcore.foundation import L
 
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.table import Column, Table, column_names
-from fastrec.table.key_types import is_numeric
-from fastrec.tabular.column_parts import coded_of
-from fastrec.tabular.frame import TabularFrame
+from fastrec.table.keys import is_numeric
+from fastrec.tabular.columns import coded_of
+from fastrec.tabular.frame import TabularFrame, split_rows
 from fastrec.tabular.recipe import loaded, size_of
-from fastrec.tabular.splits import split_rows
 
 __all__ = ["RecDataLoaders", "cont_cat_split"]
 

@@ -25,11 +25,10 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Coded, Column, ListBatch, Table, Vocab, as_column, column_names
-from fastrec.table.list_columns import of_vectors, packed
-from fastrec.table.offsets import lengths_of
+from fastrec.table.column import lengths_of, of_vectors, packed
 from fastrec.table.read import check_names
-from fastrec.tabular.column_parts import coded_of, training_part
-from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.columns import coded_of, training_part
+from fastrec.tabular.procs.procs import Categorify
 
 __all__ = ["ExtraColumns", "Extras", "ListBatch"]
 

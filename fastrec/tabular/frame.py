@@ -18,9 +18,11 @@ loaders work on it. Differences, all deliberate (those of the procs and the load
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from fastai.data.core import show_results
 from fastai.tabular.core import Tabular
@@ -28,26 +30,198 @@ from fastai.tabular.data import TabularDataLoaders
 from fastai.torch_core import display_df
 from fastcore.foundation import L
 
+from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
-from fastrec._core.oom import naming_out_of_memory
+from fastrec._core.memory import naming_out_of_memory
 from fastrec._core.threads import on_one_thread
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.table import Table, Vocab, concat, take_rows
+from fastrec.tabular.columns import TrainingRows
 from fastrec.tabular.extras import ExtraColumns, Extras
-from fastrec.tabular.loader import TabularLoader
-from fastrec.tabular.one_row import pack_row
+from fastrec.tabular.loader import TabularLoader, pack_row
 from fastrec.tabular.packed import Layout, Packed
-from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.base import ProcPipeline
 from fastrec.tabular.procs.features import apply_features, fit_features
-from fastrec.tabular.procs.pipeline import ProcPipeline
+from fastrec.tabular.procs.procs import Categorify
 from fastrec.tabular.procs.registry import as_procs
 from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for, size_of
-from fastrec.tabular.splits import joined_rows, split_rows
 from fastrec.tabular.targets import Labels
-from fastrec.tabular.training_rows import TrainingRows
-from fastrec.tabular.views import PandasViews
 
-__all__ = ["TabularFrame"]
+# A packed frame as pandas frames, made when they are looked at: for people, not for models.
+
+
+class PandasViews:
+    """The properties of fastai's ``Tabular`` that hold pandas frames."""
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.items[list(k) if isinstance(k, L) else k]
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+    @property
+    def items(self) -> Any:
+        """The named columns as a pandas frame."""
+        if self._raw is not None:
+            return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
+        import pandas as pd
+
+        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
+        if self.extras is not None:
+            parts.insert(2, pd.DataFrame(self.extras.as_lists(), index=self._index()))
+        return pd.concat(parts, axis=1)
+
+    def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(values.cpu().numpy(), columns=list(names), index=self._index())
+
+    @property
+    def cats(self) -> Any:
+        """Codes as a pandas frame."""
+        return self._frame_of(self.x_cat, self.cat_names)
+
+    @cats.setter
+    def cats(self, values: Any) -> None:
+        self.x_cat.copy_(torch.as_tensor(np.array(values)))
+
+    @property
+    def conts(self) -> Any:
+        """Prepared numbers as a pandas frame."""
+        return self._frame_of(self.x_cont, self.cont_names)
+
+    @conts.setter
+    def conts(self, values: Any) -> None:
+        self.x_cont.copy_(torch.as_tensor(np.array(values, dtype=np.float64)))
+
+    @property
+    def ys(self) -> Any:
+        """Targets as a pandas frame."""
+        if self.y is None:
+            raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
+        return self._frame_of(self.y, self.y_names)
+
+    @ys.setter
+    def ys(self, values: Any) -> None:
+        self.y.copy_(torch.as_tensor(np.array(values)))
+
+    targ = ys
+
+    @property
+    def xs(self) -> Any:
+        """Codes and prepared numbers as a pandas frame."""
+        import pandas as pd
+
+        return pd.concat([self.cats, self.conts], axis=1)
+
+    @xs.setter
+    def xs(self, values: Any) -> None:
+        self.cats, self.conts = values[list(self.cat_names)], values[list(self.cont_names)]
+
+    @property
+    def all_cols(self) -> Any:
+        """``xs``, and ``ys`` where there are targets."""
+        return self.items
+
+    @property
+    def all_col_names(self) -> L:
+        """The names of ``all_cols``."""
+        names = self.x_names + self.list_names + self.vector_names
+        return names + self.y_names if self.y is not None else names
+
+    @property
+    def iloc(self) -> Any:
+        """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
+        return _RowView(self)
+
+
+class _RowView:
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, tuple):
+            return self.frame[index[1]].iloc[index[0]]
+        frame = self.frame
+        rows = torch.from_numpy(_places(index, len(frame)))
+        packed = frame.packed.take(rows.to(frame.packed.device))
+        groups = None if frame.groups is None else frame.groups[rows]
+        extras = None if frame.extras is None else frame.extras.take(rows)
+        return frame._like(_packed=packed, _extras=extras, _rows=frame.rows[rows], groups=groups)
+
+
+def _places(index: Any, n: int) -> np.ndarray:
+    """Return the row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``."""
+    given = np.asarray(index) if not isinstance(index, slice) else None
+    if given is None or given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() >= n)):
+        return np.atleast_1d(np.arange(n)[index])  # slices, masks, places from the end, and IndexError
+    return np.atleast_1d(given.astype(np.int64, copy=False))
+
+
+# Splits: which rows are for training and which for validation.
+
+
+def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
+    """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken."""
+    splits = list(splits)
+    if any(not isinstance(s, slice | Iterable) or getattr(s, "ndim", 1) == 0 for s in splits):
+        raise DataError(
+            "splits are row numbers themselves",
+            remedy="Give one list for training and one for validation, as in (a, b)",
+        )
+    rows = [_row_numbers(s, n) for s in splits]
+    for part in rows:
+        if len(part) and not (int(part.min()) >= 0 and int(part.max()) < n):
+            bad = part[(part < 0) | (part >= n)]
+            raise DataError(
+                f"splits name row {int(bad[0])}, but there are {n} rows", remedy="Make the splits for this frame"
+            )
+    _warn_of_overlap(rows, n)
+    return rows
+
+
+def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
+    """Concatenate the rows of several splits, int64 ``[m]``; None if they are all ``n`` rows in order."""
+    places = np.cumsum([0, *map(len, rows)]).tolist()
+    if places[-1] == n and all(
+        torch.equal(part, torch.arange(start + i, start + i + len(part)))
+        for split, start in zip(rows, places, strict=False)
+        for i, part in zip(range(0, len(split), limits.FRAME_BLOCK), split.split(limits.FRAME_BLOCK), strict=False)
+    ):
+        return None
+    return torch.cat(list(rows))
+
+
+def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
+    if len(rows) < 2:
+        return
+    trained = np.zeros(n, dtype=np.bool_)
+    trained[rows[0].numpy()] = True
+    both = torch.cat(list(rows[1:])) if len(rows) > 2 else rows[1]
+    also = trained[both.numpy()]
+    if also.any():
+        both = both[torch.from_numpy(also)]
+        warnings.warn(
+            f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
+            "the validation score is not to be trusted",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+def _row_numbers(split: Any, n: int) -> torch.Tensor:
+    if isinstance(split, range | slice):
+        start, stop, step = (split.start, split.stop, split.step) if isinstance(split, range) else split.indices(n)
+        return torch.from_numpy(np.arange(start, stop, step, dtype=np.int64))
+    if isinstance(split, torch.Tensor):
+        split = split.cpu().numpy()
+    if not isinstance(split, np.ndarray):
+        split = split.items if isinstance(split, L) and isinstance(split.items, list) else list(split)
+        # with a known type numpy passes through the list once less
+        split = np.array(split, dtype=np.int64 if split and isinstance(split[0], np.int64) else None)
+    rows = split
+    rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64, copy=not rows.flags.writeable)
+    return torch.from_numpy(np.ascontiguousarray(rows))
 
 
 class TabularFrame(PandasViews, Tabular):

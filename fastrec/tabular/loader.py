@@ -15,23 +15,172 @@ once, or ``floor(n / bs) * bs`` of them with ``drop_last``. Differences from fas
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from fastai.tabular.core import ReadTabBatch, TabDataLoader
+from fastai.torch_core import to_detach
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
-from fastrec._core import limits
-from fastrec._core.oom import naming_out_of_memory
+from fastrec._core import limits, ranks
+from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
+from fastrec.table import as_column
 from fastrec.tabular.extras import Extras
-from fastrec.tabular.order import check_joined, count_groups, group_bounds, grouped_order, permutation, shared_seed
-from fastrec.tabular.packed import HostGather, Packed, one_ahead
-from fastrec.tabular.shares import Shared, batch_sizes
+from fastrec.tabular.packed import HostGather, Layout, Packed, one_ahead
+from fastrec.tabular.procs.procs import Categorify
+from fastrec.tabular.recipe import FrameRecipe
+
+# The order of an epoch's rows in memory: permutations of rows and of groups, and one seed for all ranks.
+
+
+def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
+    """Draw a uniform permutation, int64 ``[n]``, on the device where it is used.
+
+    On a CPU random words with the rows' numbers in their lowest bits are sorted: numpy does that in half the time that
+    exchanging rows takes. Rows that draw the same word (one pair in 2^40, of ten million rows) keep their order.
+    """
+    if device.type == "cuda":
+        generator = torch.Generator(device).manual_seed(seed)
+        return torch.randperm(n, generator=generator, device=device)
+    bits = max(n - 1, 1).bit_length()
+    words = np.random.SFC64(seed).random_raw(n).view(np.int64)
+    words <<= bits
+    words |= np.arange(n)
+    words.sort()
+    words &= (1 << bits) - 1
+    return torch.from_numpy(words)
+
+
+def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+    """Order rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
+    ascending = _ascend(ids)
+    if ascending and generator is None:
+        return np.arange(len(ids))
+    if ascending:
+        starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
+        sizes, rank = np.diff(starts, append=len(ids)), generator.permutation(len(starts))
+    else:
+        _, first, codes, sizes = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
+        rank = np.argsort(first, kind="stable") if generator is None else generator.permutation(len(first))
+        starts = np.cumsum(sizes) - sizes
+    sizes, starts = sizes[rank], starts[rank]
+    places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(ids))
+    return places if ascending else np.argsort(codes, kind="stable")[places]
+
+
+def _ascend(ids: np.ndarray) -> bool:
+    return bool((ids[1:] >= ids[:-1]).all())
+
+
+def count_groups(ids: np.ndarray) -> int:
+    """Count the groups."""
+    if not _ascend(ids):
+        return len(np.unique(ids))
+    return int(np.count_nonzero(ids[1:] != ids[:-1])) + bool(len(ids))
+
+
+def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
+    """Return the bounds of batches, int64 ``[batches + 1]``, for rows whose groups lie together.
+
+    Args:
+        batches: how many, at most one for each group; less for fewer groups.
+    """
+    n = len(ids)
+    if n == 0:
+        return np.zeros(1, dtype=np.int64)
+    ends = np.append(np.flatnonzero(ids[1:] != ids[:-1]) + 1, n)
+    batches = min(batches, len(ends))
+    k = np.arange(1, batches)
+    closing = np.searchsorted(ends, -(-k * n // batches)) + 1  # groups in the first k batches
+    closing = np.maximum.accumulate(closing - k) + k  # at least one group each,
+    closing = np.minimum(closing, len(ends) - batches + k)  # and one left for each that follows
+    return np.concatenate([[0], ends[closing - 1], [n]]).astype(np.int64)
+
+
+def check_joined(world_size: int) -> None:
+    """Refuse ranks that cannot agree on an order."""
+    import torch.distributed as group
+
+    if not (group.is_available() and group.is_initialized() and group.get_world_size() == world_size):
+        raise DataError(
+            f"{world_size} ranks must draw the same order, and no process group of as many joins them",
+            remedy="Give the same seed= on every rank, or call torch.distributed.init_process_group before",
+        )
+
+
+def shared_seed(seed: int, world_size: int) -> int:
+    """Send rank 0's seed to every rank; all of them must call."""
+    import torch.distributed as group
+
+    check_joined(world_size)
+    seeds = [seed]
+    group.broadcast_object_list(seeds, src=0)
+    return seeds[0]
+
+
+# Batch sizes, and every rank's share of an epoch.
+
+
+class Shared:
+    """A loader that yields its rank's share of the rows."""
+
+    rank: int
+    world_size: int
+
+    def set_rank(self, rank: int | None = None, world_size: int | None = None) -> None:
+        """Yield another rank's share from the next epoch on; the order of rows is not reset.
+
+        Args:
+            rank, world_size: which of how many; None: as torch's process group says, else the only one.
+        """
+        self.rank, self.world_size = check_rank(rank, world_size)
+        self._check_share()
+
+    def _check_share(self) -> None:
+        """Refuse what leaves a rank without a batch, or with an order of its own."""
+
+    def to_detach(self, b: Any, cpu: bool = True, gather: bool = True) -> Any:
+        """Detach tensors of this rank without gathering, as ranks may have batches of unequal sizes.
+
+        (fastai gathers at every batch, for its metrics; ``fastrec.scale.distributed`` does so once an epoch.)
+        """
+        return to_detach(b, cpu, False)
+
+
+def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, world_size: int = 1) -> np.ndarray:
+    """Return the sizes of a rank's batches, int64 ``[batches]``: as many batches on every rank.
+
+    Alone, all batches but the last have ``bs`` rows. Of several ranks, the one with a row more may need a batch that
+    another has no rows for: then batches are as even as they can be, and none is empty.
+    """
+    if world_size > 1 and 0 < rows < world_size:
+        raise DataError(f"{rows} rows for {world_size} ranks", remedy="Train on fewer ranks, or on more rows")
+    mine = rows * (rank + 1) // world_size - rows * rank // world_size
+    fewest, most = rows // world_size, -(-rows // world_size)
+    if drop_last:
+        return np.full(fewest // bs, bs, dtype=np.int64)
+    batches = min(-(-most // bs), fewest) if world_size > 1 else -(-rows // bs)
+    if batches == -(-mine // bs):
+        sizes = np.full(batches, bs, dtype=np.int64)
+        if batches:
+            sizes[-1] = mine - bs * (batches - 1)
+        return sizes
+    return np.diff(np.arange(batches + 1) * mine // batches)
+
+
+def check_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size: as given, else of torch's process group, else 0 of 1."""
+    if rank is None and world_size is None:
+        return ranks.rank(), ranks.world_size()
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise DataError(f"rank={rank} of world_size={world_size}", remedy="Give both, ranks counted from 0")
+    return rank, world_size
+
 
 Place = Literal["auto", "device", "host"]
 _ON_HOST = "Keep the rows on the host (device='cpu' for the frame, place='host' here), or lower bs="
@@ -346,3 +495,50 @@ def _with_reader(after_batch: Any, dataset: Any) -> Any:
     if any(isinstance(tfm, ReadTabBatch) for tfm in given):
         return after_batch
     return L(ReadBatch(dataset)) + given
+
+
+# One raw row packed at once: a frame of one row costs a hundred small steps for every column.
+
+
+def pack_row(recipe: FrameRecipe, row: Mapping[str, Any]) -> Packed | None:
+    """Pack a raw row as ``FrameRecipe.pack`` packs a frame of it, without its target.
+
+    Args:
+        row: column name → raw value.
+
+    Returns:
+        One packed row on the CPU; None where only a frame will do: features are computed from it, a column is absent,
+        or nothing codes the categorical columns.
+    """
+    categorify = recipe.proc(Categorify)
+    wanted = [*recipe.cats, *recipe.conts]
+    if recipe.features is not None or categorify is None or any(n not in row for n in wanted):
+        return None
+    values = torch.tensor([_number(n, row[n]) for n in recipe.conts], dtype=torch.float64)
+    places = {n: i for i, n in enumerate(recipe.conts)}
+    codes = [_code(categorify, n, row[n]) for n in recipe.cats]
+    codes += [1 + int(v != v) for v in values[[places[n] for n in recipe.flagged]].tolist()]
+    for proc in recipe.cont_procs:
+        values = proc.apply_row(recipe.conts, values)
+    layout = Layout(len(codes), len(recipe.conts), None, recipe.cat_dtype, recipe.labels.dtype)
+    return Packed.of(torch.tensor([codes], dtype=torch.int64), values[None], None, layout)
+
+
+def _number(name: str, value: Any) -> float:
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None:
+        return float("nan")
+    if type(value) in (float, bool) or (type(value) is int and -(1 << 53) <= value <= (1 << 53)):
+        return float(value)
+    return float(_column(name, value).number())
+
+
+def _code(categorify: Categorify, name: str, value: Any) -> int:
+    code = categorify[name].code_of(value)
+    return int(categorify.encode(name, _column(name, value))) if code is None else code
+
+
+def _column(name: str, value: Any) -> Any:
+    import pandas as pd
+
+    return as_column(pd.Series([value]), name=name)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec._core.oom import naming_out_of_memory
+from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 
 _FEWER = (

@@ -14,25 +14,19 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
-from fastrec._core.malloc import held, keeping_memory, make_room
+from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.column_parts import FrameColumns, numbers_of, plain_numbers
+from fastrec.tabular.columns import FrameColumns, TrainingRows, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ContProc, FrameProc
-from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import features_of
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.log_transform import LogTransform
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.procs.rank_gauss import RankGauss
-from fastrec.tabular.procs.robust_scale import RobustScale
+from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
 from fastrec.tabular.targets import Labels, known
-from fastrec.tabular.training_rows import TrainingRows
 from fastrec.tabular.writer import PreparedColumns, Writer
 
 _FLAGS = Vocab(pa.array([False, True]))

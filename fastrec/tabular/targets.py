@@ -14,7 +14,7 @@ from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategori
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Column, Vocab
 from fastrec.tabular.cat_codes import classes_of, encode_narrow
-from fastrec.tabular.training_rows import TrainingRows
+from fastrec.tabular.columns import TrainingRows
 
 LabelKind = Literal["category", "multi", "number"]
 

@@ -6,15 +6,12 @@ batch where a loss went astray, ``cuda_graph.py`` and ``torch_compile.py`` make 
 ``row_noise.py`` changes training rows, ``denoising.py`` trains a net on rows without targets first.
 """
 
-from fastrec.training.amp import BF16Autocast
 from fastrec.training.checkpoint import Checkpoint, load_checkpoint
-from fastrec.training.cow_clip import CowClip
-from fastrec.training.cuda_graph import CudaGraph
-from fastrec.training.denoising import pretrain_denoising
+from fastrec.training.device_steps import BF16Autocast, CompiledModel, CudaGraph
 from fastrec.training.learner import RecLearner, rec_learner
-from fastrec.training.row_noise import RowMixUp, SwapNoise
+from fastrec.training.noise import RowMixUp, SwapNoise, pretrain_denoising
+from fastrec.training.rows import CowClip
 from fastrec.training.stop_on_nan import StopOnNaN
-from fastrec.training.torch_compile import CompiledModel
 
 __all__ = [
     "BF16Autocast",

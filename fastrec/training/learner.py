@@ -3,37 +3,320 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
+from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import fastai.callback.progress
 import fastai.callback.schedule  # noqa: F401 - gives every Learner fit_one_cycle, lr_find, no_bar
+import numpy as np
 import pandas as pd
 import torch
+from fastai.callback.core import Callback, _inner_loop
+from fastai.callback.schedule import ParamScheduler
 from fastai.data.transforms import get_c
-from fastai.learner import Learner
+from fastai.learner import AvgSmoothLoss, Learner
+from fastai.losses import BaseLoss
 from fastai.tabular.learner import TabularLearner
-from fastai.torch_core import find_bs
+from fastai.torch_core import TensorBase, find_bs
 from fastcore.basics import tuplify
 from fastcore.foundation import L
 from torch import nn
 
-from fastrec._core.malloc import keeping_memory
-from fastrec._core.oom import naming_out_of_memory
+from fastrec._core.memory import keeping_memory, naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.models import EmbeddingTables, TabularNet, load_tables, save_tables, table_frame
+from fastrec.models import EmbeddingTables, FieldNet, TabularNet, embedding_sizes, load_tables, save_tables, table_frame
+from fastrec.models.fields import InputOptions
 from fastrec.optim import adamw, as_opt_func
 from fastrec.tabular import TabularFrame
-from fastrec.training.amp import BF16Autocast
-from fastrec.training.building import build_model, check_options, check_takes_extras, refuse_options
-from fastrec.training.fetch_rows import FetchRows
-from fastrec.training.lean_learner import LeanLearner
-from fastrec.training.options import training_callbacks
-from fastrec.training.process_group import distributed
-from fastrec.training.settle_rows import SettleRows
+from fastrec.training.device_steps import BF16Autocast, CompiledModel, CudaGraph, Precision, mixed_precision
+from fastrec.training.ranks import distributed
+from fastrec.training.rows import FetchRows, SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
+
+# The model of ``rec_learner``: made for the columns of the data, of options that are checked by name before.
+
+
+def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Module, known: Iterable[str]) -> None:
+    """Refuse options that a model does not take."""
+    built, known = isinstance(model, nn.Module), set(known)
+    own = _options_of(type(model) if built else model)
+    # what a model that is there already would take, or others do, is another mistake
+    unknown = [] if own is None else [n for n in given if n not in own and not (built and n in known)]
+    if not unknown:
+        return
+    made = type(model) if built else _made_by(model)
+    name = getattr(made, "__name__", type(made).__name__)
+    near = [] if unknown[0] in known else get_close_matches(unknown[0], sorted(own | known), 1)
+    raise DataError(
+        f"{name} takes no {', '.join(map(repr, unknown))}"
+        + ("" if unknown[0] in known else ", nor do rec_learner and Learner")
+        + "".join(f"; did you mean {n!r}?" for n in near),
+        remedy=f"{name} takes {', '.join(sorted(own))}; rec_learner and Learner {', '.join(sorted(known))}",
+    )
+
+
+def refuse_options(options: Iterable[str]) -> None:
+    """Refuse options for a model that is already built."""
+    if given := sorted(options):
+        raise DataError(f"{given} cannot change a model that is already built", remedy="Pass the model's class instead")
+
+
+def build_model(
+    dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, options: Mapping[str, Any]
+) -> nn.Module:
+    """Build a model for the columns of dataloaders."""
+    if not isinstance(n_out, Integral) or n_out < 1:  # fastai's dls.c may be a column of that name
+        raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
+    names, frame = list(dls.cat_names), dls.train_ds
+    lists = list(frame.list_names) if isinstance(frame, TabularFrame) else []
+    emb_szs, list_szs = _sizes(emb_szs, names, lists, frame)
+    own = frame.extras.columns if isinstance(frame, TabularFrame) and frame.extras is not None else {}
+    vectors = [own[n].shape[1] for n in own if n not in lists]
+    inputs = {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
+    accepted = inspect.signature(model).parameters
+    defaults = {k: v for k, v in inputs.items() if k in accepted or _takes_inputs(model)}
+    if "layers" in accepted and accepted["layers"].default is inspect.Parameter.empty:
+        defaults["layers"] = [200, 100]
+    learnt = getattr(_made_by(model), "options_for", None)
+    if learnt is not None:
+        defaults |= learnt(dls, {**getattr(model, "keywords", {}), **options})
+    return model(emb_szs, len(dls.cont_names), n_out, **(defaults | dict(options)))
+
+
+def check_takes_extras(net: nn.Module, dls: Any) -> None:
+    """Refuse a model without inputs for the frame's lists and vectors."""
+    frame = dls.train_ds
+    names = [*frame.list_names, *frame.vector_names] if isinstance(frame, TabularFrame) else []
+    if not names:
+        return
+    try:
+        inspect.signature(net.forward).bind(*range(2 + len(names)))
+    except TypeError:
+        raise DataError(
+            f"{type(net).__name__} takes no lists or vectors, but the frame has {names}",
+            remedy="Pass a model with forward(x_cat, x_cont, *extras), or leave out list_names and vector_names",
+        ) from None
+
+
+def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[list[Any], list[Any]]:
+    every = [*names, *lists]
+    if given is None or isinstance(given, Mapping):
+        given = embedding_sizes(frame.classes if every else {}, every, widths=given)
+    elif len(given) != len(every):
+        raise DataError(
+            f"{len(given)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns",
+            remedy=f"Give one each for {every}",
+        )
+    return list(given[: len(names)]), list(given[len(names) :])
+
+
+def _made_by(model: Callable[..., nn.Module]) -> Any:
+    return getattr(model, "func", model)
+
+
+def _takes_inputs(model: Callable[..., nn.Module]) -> bool:
+    """Return whether a model passes options on to ``FieldNet``, by its class or its keywords' type."""
+    made, rest = _made_by(model), _rest(inspect.signature(model).parameters.values())
+    is_field_net = isinstance(made, type) and issubclass(made, FieldNet)
+    return rest is not None and (is_field_net or _is_typed(rest))
+
+
+def _options_of(model: Callable[..., nn.Module]) -> set[str] | None:
+    """Return a model's options, except its sizes; None if it takes any."""
+    parameters = list(inspect.signature(model).parameters.values())
+    rest = _rest(parameters)
+    if rest is not None and not _is_typed(rest):
+        return None
+    names = {p.name for p in islice(parameters, 3, None) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return names if rest is None else names | set(InputOptions.__annotations__)
+
+
+def _rest(parameters: Iterable[inspect.Parameter]) -> inspect.Parameter | None:
+    return next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+
+
+def _is_typed(rest: inspect.Parameter) -> bool:
+    return InputOptions.__name__ in str(rest.annotation)
+
+
+# Options of ``rec_learner`` about how it trains, as callbacks.
+
+
+def training_callbacks(
+    device: torch.device | str,
+    *,
+    amp: Precision | None = None,
+    stop_on_nan: bool = True,
+    graph: bool = False,
+    compile: bool = False,
+) -> list[Callback]:
+    """Make the callbacks of ``rec_learner``'s training options.
+
+    Args:
+        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.device_steps``.
+        stop_on_nan: whether a loss that is no finite number ends the training with an error, see ``StopOnNaN``.
+        graph: whether steps are replayed from a CUDA graph, see ``CudaGraph``.
+        compile: whether the model is compiled, see ``CompiledModel``.
+
+    Returns:
+        Callbacks, in no order.
+    """
+    found: list[Any] = [mixed_precision(amp, device)]
+    found += [made() for made, on in ((StopOnNaN, stop_on_nan), (CudaGraph, graph), (CompiledModel, compile)) if on]
+    return [cb for cb in found if cb is not None]
+
+
+# ``LeanLearner``: fastai's Learner with less Python between two batches and the same results.
+
+
+# At batch 4,096 a net of a competition's size takes some 5 ms a batch on two cores, of which fastai's events, schedules
+# and tensor subclasses took 1.5: every event asked every callback, and each schedule built tensors for a cosine.
+class LeanLearner(Learner):
+    """A Learner that calls callbacks only for events that they have, and schedules without tensors."""
+
+    _known: Sequence[Any] = ()
+    _hearers: dict[str, list[Any]] = {}  # noqa: RUF012 - replaced, never changed, before it is first filled
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        recorder = getattr(self, "recorder", None)
+        if recorder is not None and type(recorder.smooth_loss) is AvgSmoothLoss:
+            recorder.smooth_loss = SmoothLoss(recorder.smooth_loss.beta)
+
+    def __call__(self, event_name: Any) -> None:
+        """Call an event of all callbacks, in their order."""
+        if not isinstance(event_name, str) or event_name not in _INNER:  # the rare ones, and lists of events
+            super().__call__(event_name)
+            if event_name == "after_train" and hasattr(self, "recorder"):
+                _to_host(self.recorder.losses)
+            return
+        if event_name == "after_loss" and type(getattr(self, "loss", None)) is TensorBase:
+            # every operation on fastai's subclass goes through Python, the backward pass too
+            self.loss_grad = self.loss_grad.as_subclass(torch.Tensor)
+            self.loss = self.loss.detach().as_subclass(torch.Tensor)  # a plain one warns where it is made a number
+        if len(self._known) != len(self.cbs) or any(a is not b for a, b in zip(self._known, self.cbs, strict=True)):
+            self._known, self._hearers = list(self.cbs), {}
+        if event_name not in self._hearers:
+            hears = (c for c in self.cbs.sorted("order") if hasattr(type(c), event_name) or event_name in vars(c))
+            self._hearers[event_name] = list(hears)
+        for cb in self._hearers[event_name]:
+            cb(event_name)
+
+    def _set_device(self, b: Any) -> Any:
+        device = next(self.model.parameters()).device
+        if type(b) is tuple and all(type(x) is torch.Tensor and x.device == device for x in b):
+            return b
+        return super()._set_device(b)
+
+    def _do_one_batch(self) -> None:
+        loss_func = self.loss_func
+        # fastai's losses cast to a tensor subclass, which sends every operation through Python
+        if not isinstance(loss_func, BaseLoss) or type(loss_func).__call__ is not BaseLoss.__call__:
+            super()._do_one_batch()
+            return
+        self.pred = self.model(*self.xb)
+        self("after_pred")
+        if len(self.yb):
+            self.loss_grad = plain_loss(loss_func, self.pred, *self.yb)
+            self.loss = self.loss_grad.detach()
+        self("after_loss")
+        if self.training and len(self.yb):
+            self._do_grad_opt()
+
+    def fit_one_cycle(
+        self,
+        n_epoch: int,
+        lr_max: Any = None,
+        div: float = 25.0,
+        div_final: float = 1e5,
+        pct_start: float = 0.25,
+        wd: float | None = None,
+        moms: Sequence[Any] | None = None,
+        cbs: Any = None,
+        reset_opt: bool = False,
+        start_epoch: int = 0,
+    ) -> None:
+        """Train by the 1cycle policy, as fastai's ``fit_one_cycle`` (arXiv 1708.07120).
+
+        Args:
+            lr_max: the highest learning rate: a number, or a slice or list over parameter groups; None: ``self.lr``.
+            wd: weight decay; None: the Learner's.
+            moms: momentum at the start, in the middle and at the end, each a number or an array of one for each
+                parameter group; None: the Learner's. Optimizers without momentum go without.
+            start_epoch: epochs that are skipped, as in ``fit``.
+        """
+        if self.opt is None:
+            self.create_opt()
+        self.opt.set_hyper("lr", self.lr if lr_max is None else lr_max)
+        rates = np.array([h["lr"] for h in self.opt.hypers])
+        moments = self.moms if moms is None else moms
+        cycles = {"lr": one_cycle(pct_start, rates / div, rates, rates / div_final)}
+        if "mom" in self.opt.hypers[-1]:  # torch's Adagrad, for one, has none
+            cycles["mom"] = one_cycle(pct_start, *moments)
+        self.fit(n_epoch, cbs=[ParamScheduler(cycles), *L(cbs)], reset_opt=reset_opt, wd=wd, start_epoch=start_epoch)
+
+
+_INNER = frozenset(_inner_loop)
+
+
+class SmoothLoss(AvgSmoothLoss):
+    """fastai's smoothed loss, which stays on the model's device: to copy it to the host is to wait for every batch."""
+
+    def accumulate(self, learn: Learner) -> None:
+        """Add one batch's loss (with several processes that of all, see ``DataParallel``)."""
+        loss = learn.loss.detach().as_subclass(torch.Tensor)
+        loss = loss.mean() if loss.ndim else loss
+        self.count += 1
+        self.val = torch.lerp(loss, self.val.to(loss.device, loss.dtype), self.beta)
+
+
+def _to_host(losses: list[torch.Tensor]) -> None:
+    away = [i for i, loss in enumerate(losses) if loss.device.type != "cpu"]
+    if away:
+        here = torch.stack([losses[i] for i in away]).cpu()
+        for i, loss in zip(away, here, strict=True):
+            losses[i] = loss
+
+
+def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """Compute fastai's flattening loss without casting its inputs to a tensor subclass."""
+    pred, target = (
+        x.transpose(loss_func.axis, -1).contiguous() if isinstance(x, torch.Tensor) else x for x in (pred, target)
+    )
+    if loss_func.floatify and target.dtype != torch.float16:
+        target = target.float()
+    if target.dtype in (torch.int8, torch.int16, torch.int32):
+        target = target.long()
+    if loss_func.flatten:
+        pred = pred.view(-1, pred.shape[-1]) if loss_func.is_2d else pred.view(-1)
+        target = target.view(-1)
+    return loss_func.func(pred, target, **kwargs)
+
+
+def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float], Any]:
+    """Return a schedule from ``start`` to ``middle`` to ``end`` along half cosines.
+
+    Returns:
+        A function of the share of the way that has been gone, 0 to 1.
+    """
+
+    def at(done: float) -> Any:
+        done = float(done)
+        first, last, share = (
+            (start, middle, done / pct) if done < pct else (middle, end, (done - pct) / max(1 - pct, 1e-12))
+        )
+        return first + (1 + math.cos(math.pi * (1 - share))) * (last - first) / 2
+
+    return at
+
+
+# ``rec_learner``: a fastai Learner for tabular and recommender data in one line.
 
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
 TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"device"}

@@ -5,8 +5,7 @@
 selects among a run's columns, by ``null_importance.py`` or ``permuted.py``.
 """
 
-from fastrec.trials.log import list_tries
 from fastrec.trials.selecting import FeatureWorth, Selection, select_features
-from fastrec.trials.trying import Trial, try_features
+from fastrec.trials.trying import Trial, list_tries, try_features
 
 __all__ = ["FeatureWorth", "Selection", "Trial", "list_tries", "select_features", "try_features"]

@@ -6,15 +6,22 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fastrec.errors import DataError, MissingFileError
-from fastrec.features import FeatureSet
+import pandas as pd
+import torch
+
+from fastrec._core import limits
+from fastrec.competition.kept_rows import KeptRows, Pair
+from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
+from fastrec.features import FeatureSet, check_leakage
+from fastrec.features._engine.saving import selectors_of
 from fastrec.features.base import Feature
+from fastrec.table import Table
 
 
 @dataclass(frozen=True)
@@ -106,3 +113,203 @@ def _run(path: Path) -> ModuleType:
         else:
             sys.modules[name] = before
     return module
+
+
+# ``NewColumns``: an idea's columns for the two sides of every fold of a run, checked for leaks.
+
+
+class NewColumns:
+    """New columns of a run's rows.
+
+    Generators are fitted for every fold, nested, as the run's features are. They read the recipe's columns and the
+    run's features, except features that hold targets: these differ from fold to fold. A function is called once with
+    all rows (with folds by time: for each fold, with the fold's rows) and never gets a target.
+
+    Args:
+        kept: the run's rows.
+        idea: the generators or the function.
+    """
+
+    def __init__(self, kept: KeptRows, idea: Idea) -> None:
+        self.kept, self.idea = kept, idea
+        self.names: list[str] = []  # of the new columns, known after ``leaks``
+        self._whole: dict[str, Any] = {}  # a function's columns of all rows
+        self._features: FeatureSet | None = None
+        if idea.function is None:
+            self._features = FeatureSet(list(idea.features), key=kept.key or None, target=kept.targets, keep="outputs")
+        self._table = self._read()
+
+    def _read(self) -> Table:
+        """Read the columns that the idea may use."""
+        kept = self.kept
+        clean = [n for n in kept.outputs if n not in kept.from_targets]
+        # a function, or a selector of columns by type, may read any column
+        if self._features is None or selectors_of(self._features.steps):
+            return _beside(kept.train(), kept.made(clean))
+        time = [] if kept.time is None else [kept.time]  # the search for leaks goes by it
+        needed = list(dict.fromkeys([*self._features.fit_inputs, *kept.targets, *time]))
+        odd = next((n for n in needed if n in kept.from_targets), None)
+        if odd is not None:
+            raise DataError(
+                "the run's feature holds targets and has other values in every fold", column=odd,
+                remedy="Put the generator itself in the place of its column's name: it is fitted in every fold then",
+            )  # fmt: skip
+        absent = next((n for n in needed if n not in kept.columns and n not in clean), None)
+        if absent is not None:
+            raise MissingColumnError(
+                "the run's rows do not have it", column=absent, remedy=f"They have {', '.join([*kept.columns, *clean])}"
+            )
+        own = [n for n in needed if n in kept.columns]
+        return _beside(kept.train(own), kept.made([n for n in needed if n not in own]))
+
+    def _tables(self) -> dict[str, Table]:
+        assert self._features is not None
+        return self.kept.tables(list({n for s in self._features.steps for n in s.table_inputs}))
+
+    def leaks(self) -> dict[str, str]:
+        """Find columns that leak: column → kind and detail."""
+        table, targets = self._table, self.kept.targets
+        if self._features is None:
+            return self._leaks_of_function()
+        self._features._resolve(table)
+        self.names = self._features.outputs
+        self._check_names()
+        refused: dict[str, str] = {}
+        for feature in self._features.features:  # one by one, to name the columns of each that reads its own target
+            try:
+                FeatureSet([feature], target=targets)._chain().check_targets()
+            except DataError as error:
+                refused |= dict.fromkeys(feature.outputs, error.problem)
+        if refused:
+            return refused
+        codes = self.kept.folds.codes if self.kept.nested else None
+        report = check_leakage(
+            self._features,
+            table,
+            targets,
+            self.kept.time,
+            folds=codes,
+            tables=self._tables(),
+            max_rows=limits.TRY_LEAK_ROWS,
+        )
+        return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
+
+    def _leaks_of_function(self) -> dict[str, str]:
+        frame, targets = self._table.to_pandas(), self.kept.targets
+        function, kept = self._call, self.kept
+        try:
+            self._whole = function(frame.drop(columns=targets))
+            self.names = list(self._whole)
+        except DataError as error:
+            # it may fail only because it reads the target: then that is the leak to name
+            try:
+                columns = function(frame)
+            except DataError:
+                raise error from None
+            return dict.fromkeys(columns, "it is made with the target, which a function of a frame is not to see")
+        self._check_names()
+        key = kept.key or None
+        report = check_leakage(
+            lambda df: function(df.drop(columns=targets)),
+            frame,
+            targets,
+            kept.time,
+            key=key,
+            max_rows=limits.TRY_LEAK_ROWS,
+        )
+        return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
+
+    def folds(self) -> Iterator[Pair]:
+        """Yield for every fold the new columns of the rows that it trains on, and of those that it scores."""
+        if self._features is None:
+            return self._of_function()
+        if self.kept.nested:
+            return self._features.cross_fit(
+                self._table, self.kept.folds.codes, tables=self._tables(), unlabeled=self._unlabeled()
+            )
+        return self._one_by_one()
+
+    def _check_names(self) -> None:
+        taken = next((n for n in self.names if n in {*self.kept.columns, *self.kept.outputs}), None)
+        if taken is not None:
+            raise DataError("the run has a column of this name", column=taken, remedy="Give the new one another name")
+
+    def _one_by_one(self) -> Iterator[Pair]:
+        # ``cross_fit`` wants folds that train on all other rows; others (by time) are fitted one by one
+        assert self._features is not None
+        tables, hidden = self._tables(), self.kept.targets
+        for outside, inside in self.kept.folds:
+            features = self._features.__sklearn_clone__()
+            train, valid = self._table.take(outside), self._table.take(inside)
+            columns = features.fit_transform(train, tables=tables, unlabeled=self._unlabeled())
+            unknown = {n: torch.full((len(valid),), torch.nan, dtype=torch.float64) for n in hidden}
+            before = train if self.kept.history else None
+            valid = valid.with_columns(unknown) if self.kept.history else valid.drop(hidden)
+            yield columns, features.transform(valid, tables=tables, history=before)
+
+    def _unlabeled(self) -> Table | None:
+        assert self._features is not None
+        return self.kept.test() if any(s.scope == "all" for s in self._features.steps) else None
+
+    def _of_function(self) -> Iterator[Pair]:
+        if self.kept.nested:
+            columns = Table.read(pd.DataFrame(self._whole))
+            for outside, inside in self.kept.folds:
+                yield columns.take(outside), columns.take(inside)
+            return
+        frame = self._table.drop(self.kept.targets).to_pandas()
+        for outside, inside in self.kept.folds:
+            known = torch.sort(torch.cat([outside, inside])).values
+            columns = Table.read(pd.DataFrame(self._call(frame.iloc[known.numpy()].reset_index(drop=True))))
+            yield columns.take(torch.searchsorted(known, outside)), columns.take(torch.searchsorted(known, inside))
+
+    def _call(self, frame: pd.DataFrame) -> dict[str, Any]:
+        """Call the function: its new columns by name, in the order of the frame's rows.
+
+        Raises:
+            DataError: it fails, or returns no columns of as many rows.
+        """
+        function = self.idea.function
+        assert function is not None
+        name = getattr(function, "__name__", "the function")
+        try:
+            # a shallow copy: the function may write into the frame, and its columns are compared below
+            result = function(frame.copy(deep=False))
+        except FastrecError:
+            raise
+        except Exception as error:  # any error of the user's code
+            raise DataError(
+                f"{name} fails ({type(error).__name__}: {error})", file=self.idea.file,
+                remedy="It gets a pandas frame without the targets and returns its new columns",
+            ) from error  # fmt: skip
+        if isinstance(result, pd.Series):
+            result = result.to_frame(result.name if isinstance(result.name, str) and result.name not in frame else name)
+        if isinstance(result, Table):
+            result = result.to_pandas()
+        if isinstance(result, pd.DataFrame) and not result.index.equals(frame.index):
+            if len(result) != len(frame) or not result.index.is_unique or not result.index.isin(frame.index).all():
+                raise DataError(
+                    f"{name} returns other rows", remedy="Return a value for every row, with the frame's index"
+                )
+            result = result.loc[frame.index]
+        try:
+            columns = {str(n): result[n] for n in result if n not in frame.columns}
+            wrong = next((n for n, v in columns.items() if len(v) != len(frame)), None)
+        except TypeError:
+            raise DataError(
+                f"{name} returns a {type(result).__name__}", remedy="Return a frame, a dict of columns or a Series"
+            ) from None
+        if wrong is not None:
+            raise DataError(
+                f"{name} returns {len(columns[wrong])} values for {len(frame)} rows", column=wrong,
+                remedy="Return a value for every row",
+            )  # fmt: skip
+        if not columns:
+            raise DataError(
+                f"{name} returns no new column", remedy="Give new columns names that the frame does not have"
+            )
+        return columns
+
+
+def _beside(table: Table, other: Table) -> Table:
+    return table.with_columns({n: other[n] for n in other.names}) if other.names else table

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,12 +20,10 @@ from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.run_files import now
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning, MissingFileError, WriteError
 from fastrec.estimators import Estimator
 from fastrec.metrics import Interval, Metric, bootstrap_metric
-from fastrec.trials.ideas import read_idea
-from fastrec.trials.log import note_try
-from fastrec.trials.new_columns import NewColumns
+from fastrec.trials.ideas import NewColumns, read_idea
 from fastrec.trials.reference import (
     RunColumns,
     columns_named_by,
@@ -31,6 +32,56 @@ from fastrec.trials.reference import (
     scorer_of,
     without_random_splits,
 )
+
+# The log of tries on a run: one line of JSON each, in ``RUN.tries.jsonl`` beside the run directory.
+
+
+def tries_file(run: str | Path) -> Path:
+    """Return the path of a run's log."""
+    run = Path(os.path.abspath(run))  # not in the run directory, which the next run replaces
+    return run.with_name(f"{run.name}.tries.jsonl")
+
+
+def note_try(run: str | Path, about: Mapping[str, Any]) -> None:
+    """Add a line.
+
+    Raises:
+        WriteError: the file system refused.
+    """
+    path = tries_file(run)
+    line = (json.dumps(about, ensure_ascii=False) + "\n").encode()
+    try:
+        # one unbuffered write: two tries at the same time leave two whole lines
+        with path.open("ab", buffering=0) as file:
+            file.write(line)
+    except OSError as error:
+        raise WriteError(f"could not be written ({error.strerror})", file=path, remedy="Free disk space") from error
+
+
+def list_tries(run: str | Path) -> list[dict[str, Any]]:
+    """List the tries on a run, the first try first.
+
+    Args:
+        run: the run directory.
+
+    Returns:
+        For each try ``when``, ``file`` and its ``digest``, ``columns``, ``dropped``, ``model``, ``metric``, ``before``,
+        ``after``, ``difference`` with ``low`` and ``high``, ``verdict``, ``leaks``, ``seconds``, and ``rows``, which
+        differs if the run was repeated in between.
+
+    Raises:
+        MissingFileError: there is no such run.
+    """
+    if not Path(run).is_dir():
+        raise MissingFileError("there is no such folder", file=run, remedy="Give a run directory")
+    path, tries = tries_file(run), []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else [], 1):
+        try:
+            tries.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            warnings.warn(f"{path}: line {number} cannot be read and is left out", DataWarning, stacklevel=2)
+    return tries
+
 
 Verdict = Literal["better", "no difference seen", "worse", "leak"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
-from fastrec._core.optional import require
+from fastrec._core.imports import require
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.kept_rows import KeptRows
-from fastrec.competition.next_items.predict import is_next_item_run
+from fastrec.competition.next_items import is_next_item_run
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import Estimator

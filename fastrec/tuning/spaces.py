@@ -21,8 +21,7 @@ from fastrec.estimators import (
     XGBModel,
     XGBRanker,
 )
-from fastrec.estimators._architecture import Architecture, name_of
-from fastrec.estimators._recipes import default_model, recipe_of
+from fastrec.estimators._net_training import Architecture, default_model, name_of, recipe_of
 from fastrec.validate import Rows
 
 

@@ -2,23 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
-from fastrec.errors import DataError, LeakageError
+from fastrec._core.atomic import atomic_file
+from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
 from fastrec.table import Table
-from fastrec.validate.cut_random import group_folds, random_folds, strata_of, stratified_folds, stratified_group_folds
-from fastrec.validate.cut_time import purged_folds, time_folds
-from fastrec.validate.fold_checks import refuse_split_groups, refuse_time_backwards
-from fastrec.validate.fold_file import FoldArrays, read_folds, write_folds
-from fastrec.validate.given import given_column, given_key, given_times, in_one_unit, row_count
+from fastrec.validate.cuts import (
+    Times,
+    given_column,
+    given_key,
+    given_times,
+    group_folds,
+    in_one_unit,
+    purged_folds,
+    random_folds,
+    row_count,
+    strata_of,
+    stratified_folds,
+    stratified_group_folds,
+    time_folds,
+)
 from fastrec.validate.mirror import AUTO, mirror
 
-__all__ = ["Folds", "group_folds"]
+# Checks of folds: no group is split, nothing trains on rows later than those it scores.
+
+Pairs = Iterable[tuple[torch.Tensor, torch.Tensor]]  # each fold's training rows and scored rows, int64
+
+
+def refuse_split_groups(folds: Pairs, key: Table) -> None:
+    """Raise a LeakageError where a fold trains on a group of rows and scores other rows of it.
+
+    Args:
+        folds: training rows and scored rows.
+        key: the key of each row; rows without one belong to no group.
+    """
+    coded = key.coded(key.names)
+    codes, name = coded.codes.cpu(), ", ".join(key.names)
+    for k, (train, valid) in enumerate(folds):
+        # A mask over groups: one pass over the rows, whatever the number of groups.
+        scored = torch.zeros(coded.size, dtype=torch.bool)
+        scored[codes[valid]] = True
+        scored[0] = False  # no key
+        split = scored[codes[train]]
+        if bool(split.any()):
+            row = int(train[split][0])
+            other = int(valid[codes[valid] == codes[row]][0])
+            values = ", ".join(str(c[int(codes[row]) - 1].as_py()) for c in coded.keys.columns)
+            raise LeakageError(
+                f"the group {values} is split: fold {k} trains on row {row} and scores row {other}",
+                column=name,
+                row=row,
+                remedy="Cut by it: Folds.group(data, groups)",
+            )
+
+
+def refuse_time_backwards(folds: Pairs, times: Times) -> None:
+    """Raise a LeakageError where a fold trains on a row that is later than one it scores.
+
+    Args:
+        folds: training rows and scored rows.
+        times: the time of each row.
+    """
+    for k, (train, valid) in enumerate(folds):
+        # If the latest training row is not too late, none is.
+        latest, first = times.ticks[train].argmax(), times.ticks[valid].argmin()
+        late, early = int(train[latest]), int(valid[first])
+        if bool(times.ticks[late] > times.ticks[early]):
+            raise LeakageError(
+                f"time runs backwards: fold {k} trains on row {late}, which is later than row {early} that it scores",
+                column=times.name,
+                row=late,
+                remedy="Cut by time: Folds.time_series(data, time)",
+            )
+
+
+# Folds on disk: one Parquet file that every library reads, and that is seen to be whole.
+
+_KEY = b"fastrec.folds"
+
+
+class FoldArrays(NamedTuple):
+    """Contents of folds.
+
+    Args:
+        layers: int32 ``[r, n]``: folds in which each row is scored, -1 = none.
+        train: fold → bool ``[n]``: rows that it trains on, where these are not all that it does not score.
+        method, why: how they were cut and why, in words.
+    """
+
+    layers: torch.Tensor
+    train: dict[int, torch.Tensor]
+    method: str
+    why: str
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all of it."""
+        about = [*self.layers.shape, self.method, self.why, sorted(self.train)]
+        digest = hashlib.sha256(json.dumps(about).encode())
+        digest.update(self.layers.numpy().astype("<i4").tobytes())
+        for k in sorted(self.train):
+            digest.update(np.packbits(self.train[k].numpy()).tobytes())
+        return digest.hexdigest()
+
+
+def write_folds(path: str | Path, folds: FoldArrays) -> None:
+    """Write folds: a column ``fold`` (or ``fold_0``, ``fold_1``, …), and ``train_k`` where there are training rows."""
+    one = len(folds.layers) == 1
+    columns = {"fold" if one else f"fold_{i}": layer.numpy() for i, layer in enumerate(folds.layers)}
+    columns |= {f"train_{k}": rows.numpy() for k, rows in sorted(folds.train.items())}
+    about = {"method": folds.method, "why": folds.why, "digest": folds.digest()}
+    table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
+    with atomic_file(path) as part:
+        pq.write_table(table, part, compression="zstd")
+
+
+def read_folds(path: str | Path) -> FoldArrays:
+    """Read what ``write_folds`` wrote.
+
+    Raises:
+        MissingFileError: there is no such file.
+        UnreadableFileError: it is damaged, or holds no folds.
+    """
+    if not Path(path).is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Save the folds first: folds.save(path)")
+    try:
+        table = pq.read_table(path, partitioning=None)
+        about = json.loads((table.schema.metadata or {})[_KEY])
+        columns = {n: torch.from_numpy(table[n].to_numpy().copy()) for n in table.column_names}
+        layers = torch.stack([v for n, v in columns.items() if n.startswith("fold")])
+        train = {int(n.removeprefix("train_")): v for n, v in columns.items() if n.startswith("train_")}
+        folds = FoldArrays(layers, train, about["method"], about["why"])
+        whole = folds.digest() == about["digest"]
+    except Exception as error:  # Arrow, JSON and torch each have errors of their own for a damaged file
+        raise UnreadableFileError(
+            f"the folds cannot be read ({type(error).__name__}: {error})",
+            file=path,
+            remedy="Save them again, or cut them anew",
+        ) from error
+    if not whole:
+        raise UnreadableFileError(
+            "the folds are not those that were saved: their digest differs",
+            file=path,
+            remedy="Save them again, or cut them anew",
+        )
+    return folds
 
 
 class Folds:

@@ -1,20 +1,26 @@
-"""Train and test rows → how the test was cut from them: by time, by group or at random, and what says so."""
+"""Train and test rows side by side: how the test was cut, and how well the two are told apart."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import xgboost as xgb
 
+from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.table import Column, Table, column_names
-from fastrec.table.key_types import is_text
-from fastrec.validate.cut_random import has_fractions
-from fastrec.validate.given import Times, given_times, in_one_unit, times_of
+from fastrec.metrics import Interval, auc
+from fastrec.metrics.intervals import interval_of
+from fastrec.table import Column, Table, column_names, concat
+from fastrec.table.keys import is_text
+from fastrec.validate.cuts import Times, given_times, has_fractions, in_one_unit, stratified_folds, times_of
+
+# Train and test rows → how the test was cut from them: by time, by group or at random, and what says so.
 
 AUTO = "auto"
 _TIME_WORDS = re.compile(
@@ -154,3 +160,189 @@ def _column(data: Any, name: str) -> Column:
 
 def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()
+
+
+# Train and test rows → how well a classifier tells them apart, and by which columns.
+
+_TREES = {
+    "objective": "binary:logistic",
+    "tree_method": "hist",
+    "max_bin": 64,
+    "eta": 0.15,
+    "max_depth": 5,
+    "subsample": 0.8,
+    "colsample_bytree": 0.8,
+}
+_VERDICTS = ((0.6, "they are hardly told apart"), (0.8, "they differ"), (1.1, "they are told apart with ease"))
+
+
+class ColumnShift(NamedTuple):
+    """Power of a column to tell train from test.
+
+    Args:
+        name: the column.
+        gain: its share of the trees' gain, among all columns.
+        auc: the area that the column has alone, out of fold, 0.5 or above: 0.5 = it tells nothing.
+    """
+
+    name: str
+    gain: float
+    auc: float
+
+
+@dataclass(frozen=True)
+class AdversarialReport:
+    """Report of how well a classifier tells train rows from test rows; ``str(report)`` is for reading.
+
+    Args:
+        auc: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all.
+        columns: the columns, the one with the largest share of gain first.
+        rows: how many rows of train and of test were looked at.
+        of: how many there are.
+        left_out: columns in both that no classifier takes (lists, vectors).
+    """
+
+    auc: Interval
+    columns: list[ColumnShift]
+    rows: tuple[int, int]
+    of: tuple[int, int]
+    left_out: list[str]
+
+    def __str__(self) -> str:
+        verdict = "they are not told apart"
+        if self.auc.low > 0.5:
+            verdict = next(words for below, words in _VERDICTS if self.auc.mean < below)
+        sides = zip(("train", "test"), self.rows, self.of, strict=True)
+        seen = " and ".join(f"{side}, {n:,} rows" + (f" drawn of {of:,}" if n < of else "") for side, n, of in sides)
+        lines = [f"{seen[0].upper()}{seen[1:]}: AUC {self.auc} out of fold, {verdict}.", ""]
+        width = max(len(c.name) for c in self.columns)
+        lines.append(f"{'column':<{width}}  gain  AUC alone")
+        lines += [f"{c.name:<{width}}  {c.gain:4.0%}  {c.auc:9.3f}" for c in self.columns[:20]]
+        lines += [f"… and {len(self.columns) - 20} more"] if len(self.columns) > 20 else []
+        lines += [f"not looked at: {', '.join(self.left_out)}"] if self.left_out else []
+        return "\n".join(lines)
+
+
+def adversarial_validation(
+    train: Any, test: Any, *, columns: Sequence[str] | None = None, seed: int = 0
+) -> AdversarialReport:
+    """Measure how well cross-fitted trees tell train rows from test rows.
+
+    Every column goes in by the order of its values (text by the alphabet, dates by time), missing ones as missing. At
+    most 50,000 rows a side are looked at, drawn at random.
+
+    Args:
+        train: a table of any library, or a file.
+        test: another.
+        columns: the columns to look at; None: all that both have.
+        seed: of the rows drawn, the folds and the trees.
+
+    Returns:
+        The area under the ROC curve with its interval, and each column's share in it.
+
+    Raises:
+        DataError: a column cannot be used, there is none, or a side has fewer than 5 rows.
+    """
+    sides = [Table.read(side, columns, device="cpu") for side in (train, test)]
+    names, left_out = _usable(sides, columns)
+    of = (len(sides[0]), len(sides[1]))
+    if min(of) < limits.ADVERSARIAL_FOLDS:
+        raise DataError(
+            f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {limits.ADVERSARIAL_FOLDS} of each, at least"
+        )
+    rng = np.random.default_rng(seed)
+    sides = [_drawn(side.select(names), rng) for side in sides]
+    rows = (len(sides[0]), len(sides[1]))
+    both = concat(sides)
+    from_test = torch.cat([torch.zeros(rows[0]), torch.ones(rows[1])]).double()
+    folds = stratified_folds(from_test.long(), limits.ADVERSARIAL_FOLDS, seed=seed)
+    codes = [both[n].coded().in_order().codes for n in names]
+    scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
+    rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
+    # What a fold lacks the others have: values that are in both sides alike come out below one half.
+    alone = [max(auc(rate, from_test), 0.5) for rate in rates]
+    shifts = sorted(map(ColumnShift, names, gains, alone), key=lambda c: (-c.gain, -c.auc))
+    return AdversarialReport(_auc_interval(scores, from_test, seed=seed), shifts, rows, of, left_out)
+
+
+def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the columns to look at, and those that no classifier takes."""
+    names = [n for n in sides[0].names if n in sides[1]]
+    odd = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
+    if odd and columns is not None:
+        raise DataError(
+            f"holds a {sides[0][odd[0]].kind}, by which rows are not told apart", column=odd[0], remedy="Leave it out"
+        )
+    names = [n for n in names if n not in odd]
+    if not names:
+        raise DataError("train and test have no column in common", remedy="Give tables with columns of the same names")
+    return names, odd
+
+
+def _drawn(side: Table, rng: np.random.Generator) -> Table:
+    if len(side) <= limits.ADVERSARIAL_ROWS:
+        return side
+    return side.take(torch.from_numpy(np.sort(rng.choice(len(side), limits.ADVERSARIAL_ROWS, replace=False))))
+
+
+def _cross_fitted(
+    codes: Sequence[torch.Tensor], labels: torch.Tensor, folds: torch.Tensor, *, seed: int
+) -> tuple[np.ndarray, list[float]]:
+    """Return out-of-fold scores, and each column's share of the gain.
+
+    Ranks among some 100,000 values are exact in XGBoost's float32, which ids and times are not.
+    """
+    values = torch.stack(list(codes), 1).float()
+    values[values == 0] = torch.nan
+    x, y, fold = values.numpy(), labels.numpy(), folds.numpy()
+    params = {**_TREES, "seed": seed, "nthread": torch.get_num_threads()}
+    scores, gains = np.zeros(len(y)), np.zeros(len(codes))
+    for k in range(limits.ADVERSARIAL_FOLDS):
+        data = xgb.QuantileDMatrix(x[fold != k], y[fold != k], max_bin=_TREES["max_bin"], nthread=params["nthread"])
+        # Few large steps: how well rows are told apart matters, not the last digit.
+        trees = xgb.train(params, data, 60)
+        scores[fold == k] = trees.inplace_predict(x[fold == k])
+        for name, gain in trees.get_score(importance_type="total_gain").items():
+            gains[int(name.removeprefix("f"))] += gain
+    return scores, (gains / max(gains.sum(), 1e-300)).tolist()
+
+
+def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor:
+    """Bin a column's values: a category's own, many numbers by quantile; 0 = missing."""
+    if column.kind == "category" or int(codes.max()) <= bins:
+        return codes
+    known = codes[codes > 0].sort().values
+    edges = known[(torch.arange(1, bins) * len(known)) // bins]
+    return torch.where(codes > 0, torch.searchsorted(edges, codes, right=True) + 1, 0)
+
+
+def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> torch.Tensor:
+    """Return the smoothed share of test rows in each row's bin among the other folds' rows: float64 ``[n]``.
+
+    The prior is the same in all folds, which hold test rows in equal shares.
+    """
+    size, prior = int(bins.max()) + 1, labels.mean()
+    place = folds * size + bins
+    rows = (
+        torch.bincount(place, minlength=limits.ADVERSARIAL_FOLDS * size).view(limits.ADVERSARIAL_FOLDS, size).double()
+    )
+    tests = torch.bincount(place, weights=labels, minlength=limits.ADVERSARIAL_FOLDS * size).view(
+        limits.ADVERSARIAL_FOLDS, size
+    )
+    # Ten rows of the overall share keep small bins from extreme rates.
+    others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
+    return others[place]
+
+
+def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
+    """Return the area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
+    is_test = labels.numpy() > 0
+    # Counting distinct scores makes a resample a sum, without a sort.
+    distinct, place = np.unique(scores, return_inverse=True)
+    sides, size = (place[is_test], place[~is_test]), len(distinct)
+    rng = np.random.default_rng(seed)
+    draws = np.empty(500)
+    for i in range(500):
+        above, below = (np.bincount(s[rng.integers(0, len(s), len(s))], minlength=size) for s in sides)
+        draws[i] = above @ (np.cumsum(below) - 0.5 * below) / (float(len(sides[0])) * len(sides[1]))
+    return interval_of(auc(scores, labels), draws)

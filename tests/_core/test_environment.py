@@ -20,8 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import fastrec
-from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, is_older, machine
-from fastrec._core.own_wheel import write_own_wheel
+from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, is_older, machine, write_own_wheel
 from fastrec.errors import DeviceError
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]

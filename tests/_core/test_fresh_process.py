@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fastrec._core import fresh_process, leftovers
+from fastrec._core import atomic as leftovers
+from fastrec._core import fresh_process
 
 CODE = """
 import os, sys
 from pathlib import Path
 from fastrec._core import fresh_process
-from fastrec._core.leftovers import working_folder
+from fastrec._core.atomic import working_folder
 
 fresh_process.owns_process()
 made = fresh_process.continued_in()

@@ -17,8 +17,7 @@ from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
-from fastrec.models._lookup.compiled import can_compile
-from fastrec.models._lookup.joined import join
+from fastrec.models._lookup.joined import can_compile, join
 from fastrec.models.embedding import side_by_side
 from fastrec.optim import AdamW, Lamb
 
@@ -136,7 +135,7 @@ def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd,
         opt = AdamW([table], lr=0.1, betas=(beta1, 0.95), eps=1e-6, weight_decay=wd)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "threads_for", lambda numbers: count)
-            patch.setattr("fastrec.optim.row_optimizer.compiled", lambda numbers, way=way: way == "loops")
+            patch.setattr("fastrec.optim.torch_optimizers.compiled", lambda numbers, way=way: way == "loops")
             for ids, values in zip(batches, grads, strict=True):
                 table.grad = sparse(ids, values.clone(), table)
                 opt.step()
@@ -181,7 +180,7 @@ def test_a_step_by_loops_counts_as_a_change_of_the_weights():
 
 
 def test_e_to_the_x_is_as_exact_as_a_float():
-    loops = pytest.importorskip("fastrec._core.kernels.step_loops")
+    loops = pytest.importorskip("fastrec._core.kernels.train_loops")
     from numba import njit
 
     @njit

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
-import fastrec._core.atomic as files
-from fastrec._core import leftovers
+from fastrec._core import atomic as files
+from fastrec._core import atomic as leftovers
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import WriteError
 from fastrec.features import CountEncode, FeatureCache, FeatureSet
@@ -182,7 +182,7 @@ def test_a_file_system_without_locks_is_cleared_up_after_a_day(tmp_path, monkeyp
     def refused(file: int, kind: int) -> None:
         raise OSError("no locks here")
 
-    monkeypatch.setattr(leftovers.fcntl, "flock", refused)
+    monkeypatch.setattr(leftovers.fcntl_leftovers, "flock", refused)
     young, old = (leftovers.hidden_beside(tmp_path / "x", "part") for _ in range(2))
     for path, age in ((young, 3600), (old, 90_000)):
         path.write_text("half")
@@ -248,7 +248,7 @@ def test_checkpoints_and_caches_clear_up_under_every_name(tmp_path):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fastrec._core.leftovers import alone_at
+from fastrec._core.atomic import alone_at
 with alone_at(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

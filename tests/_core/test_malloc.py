@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fastrec._core import malloc as memory
+from fastrec._core import memory
 
 pytestmark = pytest.mark.skipif(memory._glibc() is None, reason="only glibc is told what to keep")
 
@@ -16,7 +16,7 @@ BLOCKS = """
 import os, time
 import numpy as np
 from fastrec._core import malloc as memory
-from fastrec._core.malloc import give_back, keep_memory, keeping_memory
+from fastrec._core.memory import give_back, keep_memory, keeping_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -157,7 +157,7 @@ print(learn.kept, memory._users)
 
 GROWN = """
 import numpy as np
-from fastrec._core.malloc import Growth, held
+from fastrec._core.memory import Growth, held
 
 growth = Growth(100 << 20)
 before = held()

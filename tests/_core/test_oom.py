@@ -14,9 +14,9 @@ from fastai.data.block import CategoryBlock
 
 import fastrec._core.device
 from fastrec._core.device import pool_is_shared, share_pool
-from fastrec._core.oom import free_memory, is_out_of_memory, naming_out_of_memory, shown_bytes
+from fastrec._core.memory import free_memory, is_out_of_memory, naming_out_of_memory, shown_bytes
 from fastrec.errors import DataError, DeviceError, DeviceMemoryError, FastrecError, MissingPackageError
-from fastrec.estimators._xgb_calls import handed
+from fastrec.estimators.xgboost import handed
 from fastrec.table import Column, Table
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Layout, Packed

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastrec.auto.choose_models import choose_models
-from fastrec.auto.chosen import Chosen, Family
-from fastrec.auto.columns import ColumnInfo
-from fastrec.auto.files import Files
+from fastrec.auto.columns import ColumnInfo, Files
+from fastrec.auto.features import Chosen, Family
+from fastrec.auto.models import choose_models
 from fastrec.auto.problem import Problem
 
 pytest.importorskip("lightgbm")

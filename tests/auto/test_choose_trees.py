@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fastrec.auto.choose_models import choose_models
-from fastrec.auto.choose_trees import SIZES, choose_trees
-from fastrec.auto.chosen import Chosen
-from fastrec.auto.columns import look_at
-from fastrec.auto.files import Files
+from fastrec.auto.columns import Files, look_at
+from fastrec.auto.features import Chosen
+from fastrec.auto.models import SIZES, choose_models, choose_trees
 from fastrec.auto.problem import Problem
 
 pytest.importorskip("lightgbm")

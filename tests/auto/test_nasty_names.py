@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fastrec.auto.choose_features import choose_features
-from fastrec.auto.files import Files
+from fastrec.auto.columns import Files
+from fastrec.auto.features import choose_features
 from fastrec.auto.problem import understand
 from fastrec.auto.workspace import pages
 from fastrec.competition import Competition

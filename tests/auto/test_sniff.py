@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.auto.files import read_files
-from fastrec.auto.sniff import sniff
-from fastrec.competition.data_folder import read_folder
-from fastrec.competition.reading import Reading
+from fastrec.auto.columns import read_files, sniff
+from fastrec.competition.reading import Reading, read_folder
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.read import CsvForm, read_file
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastrec.auto.choose_features import choose_features
-from fastrec.auto.files import read_files
+from fastrec.auto.columns import read_files
+from fastrec.auto.features import choose_features
 from fastrec.auto.problem import understand
 
 pytest.importorskip("lightgbm")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import fastrec
 from fastrec.auto import new_competition
-from fastrec.auto.code_text import laid_out
+from fastrec.auto.workspace import laid_out
 from fastrec.cli import app, load_competition
 from fastrec.competition import Competition
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError

@@ -24,7 +24,7 @@ from _timing import ROOT, command_line, forget_peak, heading, resident
 
 from fastrec.errors import DeviceMemoryError
 from fastrec.models import Embeddings, TabularNet, plan_embeddings
-from fastrec.models.placement.settings import bytes_per_row
+from fastrec.models.placement.plan import bytes_per_row
 from fastrec.optim import AdamW
 
 SYSTEMS = ("all in memory", "cached", "cached, files")

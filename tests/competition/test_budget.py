@@ -16,7 +16,7 @@ from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
-from fastrec.estimators._pace import Deadline, catboost_in_time, seconds_for
+from fastrec.estimators._tree_model import Deadline, catboost_in_time, seconds_for
 from fastrec.table import Table
 from fastrec.validate import Rows
 

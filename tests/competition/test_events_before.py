@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fastrec.competition import EventsBefore, SavedRun, predict_run, run_competition
-from fastrec.competition.columns import choose_columns
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import write_layout
+from fastrec.competition.recipe import choose_columns
 from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.validate import ListEvents, Lists

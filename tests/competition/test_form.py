@@ -25,8 +25,7 @@ from fastrec.competition import (
     run_competition,
     score_submission,
 )
-from fastrec.competition.forms.list_form import form_around, form_of_run
-from fastrec.competition.forms.write import write_ranked
+from fastrec.competition.forms.lists import form_around, form_of_run, write_ranked
 from fastrec.errors import DataError, MissingFileError, SubmissionError, UnreadableFileError
 from fastrec.estimators import ColumnRanker, XGBRanker
 from fastrec.features import CountEncode, FeatureSet

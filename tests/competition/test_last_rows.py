@@ -8,7 +8,7 @@ import pytest
 import torch
 from fastai.callback.core import Callback
 
-from fastrec.competition.streamed.last_rows import LastRows, blend_by_last_rows
+from fastrec.competition.streamed.clicks import LastRows, blend_by_last_rows
 from fastrec.losses import BCE
 from fastrec.models import TabularNet
 from fastrec.stacking import MeanBlend

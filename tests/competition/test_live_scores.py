@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, run_competition
-from fastrec.competition.live_scores import LiveScores
+from fastrec.competition.train_models import LiveScores
 from fastrec.estimators import XGBModel
 from fastrec.stacking import Stack
 from fastrec.validate import Folds, Target

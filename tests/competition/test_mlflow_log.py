@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fastrec.competition import log_run
-from fastrec.competition.mlflow_log import _metrics
+from fastrec.competition.runs import _metrics
 from fastrec.errors import MissingPackageError
 
 

@@ -31,7 +31,7 @@ from fastrec.competition import (
     run_competition,
     score_items,
 )
-from fastrec.competition.next_items import recipe as library
+from fastrec.competition import next_items as library
 from fastrec.errors import (
     DataError,
     DataWarning,
@@ -296,8 +296,8 @@ def test_a_run_that_was_killed_goes_on_and_says_the_same(run, data, tmp_path):
 
 
 def test_a_layout_of_other_files_can_be_predicted(tmp_path):
-    from fastrec.competition.load import load_competition
     from fastrec.competition.predict import write_layout
+    from fastrec.competition.run import load_competition
 
     recipe = load_competition("competitions/movielens")
     lines_of = {"train_input": "1 2 3\n2 3 4 1\n", "test_input": "1 2 3\n2 3 4 1\n", "test_output": "4\n5\n"}
@@ -337,7 +337,7 @@ def test_a_damaged_or_missing_parquet_file_is_named(tmp_path):
     ],
 )
 def test_lines_that_cannot_be_used_are_named(tmp_path, known, target, said):
-    from fastrec.competition.load import load_competition
+    from fastrec.competition.run import load_competition
 
     (tmp_path / "gsasrec_test_input.txt").write_text(known)
     (tmp_path / "gsasrec_test_output.txt").write_text(target)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastrec.competition import NextItemCompetition, run_competition
-from fastrec.competition.load import load_competition
+from fastrec.competition.run import load_competition
 from fastrec.errors import DataError
 from fastrec.sequences import CoVisitation, PopularItems, SessionBlend, SessionFrame
 

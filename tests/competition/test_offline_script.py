@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec._core.own_wheel import write_own_wheel
+from fastrec._core.environment import write_own_wheel
 from fastrec.cli import load_competition
-from fastrec.competition import check_submission, offline_script, recipe_sources, write_script
+from fastrec.competition import check_submission, offline_script, write_script
+from fastrec.competition import offline_script as recipe_sources
 from fastrec.competition.offline_script import _literal
 from fastrec.errors import (
     DataError,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastrec.competition import Competition, NextItemCompetition, StreamedCompetition, run_competition
-from fastrec.competition.load import load_competition
-from fastrec.competition.recipe_check import check_recipe
+from fastrec.competition.recipe import check_recipe
+from fastrec.competition.run import load_competition
 from fastrec.errors import DataError
 from fastrec.estimators import XGBModel
 from fastrec.features import CountEncode, FeatureSet

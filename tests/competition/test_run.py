@@ -19,7 +19,7 @@ import torch
 from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
-from fastrec._core import leftovers
+from fastrec._core import atomic as leftovers
 from fastrec._core.progress import Stages
 from fastrec.competition import check_submission, run_competition, run_files, score_submission
 from fastrec.competition.run import check_run_folder

@@ -18,7 +18,7 @@ import torch
 
 pytest.importorskip("dask")
 
-from fastrec._core import leftovers
+from fastrec._core import atomic as leftovers
 from fastrec.competition import (
     CompetitionData,
     SavedRun,

@@ -23,16 +23,16 @@ from sklearn.metrics import f1_score
 
 from fastrec.auto.auto_fit import Fit
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
-from fastrec.competition.columns import choose_columns
 from fastrec.competition.fitting import _settings
-from fastrec.competition.forms.value_form import ValueForm
+from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.predict import SavedRun
+from fastrec.competition.recipe import choose_columns
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import as_metric, get_metric
-from fastrec.monitor.retrain_run import _classes
+from fastrec.monitor.retrain import _classes
 from fastrec.stacking import Stack
 
 ROOT = Path(__file__).resolve().parents[2]

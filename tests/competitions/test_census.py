@@ -15,7 +15,7 @@ from competitions.census import simulate as simulator
 from competitions.census.competition import NUMBERS, RICH, TARGET, Census
 from competitions.census.simulate import FILES, simulate
 from fastrec.competition import check_submission, run_competition
-from fastrec.competition.forms.list_form import form_of_run
+from fastrec.competition.forms.lists import form_of_run
 from fastrec.errors import DataError
 from fastrec.estimators import NetModel, XGBModel
 

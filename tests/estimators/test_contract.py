@@ -37,9 +37,9 @@ from fastrec.estimators import (
     XGBRanker,
 )
 from fastrec.metrics import get_metric
+from fastrec.metrics.registry import TASKS
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
-from fastrec.validate.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = {"rounds": 40, "early_stopping_rounds": 5}

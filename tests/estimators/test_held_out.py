@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.estimators._held_out import held_out
+from fastrec.estimators.base import held_out
 from fastrec.table import Table
 from fastrec.validate import Rows
 

@@ -22,7 +22,7 @@ from fastrec.estimators import ColumnRanker, Estimator, NetRanker, Ranker, XGBRa
 from fastrec.models import DCNv2, TabM, TabularNet
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.table import Table
-from fastrec.table.saved_class import known_classes
+from fastrec.table.state import known_classes
 from fastrec.validate import Lists
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.estimators import Estimator, NetModel
-from fastrec.estimators._long_tails import long_tails
+from fastrec.estimators.wrapped import long_tails
 from fastrec.table import Table
 from fastrec.validate import Rows
 

@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fastrec.errors import DataError
-from fastrec.estimators import ColumnRanker, NetRanker, _one_cycle
+from fastrec.estimators import ColumnRanker, NetRanker
+from fastrec.estimators import _net_training as _one_cycle
 from fastrec.estimators import net as module
-from fastrec.estimators._batch_rule import fit_options
+from fastrec.estimators._net_training import fit_options
 from fastrec.estimators.net import WeightedListLoss
 from fastrec.metrics import mrr
 from fastrec.models import TabularNet

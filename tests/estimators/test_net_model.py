@@ -20,11 +20,9 @@ from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.estimators import Estimator, NetModel
 from fastrec.estimators import net_model as module
-from fastrec.estimators._head import Head, RowLoss
-from fastrec.estimators._held_out import held_out
-from fastrec.estimators._keep_best import KeepBest
-from fastrec.estimators._real_mlp_training import ScheduledDropout, coslog, flat_cos, train_real_mlp
-from fastrec.estimators._recipes import NetRecipe
+from fastrec.estimators._net_training import KeepBest, NetRecipe, ScheduledDropout, coslog, flat_cos, train_real_mlp
+from fastrec.estimators.base import held_out
+from fastrec.estimators.net_model import Head, RowLoss
 from fastrec.metrics import as_metric, get_metric
 from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
 from fastrec.table import Table

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import ConstantModel, Estimator, PseudoLabelled, SKModel, XGBModel
-from fastrec.estimators._held_out import held_out
+from fastrec.estimators.base import held_out
 from fastrec.metrics import get_metric
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Folds, Rows

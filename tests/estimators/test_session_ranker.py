@@ -12,8 +12,8 @@ import torch
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import Estimator, NetRanker, SessionRanker
-from fastrec.estimators._list_events import EventCoder, with_items
-from fastrec.estimators._net_start import values_of_codes
+from fastrec.estimators._trained_net import values_of_codes
+from fastrec.estimators.session_ranker import EventCoder, with_items
 from fastrec.table import Table, as_column
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.validate import ListEvents, Lists

@@ -40,10 +40,10 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, SplineTransformer
 from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from fastrec._core.file_digests import digests_below
+from fastrec._core.digests import digests_below
 from fastrec.errors import DataError, DataWarning, UnreadableFileError
 from fastrec.estimators import CuMLModel, Estimator, SKModel
-from fastrec.estimators._sk_saved import packed, unpacked
+from fastrec.estimators.sklearn import packed, unpacked
 from fastrec.table import Table
 from fastrec.validate import Rows
 

@@ -10,8 +10,8 @@ from sklearn.metrics import log_loss
 
 from fastrec import estimators
 from fastrec.estimators import ConstantModel, Estimator, LGBMModel, NetModel, OffsetModel, XGBModel, XGBRanker
-from fastrec.estimators._held_out import held_out
-from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec.estimators._tree_model import TreeInputs
+from fastrec.estimators.base import held_out
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Lists, Rows
 

@@ -14,8 +14,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from fastrec.errors import DataError, MissingPackageError, WriteError
 from fastrec.estimators import CatBoostModel, LGBMModel, XGBModel
-from fastrec.estimators._held_out import some_held_out
-from fastrec.estimators._learnable import output_weight
+from fastrec.estimators.base import output_weight, some_held_out
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import Bucketize, FeatureSet, GroupRank, TargetEncode
-from fastrec.features._engine.column_stats import (
+from fastrec.features._engine.group_values import (
     column_moments,
     count_values,
     merge_column_moments,
@@ -93,7 +93,7 @@ def test_given_edges_need_no_fitting_and_say_so(tmp_path):
 
 
 def test_given_edges_of_an_encoding_are_row_wise_and_learned_ones_are_not():
-    from fastrec.features._engine.nesting import mixing_steps
+    from fastrec.features._engine.chain import mixing_steps
 
     te = TargetEncode("k", "y")
     for feature, mixes in ((Bucketize(te, [0.5]), False), (Bucketize(te, quantiles=2), True)):

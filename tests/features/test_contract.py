@@ -18,8 +18,8 @@ import fastrec.features as registry
 from fastrec.errors import FastrecError, NotFittedError, UnreadableFileError
 from fastrec.features import Bucketize, CountEncode, FeatureSet, GroupPick, Lag, TargetEncode
 from fastrec.features._engine.folds import row_folds
-from fastrec.features._inputs import as_list
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped
+from fastrec.features.columns import as_list
 from fastrec.table import Keys, Table
 from tests.features.examples import EXAMPLES, NOT_NUMBERS
 from tests.features.frames import MAKERS, columns, names_of, rows, tables, to_arrow, to_pandas, to_polars, to_table

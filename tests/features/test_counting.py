@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
-from fastrec.features._engine import counting
-from fastrec.features._engine.counting import counted, step_by_step
+from fastrec.features._engine import chain as counting
+from fastrec.features._engine.chain import counted, step_by_step
 
 
 @given(units=st.integers(0, 50), steps=st.integers(0, 9), done=st.integers(0, 12))

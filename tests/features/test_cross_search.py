@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import Bucketize, Cross, FeatureSet, TargetEncode, search_crosses
 from fastrec.features.base import Cells
-from fastrec.features.cross_search import _auc, _CrossTrial, _logistic, _ridge
+from fastrec.features.cross import _auc, _CrossTrial, _logistic, _ridge
 from fastrec.table import Table
 
 NAMES = ["a", "b", "c", "d", "e", "f"]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fastrec.errors import DataError
-from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features.lagged import positive, seconds_in, short
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from sklearn.decomposition import PCA
 
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.features import FeatureSet, ImageEmbed, NgramHash, Pca, TextEmbed
-from fastrec.features._engine import encoders
-from fastrec.features._engine.vector_store import VectorStore, digest_of
+from fastrec.features import embed as encoders
+from fastrec.features.embed import VectorStore, digest_of
 from tests.features.tiny_nets import pictures, sentence_net, text_net, timm_net, vision_net
 
 TEXTS = ["red shoe", None, "a blue hat", "red shoe", "", "boots two one red blue"]

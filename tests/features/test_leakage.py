@@ -22,8 +22,15 @@ from fastrec.features import (
 )
 from fastrec.features.base import Cells, Fitted, Grouped
 from fastrec.features.leakage.check import LeakageReport
-from fastrec.features.leakage.rows import CheckedRows, cut_places, key_sizes, probe_rows, sample_rows
-from fastrec.features.leakage.runs import moved, with_rows_of
+from fastrec.features.leakage.rows import (
+    CheckedRows,
+    cut_places,
+    key_sizes,
+    moved,
+    probe_rows,
+    sample_rows,
+    with_rows_of,
+)
 from fastrec.table import Column, Table
 from tests.features.examples import CAUSAL, ENCODERS, EXAMPLES
 from tests.features.frames import columns, tables, to_pandas

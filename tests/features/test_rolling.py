@@ -200,7 +200,7 @@ def test_bad_arguments_are_named(options, words):
 
 
 def test_generators_of_one_order_sort_once(monkeypatch):
-    from fastrec.features import lag
+    from fastrec.features import lagged as lag
 
     calls = []
     of = lag.Groups.of

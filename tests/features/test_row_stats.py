@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fastrec._core import limits
 from fastrec.errors import FastrecError
 from fastrec.features import FeatureSet, RowStats, TargetEncode, number
-from fastrec.features.row_stats import _STATS
+from fastrec.features.rows import _STATS
 
 STATS = list(_STATS)
 number_or_none = st.one_of(

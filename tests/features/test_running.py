@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features._engine.running import Clock, EarlierRows, TimeRanks, running_sum
+from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, running_sum
 from fastrec.table import Table
 
 

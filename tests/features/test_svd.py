@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, svd
+from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode
+from fastrec.features import vectors as svd
 from fastrec.features.base import Cells
 from fastrec.table import Table
 

@@ -15,7 +15,8 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 from fastrec.errors import FastrecError
-from fastrec.features import FeatureSet, TextSvd, Tokens, text_svd
+from fastrec.features import FeatureSet, TextSvd, Tokens
+from fastrec.features import text as text_svd
 from fastrec.features.base import Cells
 from fastrec.table import Table
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import FeatureSet, VectorColumns, number
-from fastrec.features.vector_columns import unit
+from fastrec.features.vectors import unit
 from fastrec.table import Table
 
 part = st.one_of(st.none(), st.floats(-1e300, 1e300), st.sampled_from([0.0, 1e8, 1e8 + 1, 5e-324, -1e-200]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.losses import BPR, InBatchSoftmax, PairwiseHinge
-from fastrec.losses.in_batch import PairScores
+from fastrec.losses.lists import PairScores
 
 floats = st.floats(-8, 8, width=32)
 

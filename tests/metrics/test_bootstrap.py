@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from fastrec.errors import DataError
 from fastrec.metrics import as_metric, auc, bootstrap_metric, get_metric, mrr
-from fastrec.metrics.bootstrap import _sorted_auc
+from fastrec.metrics.intervals import _sorted_auc
 
 
 def drawn(count: int, repeats: int, seed: int) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from sklearn import metrics as sk
 
 from fastrec import metrics as m
 from fastrec.errors import DataError
-from fastrec.metrics.metric import TASKS, WANTS
+from fastrec.metrics.registry import TASKS, WANTS
 
 NAN = math.nan
 quick = settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.models import BST, DIN
-from fastrec.models.event_net import EventBatch, EventNet
+from fastrec.models.history import EventBatch, EventNet
 
 NETS = [DIN, BST]
 # two lists, of 3 and 2 candidates; the first has 3 events before it, the second one

@@ -23,7 +23,7 @@ from fastrec.models import (
     TabularNet,
     WideAndDeep,
 )
-from fastrec.models.placement.settings import bytes_per_row
+from fastrec.models.placement.plan import bytes_per_row
 from fastrec.optim import AdamW, Lamb
 from fastrec.table import ListBatch
 

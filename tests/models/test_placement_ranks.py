@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.models import Embeddings, EmbeddingTables, TabularNet
-from fastrec.models.placement.sharded_rows import ShardedRows
+from fastrec.models.placement.row_store import ShardedRows
 from fastrec.optim import AdamW, Lamb
 from fastrec.table import ListBatch
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError, DeviceMemoryError
 from fastrec.models import EmbeddingTables, plan_embeddings
-from fastrec.models.placement.power_law import cached_rows, found, harmonic, rows_missed
+from fastrec.models.placement.plan import cached_rows, found, harmonic, rows_missed
 
 CARDS = {"user": 60_000, "item": 30_000, "city": 900}
 WIDTHS = {"user": 30, "item": 32, "city": 6}

@@ -11,8 +11,7 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.models import RealMLP
-from fastrec.models.one_hot import one_hot_table
-from fastrec.models.real_mlp import PBLD, RATES, NTKLinear, ParametricAct
+from fastrec.models.real_mlp import PBLD, RATES, NTKLinear, ParametricAct, one_hot_table
 
 SIZES = [(4, 9), (3, 9), (12, 9)]  # three values and two: one-hot; eleven: embedded
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.losses import BCE, BPR, InBatchSoftmax
-from fastrec.losses.in_batch import PairScores
+from fastrec.losses.lists import PairScores
 from fastrec.models import TwoTower, item_log_q
 from fastrec.table import ListBatch
 from fastrec.tabular import TabularFrame

@@ -10,7 +10,7 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables, TabularNet
-from fastrec.models._lookup.wide_linear import WideLinear
+from fastrec.models._lookup.joined import WideLinear
 
 
 @settings(max_examples=40)

@@ -8,8 +8,8 @@ from sklearn.metrics import roc_auc_score
 
 from fastrec.errors import DataError
 from fastrec.monitor import Thresholds, metric_over_time, monitor
+from fastrec.monitor.monitor_rows import read_sides
 from fastrec.monitor.over_time import periods_of
-from fastrec.monitor.sides import read_sides
 
 COLOURS = ["red", "green", "blue", "grey", "black"]
 

@@ -23,10 +23,9 @@ from fastrec.estimators import NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
 from fastrec.metrics import auc, mrr
 from fastrec.monitor import judge, retrain
-from fastrec.monitor.newest_rows import Past, _time_folds, together
-from fastrec.monitor.retrain_run import _enter
+from fastrec.monitor.retrain import Past, _enter, _time_folds, together
 from fastrec.registry import Registry
-from fastrec.stacking.level_two_folds import level_two_folds
+from fastrec.stacking.stack import level_two_folds
 from fastrec.table import Table
 from fastrec.validate import Rows
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import betabinom, chi2_contingency, false_discovery_control, fisher_exact, ks_2samp
 
-from fastrec.monitor.compare_columns import _unseen_test
-from fastrec.monitor.statistics import (
+from fastrec.monitor.compare import (
+    _unseen_test,
     benjamini_hochberg,
     chi_square,
     holm,

@@ -14,7 +14,7 @@ from fastai.optimizer import OptimWrapper
 from torch import nn
 
 from fastrec.optim import TorchOptim, adamw
-from fastrec.optim.group_hypers import GroupHypers
+from fastrec.optim.wrapper import GroupHypers
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import rec_learner
 

@@ -16,7 +16,7 @@ from torch import nn
 from fastrec._core import limits
 from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb
-from fastrec.optim.row_sparse import BatchPlaces, SparseRows
+from fastrec.optim.torch_optimizers import BatchPlaces, SparseRows
 
 WIDTH = 3
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.metrics import Interval
-from fastrec.report import charts as charts
+from fastrec.report import charts
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-2, 1e6), st.integers(3, 8))

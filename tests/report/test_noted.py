@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fastrec._core.file_digests import file_digest
+from fastrec._core.digests import file_digest
 from fastrec.competition import list_runs
 from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
 from fastrec.report import note_leaderboard, write_report
-from fastrec.report.noted import noted_runs, noted_score
+from fastrec.report.data import noted_runs, noted_score
 
 TITLE = "Out of fold and on the leaderboard"
 

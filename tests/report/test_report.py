@@ -14,8 +14,7 @@ from rich.console import Console
 
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.report import leaderboard_table, write_report
-from fastrec.report.data import share_of_way
-from fastrec.report.page import read_run
+from fastrec.report.data import read_run, share_of_way
 
 STRENGTH = {"display_order": 0.0, "recency": 0.5, "net": 0.9, "xgb": 1.0, "stack": 1.2}
 VOID = {"meta", "br"}

@@ -27,7 +27,7 @@ from fastrec.retrieval import (
     SpectralFilter,
     UserKNN,
 )
-from fastrec.table.saved_class import known_classes
+from fastrec.table.state import known_classes
 
 MODELS = {
     "BPRFactors": lambda: BPRFactors(factors=3, epochs=2, bs=16),

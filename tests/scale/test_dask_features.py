@@ -45,9 +45,9 @@ from fastrec.features import (  # noqa: E402
     number,
 )
 from fastrec.features._dask import plan, states  # noqa: E402
+from fastrec.features._dask.files import spilled  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
 from fastrec.features._dask.gathered import ByKey, GatheredInFiles, gather  # noqa: E402
-from fastrec.features._dask.spill import spilled  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402

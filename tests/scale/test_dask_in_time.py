@@ -16,9 +16,9 @@ from hypothesis import strategies as st  # noqa: E402
 
 from fastrec.errors import DataError  # noqa: E402
 from fastrec.features import Combine, CumTarget, FeatureSet, TargetEncode  # noqa: E402
+from fastrec.features._dask.files import spilled  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
-from fastrec.features._dask.in_time import ByTime  # noqa: E402
-from fastrec.features._dask.spill import spilled  # noqa: E402
+from fastrec.features._dask.gathered import ByTime  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from fastrec.features import (  # noqa: E402
     TargetEncode,
     TimeSince,
 )
-from fastrec.features._dask.spill import spilled  # noqa: E402
+from fastrec.features._dask.files import spilled  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fastrec.competition import run_competition
-from fastrec.competition.load import load_competition
+from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, RankError
 from fastrec.scale import training_on_ranks
 

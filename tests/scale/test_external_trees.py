@@ -10,7 +10,7 @@ from fastai.data.block import CategoryBlock
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.scale import external_matrix, write_predictions
-from fastrec.scale.external_trees import tree_values
+from fastrec.scale.external import tree_values
 from fastrec.tabular import Categorify, FillMissing, ParquetFrame
 from fastrec.training import rec_learner
 

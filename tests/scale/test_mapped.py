@@ -21,7 +21,7 @@ from dask.sizeof import sizeof  # noqa: E402
 
 from fastrec.features import Categorify, CountEncode, FeatureSet, GroupStats  # noqa: E402
 from fastrec.features._dask.blocks import task  # noqa: E402
-from fastrec.features._dask.mapped import Mapped  # noqa: E402
+from fastrec.features._dask.files import Mapped  # noqa: E402
 from fastrec.features._dask.states import quietly, share  # noqa: E402
 from fastrec.table import Keys  # noqa: E402
 

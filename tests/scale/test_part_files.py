@@ -22,8 +22,7 @@ from fastrec.features import (  # noqa: E402
     JoinTable,
     TargetEncode,
 )
-from fastrec.features._dask.part_files import PartFiles  # noqa: E402
-from fastrec.features._dask.spill import spilled  # noqa: E402
+from fastrec.features._dask.files import PartFiles, spilled  # noqa: E402
 from fastrec.table import Table  # noqa: E402
 
 PARTS = 3

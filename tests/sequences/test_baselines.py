@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionBlend, SessionFrame, SessionModel, best_items
-from fastrec.sequences import _near_items as near
+from fastrec.sequences import items as near
 
 
 def frame(lists, **options) -> SessionFrame:

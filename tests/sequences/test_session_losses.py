@@ -18,7 +18,7 @@ from fastrec.sequences import (
     SessionNet,
     linear_cross_entropy,
 )
-from fastrec.sequences.negatives import ItemDraw
+from fastrec.sequences.losses import ItemDraw
 
 
 @pytest.fixture(autouse=True)

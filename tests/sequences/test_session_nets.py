@@ -20,8 +20,8 @@ from fastrec.sequences import (
     session_dataloaders,
     session_learner,
 )
-from fastrec.sequences.byte_dropout import ByteDropout
 from fastrec.sequences.next_item_net import NETS
+from fastrec.sequences.session_net import ByteDropout
 
 WIDTH, CODES = 8, 20
 NAMES = sorted(NETS)

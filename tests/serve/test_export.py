@@ -28,10 +28,11 @@ from fastrec.features import (
     TargetEncode,
     TextSvd,
 )
-from fastrec.serve import Online, Scorer, export_run, make_app, metric_loss, verify_export, write_triton
+from fastrec.serve import Online, Scorer, export_run, make_app, verify_export, write_triton
+from fastrec.serve import verify as metric_loss
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
-from fastrec.serve.server.online_state import open_events
+from fastrec.serve.server.process import open_events
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
 from tests.serve.server.calls import post

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from fastrec.cli import app
 from fastrec.competition import NextItemCompetition, predict_run, run_competition
-from fastrec.competition.next_items.predict import SavedNextItems
+from fastrec.competition.next_items import SavedNextItems
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFrame
 from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
-from fastrec.serve.next_items import export as library
+from fastrec.serve import next_items as library
 from fastrec.serve.session_scores import SessionScores
 
 IDS = [2**60 + 7 * i for i in range(30)]

@@ -21,9 +21,9 @@ pytest.importorskip("onnxscript")
 
 import onnxruntime
 
-from fastrec.serve import export_run, make_app, metric_loss, verify_export, write_triton
-from fastrec.serve.event_feeds import event_feeds
-from fastrec.serve.export import feeds_of
+from fastrec.serve import export_run, make_app, verify_export, write_triton
+from fastrec.serve import verify as metric_loss
+from fastrec.serve.export import event_feeds, feeds_of
 
 
 class One(Looks):

@@ -123,7 +123,7 @@ def test_a_server_takes_lists_of_events(folder):
     """As rows of JSON with the events in the context, as columns, as Arrow; several requests together."""
     pytest.importorskip("starlette")
     pytest.importorskip("orjson")
-    from fastrec.serve.server.reading import columns_of_lists, columns_of_table
+    from fastrec.serve.server.bodies import columns_of_lists, columns_of_table
     from tests.serve.server.calls import post
     from tests.serve.server.test_v1 import ARROW, stream
 

@@ -18,7 +18,7 @@ from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import Estimator
 from fastrec.metrics import as_metric, auc, get_metric
 from fastrec.stacking import HillClimb, LogisticBlend, MeanBlend, OneBase, PoolBlend, RankMean, RidgeBlend, TreeBlend
-from fastrec.stacking.row_inputs import by_row, predicted_by
+from fastrec.stacking.blends import by_row, predicted_by
 from fastrec.table import Table
 from fastrec.validate import Rows
 from tests.stacking.stack_cases import make

@@ -17,9 +17,7 @@ from fastrec.errors import DataError, LeakageError, MissingFileError, Unreadable
 from fastrec.estimators import Estimator, Trace
 from fastrec.metrics import as_metric, best_threshold, default_metric, get_metric
 from fastrec.stacking import HillClimb, OneBase, Stack, StackModel
-from fastrec.stacking.choose import cross_fit
-from fastrec.stacking.level_two_folds import level_two_folds
-from fastrec.stacking.stack_model import level_two_of
+from fastrec.stacking.stack import cross_fit, level_two_folds, level_two_of
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Lists, Predictions, Rows, folds_digest
 from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make, sigmoid

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.table import Coded, Keys, Table, as_column
-from fastrec.table.key_types import align_types, common_type, match_type
-from fastrec.table.keys import join_coded
+from fastrec.table.keys import align_types, common_type, join_coded, match_type
 
 INTEGERS = st.one_of(st.none(), st.integers(-2, 2), st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]))
 TEXT = st.one_of(st.none(), st.sampled_from(["", "a", "b", "a\0", "é", "😀", "ab"]))

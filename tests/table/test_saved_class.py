@@ -8,11 +8,11 @@ import pytest
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, XGBModel
 from fastrec.sequences import VSTAN, SessionModel
-from fastrec.table.saved_class import class_named, known_classes, saved_name
+from fastrec.table.state import class_named, known_classes, saved_name
 
 FRESH = """
 import sys
-from fastrec.table.saved_class import class_named
+from fastrec.table.state import class_named
 
 def check(base, room, *names):
     assert f"fastrec.{room}" not in sys.modules

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastrec._core import limits
 from fastrec._core.kernels import compiled
-from fastrec.table import text_codes
+from fastrec.table import keys as text_codes
 
 TYPES = [pa.string(), pa.large_string(), pa.string_view()]
 

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.tabular import ClickLogFrame, LogPart
-from fastrec.tabular.click_log import codes, parse, tally, text
+from fastrec.tabular.click_log import tally, text
+from fastrec.tabular.click_log import text as codes
+from fastrec.tabular.click_log import text as parse
 
 CONTS, CATS = ["I1", "I2"], ["C1", "C2", "C3"]
 FORM = parse.LogForm(CONTS, CATS)

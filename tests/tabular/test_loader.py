@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.tabular import Categorify, TabularFrame, TabularLoader
-from fastrec.tabular.order import group_bounds
+from fastrec.tabular.loader import group_bounds
 
 
 def frame(n, groups=None, procs=None, **options):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError
 from fastrec.features import CountEncode, FeatureSet
 from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame
-from fastrec.tabular.one_row import pack_row
+from fastrec.tabular.loader import pack_row
 
 CATS = ["text", "whole", "flag", "real", "day", "kind", "gone"]
 CONTS = ["a", "b", "c", "when"]

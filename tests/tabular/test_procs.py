@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import ClassList, Table, Vocab
 from fastrec.tabular import Categorify, FillMissing, Normalize
-from fastrec.tabular.column_parts import coded_of, training_part
+from fastrec.tabular.columns import coded_of, training_part
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 
 numbers = st.floats(-1e6, 1e6, width=32)

@@ -19,21 +19,12 @@ from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, as_column
-from fastrec.tabular import (
-    Categorify,
-    FillMissing,
-    LogTransform,
-    Normalize,
-    RankGauss,
-    TabularFrame,
-    training_rows,
-    writer,
-)
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, writer
+from fastrec.tabular import columns as training_rows
 from fastrec.tabular.cat_codes import codes_of
-from fastrec.tabular.column_parts import FrameColumns
+from fastrec.tabular.columns import FrameColumns, TrainingRows
+from fastrec.tabular.frame import joined_rows
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.splits import joined_rows
-from fastrec.tabular.training_rows import TrainingRows
 
 CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]
 

@@ -256,7 +256,7 @@ def test_what_is_learned_and_made_equals_the_frame_in_memory(procs, cached, tmp_
     st.integers(1, 7),
 )
 def test_the_median_of_blocks_is_numpys(values, blocks):
-    from fastrec.tabular.stream.fit import MedianSearch
+    from fastrec.tabular.stream.frame import MedianSearch
 
     search = MedianSearch()
     parts = np.array_split(np.array(values, dtype=np.float64), blocks)
@@ -272,7 +272,7 @@ def test_the_median_of_blocks_is_numpys(values, blocks):
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=9), min_size=1, max_size=6), st.sampled_from([0.0, 1e8]))
 def test_moments_of_blocks_are_numpys(blocks, shift):
-    from fastrec.tabular.moments import Moments
+    from fastrec.tabular.columns import Moments
 
     moments = Moments()
     for block in blocks:

@@ -18,8 +18,9 @@ from fastrec.errors import DataError, DeviceError
 from fastrec.losses import BCE
 from fastrec.optim import lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
-from fastrec.training import BF16Autocast, amp, rec_learner
-from fastrec.training.amp import mixed_precision
+from fastrec.training import BF16Autocast, rec_learner
+from fastrec.training import device_steps as amp
+from fastrec.training.device_steps import mixed_precision
 
 N = 900
 
@@ -178,7 +179,7 @@ def test_kinds_and_devices():
 OLD_CPU = """
 import warnings
 import torch
-from fastrec.training.amp import BF16Autocast, _cpu_is_fast
+from fastrec.training.device_steps import BF16Autocast, _cpu_is_fast
 from types import SimpleNamespace as Of
 
 def used(cb):

@@ -17,7 +17,7 @@ from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.optim import scale_lr, split_embeddings
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import CowClip, rec_learner
-from fastrec.training.cow_clip import clipped
+from fastrec.training.rows import clipped
 
 
 def by_loop(grad, weight, ids, r, zeta):

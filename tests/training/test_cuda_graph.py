@@ -19,8 +19,9 @@ from fastrec.losses import BCE
 from fastrec.optim import adamw, lamb
 from fastrec.table import ListBatch
 from fastrec.tabular import Categorify, Normalize, TabularFrame
-from fastrec.training import Checkpoint, CompiledModel, CowClip, CudaGraph, amp, rec_learner
-from fastrec.training.cuda_graph import undone
+from fastrec.training import Checkpoint, CompiledModel, CowClip, CudaGraph, rec_learner
+from fastrec.training import device_steps as amp
+from fastrec.training.device_steps import undone
 
 N, TRAIN, BS = 500, 410, 50
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

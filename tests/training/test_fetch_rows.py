@@ -21,7 +21,7 @@ from fastrec.models import DeepFM, Embeddings, TabularNet
 from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CowClip, load_checkpoint, rec_learner
-from fastrec.training.fetch_rows import FetchRows
+from fastrec.training.rows import FetchRows
 
 ROWS, TRAIN, BS = 640, 500, 50
 CACHED = Embeddings("cached", device_bytes=20_000)  # room for some 190 of 1,200 rows

@@ -18,7 +18,7 @@ from fastrec.models import TabularNet
 from fastrec.optim import adamw
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import rec_learner
-from fastrec.training.lean_learner import LeanLearner, one_cycle, plain_loss
+from fastrec.training.learner import LeanLearner, one_cycle, plain_loss
 
 
 @given(

@@ -15,7 +15,7 @@ from fastrec.errors import DataError
 from fastrec.models import DeepFM, TabularNet, embedding_sizes
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import RowMixUp, SwapNoise, pretrain_denoising, rec_learner
-from fastrec.training.row_noise import swapped
+from fastrec.training.noise import swapped
 
 
 def loaders(n: int = 400, bs: int = 100):

@@ -15,8 +15,8 @@ from fastrec.estimators import ColumnRanker, XGBModel
 from fastrec.metrics import get_metric
 from fastrec.table import Table
 from fastrec.trials import select_features
-from fastrec.trials.null_importance import null_importance
-from fastrec.trials.permuted import permuted_losses
+from fastrec.trials.reference import permuted_losses
+from fastrec.trials.selecting import null_importance
 from fastrec.validate import Folds, Lists, Rows
 from tests.trials import planted
 

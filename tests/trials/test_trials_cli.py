@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from fastrec.report.noted import noted_score
+from fastrec.report.data import noted_score
 from fastrec.trials import list_tries
 from tests.trials import planted
 

@@ -25,10 +25,9 @@ from fastrec.estimators import LGBMModel, XGBModel, XGBRanker
 from fastrec.features import CountEncode, Cross, FeatureSet, GroupFunction, Lag, RowFunction, TargetEncode
 from fastrec.table import Table
 from fastrec.trials import list_tries
-from fastrec.trials.ideas import read_idea
-from fastrec.trials.log import note_try, tries_file
-from fastrec.trials.new_columns import NewColumns
+from fastrec.trials.ideas import NewColumns, read_idea
 from fastrec.trials.reference import RunColumns, lighter, reference_model, thinned, without_random_splits
+from fastrec.trials.trying import note_try, tries_file
 from fastrec.validate import Folds, Rows
 from tests.trials import planted
 

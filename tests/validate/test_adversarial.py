@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table
 from fastrec.validate import adversarial_validation
-from fastrec.validate.adversarial import _auc_interval, _rates
+from fastrec.validate.mirror import _auc_interval, _rates
 
 
 def rows(n: int, seed: int, *, shift: float = 0.0) -> pd.DataFrame:

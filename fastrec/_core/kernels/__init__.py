@@ -77,7 +77,7 @@ def without_compiled() -> Iterator[None]:
 def net() -> ModuleType:
     """Return the loops of embedding lookups."""
     _start()
-    from fastrec._core.kernels import net_loops
+    from fastrec._core.kernels import train_loops as net_loops
 
     return net_loops
 
@@ -86,7 +86,7 @@ def net() -> ModuleType:
 def click_logs() -> ModuleType:
     """Return the loops over click logs, each on the thread that calls it."""
     _tell_of_compiling()
-    from fastrec._core.kernels import log_loops
+    from fastrec._core.kernels import table_loops as log_loops
 
     return log_loops
 
@@ -104,7 +104,7 @@ def frames() -> ModuleType:
 def groups() -> ModuleType:
     """Return the loops over groups of rows."""
     _start()
-    from fastrec._core.kernels import group_loops
+    from fastrec._core.kernels import table_loops as group_loops
 
     return group_loops
 
@@ -122,7 +122,7 @@ def sessions() -> ModuleType:
 def steps() -> ModuleType:
     """Return the loops of optimizer steps."""
     _start()
-    from fastrec._core.kernels import step_loops
+    from fastrec._core.kernels import train_loops as step_loops
 
     return step_loops
 

@@ -1,25 +1,27 @@
-"""``check_submission``: whether a submission has the official form, and exactly the target rows."""
+"""A submission held against the official rows: its form and its score."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms._rows import _check_candidates, _read_targets
-from fastrec.competition.forms.form import ReportLines
-from fastrec.competition.forms.id_lists import IdLists, check_lists
-from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
-from fastrec.competition.forms.next_item_check import check_items
-from fastrec.competition.forms.next_item_form import NextItemForm
-from fastrec.competition.forms.row_keys import RowKeys
-from fastrec.competition.forms.value_form import ValueForm
-from fastrec.competition.forms.value_rows import wanted_rows
-from fastrec.errors import SubmissionError
+from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, _check_candidates, _read_targets
+from fastrec.competition.forms.next_items import NextItemForm, check_items
+from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, check_lists
+from fastrec.competition.forms.values import ValueForm, wanted_rows
+from fastrec.errors import DataError, SubmissionError
+from fastrec.table.read import read_text_csv
 
-__all__ = ["CheckReport", "check_submission"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# ``check_submission``: whether a submission has the official form, and exactly the target rows.
 
 
 @dataclass(frozen=True)
@@ -100,3 +102,77 @@ def _is_number(column: pa.ChunkedArray) -> bool:
     except ValueError:
         return False
     return True
+
+
+# ``score_submission``: the official score of a submission, and how sure it is.
+
+
+@dataclass(frozen=True)
+class ScoreReport(ReportLines):
+    """The score of a submission.
+
+    ``per_row`` is a pandas frame in the ground truth's order: its keys, ``answer``, ``listed`` (how often the answer is
+    in the list), ``rank`` (from 1; 0 where it does not count) and ``reciprocal_rank``.
+    """
+
+    mrr: float
+    n: int
+    per_row: pd.DataFrame = field(repr=False, compare=False)
+
+    def lines(self) -> list[str]:
+        """Return lines to print; the last is ``mrr`` and the score with five decimals."""
+        rank = self.per_row["rank"].to_numpy()
+        counts = {"rows": self.n, "first": int((rank == 1).sum()), "not_counted": int((rank == 0).sum())}
+        return [*(f"{name} {count}" for name, count in counts.items()), f"mrr {self.mrr:.5f}"]
+
+
+def score_submission(
+    submission_path: str | Path, ground_truth_path: str | Path, format: SubmissionFormat = RECSYS2019
+) -> ScoreReport:
+    """Score by the official rule: the mean of 1 / rank of the answer, 0 where it is not listed exactly once.
+
+    Rows are matched by all keys, in any order. The competition's own script skips rows that the submission lacks; here
+    a submission whose rows are not exactly the ground truth's is refused.
+
+    Args:
+        submission_path: the submission CSV.
+        ground_truth_path: the CSV with the answers.
+        format: the form of both.
+
+    Returns:
+        The score and its rows.
+
+    Raises:
+        SubmissionError: a duplicate, extra or missing row.
+        MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
+        DataError: the ground truth is without rows or answers, or has a row twice.
+    """
+    table = format.read_lines(submission_path, exact=False)
+    truth = read_text_csv(ground_truth_path, (*format.keys, format.answer))
+    if not len(truth):
+        raise DataError("it has a header and no rows", file=ground_truth_path, remedy="Give the file with the answers")
+    no_answer = np.flatnonzero(pc.equal(truth[format.answer], ""))
+    if len(no_answer):
+        raise DataError(
+            f"no answer ({len(no_answer)} rows in all)",
+            file=ground_truth_path,
+            column=format.answer,
+            row=int(no_answer[0]),
+            remedy="Score against the file with the clicked items",
+        )
+    wanted = RowKeys(truth, format.keys, ground_truth_path)
+    match = format.match(table, wanted, submission_path, role="not a target")
+    ids = IdLists(table[format.prediction], format.sep)
+    answer = truth[format.answer].take(pa.array(match))
+    hit = pc.equal(ids.flat, answer.take(pa.array(ids.row)).combine_chunks()).to_numpy(zero_copy_only=False)
+    listed = np.bincount(ids.row[hit], minlength=len(table))
+    rank = np.zeros(len(table), dtype=np.int64)
+    rank[ids.row[hit]] = ids.place[hit] + 1
+    rank[listed != 1] = 0
+    in_order = np.argsort(match)  # submission rows in the ground truth's order
+    rank, listed = rank[in_order], listed[in_order]
+    score = np.divide(1.0, rank, out=np.zeros(len(rank)), where=rank > 0)
+    frame = truth.select(format.keys).append_column("answer", truth[format.answer])
+    for name, values in {"listed": listed, "rank": rank, "reciprocal_rank": score}.items():
+        frame = frame.append_column(name, pa.array(values))
+    return ScoreReport(float(score.mean()), len(score), frame.to_pandas())

@@ -7,23 +7,27 @@ predictions are written as they come.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
-from fastrec._core.fresh_process import continued_in
-from fastrec._core.optional import require
-from fastrec.competition.forms.list_form import SubmissionFormat
-from fastrec.competition.forms.score import score_submission
-from fastrec.competition.forms.write import write_ranked
+from fastrec._core.fresh_process import begin_anew, continued_in, may_begin_anew
+from fastrec._core.imports import require
+from fastrec._core.memory import give_all_back
+from fastrec._core.progress import Stages
+from fastrec.competition.forms.check import score_submission
+from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
+from fastrec.competition.reading import CompetitionData
 from fastrec.competition.run_files import (
     recipe_notes,
     run_folder,
@@ -32,26 +36,258 @@ from fastrec.competition.run_files import (
     write_scores,
     write_traces,
 )
+from fastrec.competition.run_record import Run, now
 from fastrec.competition.scoring import Decision
-from fastrec.competition.streamed.clicks import net_notes
-from fastrec.competition.streamed.laid import Laid, lay_out, write_part
-from fastrec.competition.streamed.list_models import (
-    choose_stack,
-    columns_of,
-    lists_of,
-    reciprocal_of,
-    train_nets,
-    train_trees,
-)
+from fastrec.competition.streamed.clicks import net_notes, train_streamed
 from fastrec.competition.streamed.recipe import StreamedRanking
-from fastrec.competition.streamed.work import ListsRun, Work
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
-from fastrec.scale.cluster import INSTALL
-from fastrec.stacking import StackModel
+from fastrec.metrics import reciprocal_ranks
+from fastrec.scale.dask import INSTALL
+from fastrec.scale.external import fit_on_parts
+from fastrec.stacking import AverageBlend, OneBase, StackModel
 from fastrec.table import Table
+from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
+
+# ``Laid``: the parts of a streamed ranking on the disk, a file for each part and kind of rows.
+
+
+class _Recipe(Protocol):
+    name: str
+    list_column: str
+    held_out: int
+
+    def load_part(self, part: Path) -> CompetitionData: ...
+
+
+@dataclass
+class Laid:
+    """Parts on the disk, a file for each part and kind of rows."""
+
+    folder: Path
+    parts: int
+    tables: list[str]
+    counts: dict[str, int]
+
+    def lines(self, model: str) -> Path:
+        """Return the file of a model's submission."""
+        return self.folder / f"{model}.csv"
+
+    def files(self, kind: str) -> list[Path]:
+        """Return the files of one kind of rows."""
+        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
+
+
+def lay_out(recipe: _Recipe, parts: Sequence[Path], folder: Path, advance: Callable[[int], None]) -> Laid:
+    """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
+    if len(parts) < 2:
+        raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
+    counts, names, said = dict.fromkeys(("train", "valid", "test"), 0), [], 0
+    for i, part in enumerate(parts):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataWarning)
+            found = recipe.load_part(part)
+        said += len(caught)
+        if found.test is None or found.targets is None:
+            raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
+        held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
+        none = found.train.slice(0, 0)
+        rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
+        counts = {n: counts[n] + len(t) for n, t in rows.items()}
+        names = list(found.tables)
+        tables = {f"table-{n}": t for n, t in found.tables.items()}
+        for kind, table in {**rows, **tables}.items():
+            write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
+        write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
+        shutil.rmtree(part)
+        advance(len(found.train) + len(found.test))
+    if said:
+        warnings.warn(f"{said} warnings of {len(parts)} parts are not shown one by one", DataWarning, stacklevel=2)
+    return Laid(folder, len(parts), names, counts)
+
+
+def _numbered(table: Table, column: str, part: int) -> Table:
+    """Give the lists ids that no other part has."""
+    if column not in table:
+        return table
+    # The low 32 bits are the list's number in its part, the high ones the part's.
+    return table.with_columns({column: table[column].integer() + (part << 32)})
+
+
+def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
+    """Write one part of a kind of rows."""
+    folder.mkdir(exist_ok=True)
+    pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
+
+
+# ``Work``: what a streamed ranking has done so far, which a process that begins anew goes on from.
+
+_FILE = "work.pickle"  # read by the process that wrote it alone: the folder's name says who that is
+
+
+@dataclass
+class Work:
+    """What a streamed ranking has done so far.
+
+    Args:
+        folder: where its files are.
+        stages: progress.
+        started: when, for ``config.json``.
+        models: the trained models, by name.
+        done: the finished steps.
+        made: the parts and the features, once they are there.
+    """
+
+    folder: Path
+    stages: Stages
+    started: str = field(default_factory=now)
+    models: dict[str, Estimator] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, stages: Stages) -> Work:
+        """Read the finished work of a folder; a new one has none."""
+        work = cls(folder, stages)
+        if (folder / _FILE).is_file():
+            with open(folder / _FILE, "rb") as file:
+                known, stages.seconds = pickle.load(file)
+            vars(work).update(known)
+        return work
+
+    @property
+    def laid(self) -> Laid:
+        """The parts."""
+        return self.made["laid"]
+
+    @property
+    def features(self) -> FeatureSet:
+        """The features, with what they have learned."""
+        return self.made["features"]
+
+    def finish(self, step: str, *, anew: bool) -> None:
+        """Note that a step is done.
+
+        Args:
+            step: its name.
+            anew: the next one is to have a fresh process, where this one may be replaced.
+        """
+        self.done.append(step)
+        if anew and may_begin_anew() and self._written():
+            begin_anew(self.folder)
+        give_all_back()  # what the allocator keeps of one step is of no use to the next
+
+    def _written(self) -> bool:
+        known = {n: v for n, v in vars(self).items() if n not in ("folder", "stages")}
+        try:
+            with open(self.folder / _FILE, "wb") as file:
+                pickle.dump((known, self.stages.seconds), file, protocol=5)
+        except (pickle.PicklingError, AttributeError, TypeError):  # a function within a function: all goes on here
+            return False
+        return True
+
+
+@dataclass(kw_only=True)
+class ListsRun(Run):
+    """A run of a ``StreamedRanking``.
+
+    Attributes:
+        work: its finished steps.
+    """
+
+    work: Work = field(init=False)
+
+
+# The models of a streamed ranking: nets from the stream of rows, trees by XGBoost's external memory, their stack.
+
+
+def columns_of(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
+    """Return categories and numbers that models learn from."""
+    cats = list(recipe.categories or ())
+    conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
+    return cats, list(dict.fromkeys(conts))
+
+
+def train_nets(run: ListsRun) -> dict[str, Estimator]:
+    """Train the recipe's nets on the stream of rows."""
+    recipe, laid, models = run.recipe, run.work.laid, {}
+    if not recipe.nets():
+        return {}
+    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
+    files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
+    procs = [Categorify, FillMissing(add_col=False), Normalize]
+    frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=laid.folder / "packed", device="cpu")
+    for name, asks in recipe.nets().items():
+        with run.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
+            options = {"device": run.device, "seed": run.seed, "bs": run.bs}
+            options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
+            models[name] = train_streamed(frame, asks, name, **options)
+    return models
+
+
+def train_trees(run: ListsRun, ranker: XGBRanker) -> XGBRanker:
+    """Grow a ranker's trees from the parts to learn from."""
+    recipe, laid = run.recipe, run.work.laid
+    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
+    read = [partial(lists_of, recipe, f, cats, conts) for f in laid.files("made-train")]
+    with run.stages.stage(f"train {ranker.name}") as advance:
+        fitted = fit_on_parts(ranker, read, laid.folder / "trees", seed=run.seed)
+        advance(laid.counts["train"])
+    return fitted
+
+
+def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
+    """Read one part's lists with their features."""
+    table = Table.read(pq.ParquetFile(file).read())
+    groups = table[recipe.list_column].integer()
+    label = table[recipe.label].number() if recipe.label in table else None
+    weight = table[recipe.weight].number() if recipe.weight in table else None
+    return Lists(table, groups, cats, conts, label=label, weight=weight)
+
+
+def choose_stack(
+    recipe: StreamedRanking, laid: Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
+) -> StackModel:
+    """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
+    said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
+    for lists in _held_out(recipe, laid):
+        said.append((_bare(recipe, lists), {n: m.predict(lists).double() for n, m in models.items()}))
+        advance(len(lists))
+
+    def score(stack: StackModel) -> float:
+        return float(torch.cat([reciprocal_of(recipe, lists, stack.predict(p, lists)) for lists, p in said]).mean())
+
+    alone = [StackModel([n], [OneBase(n)]) for n in models]
+    if not said or len(alone) == 1:
+        return alone[0]
+    best = sorted(alone, key=score, reverse=True)
+    names = [stack.models[0] for stack in best]
+    means = [StackModel(names[:k], [AverageBlend(names[:k], of="rank")]) for k in range(2, len(names) + 1)]
+    return max([best[0], *means], key=score)
+
+
+def _held_out(recipe: StreamedRanking, laid: Laid) -> Iterator[Lists]:
+    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
+    for file in laid.files("made-valid"):
+        lists = lists_of(recipe, file, cats, conts)
+        if len(lists):
+            yield lists
+
+
+def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
+    """Return the lists without features: enough for scoring, small enough to hold for all parts."""
+    kept = [recipe.list_column, *([] if recipe.counted is None else [recipe.counted])]
+    return Lists(lists.table.select(kept), lists.groups, [], [], label=lists.label)
+
+
+def reciprocal_of(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> torch.Tensor:
+    """Return reciprocal ranks of the lists that count."""
+    rows = torch.ones(len(lists), dtype=torch.bool)
+    if recipe.counted is not None:
+        rows = lists.table[recipe.counted].number() > 0
+    return reciprocal_ranks(scores[rows], lists.label[rows], lists.groups[rows], ties="ordinal")[1]
 
 
 def open_work(run: ListsRun) -> None:
@@ -61,7 +297,7 @@ def open_work(run: ListsRun) -> None:
         raise DataError(
             f"{run.recipe.name}: lists need a SubmissionFormat", remedy="Write submission = SubmissionFormat(…)"
         )
-    from fastrec.features._dask.spill import spilled
+    from fastrec.features._dask.files import spilled
 
     above = run.out.absolute().parent
     above.mkdir(parents=True, exist_ok=True)
@@ -163,7 +399,7 @@ LISTS = [open_work, split, make_features, train, write]
 
 def _features(recipe: StreamedRanking, laid: Laid, advance: Callable[[int], None]) -> FeatureSet:
     """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
-    from fastrec.features._dask.part_files import PartFiles
+    from fastrec.features._dask.files import PartFiles
 
     features = recipe.features()
     if features is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fastrec.competition.data import CompetitionData
+from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition, Kind
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class StreamedRanking(Competition):
     """
 
     _kind: ClassVar[Kind] = Kind(
-        "fastrec.competition.streamed.lists:LISTS", frozenset({"bs"}), "fastrec.competition.streamed.work:ListsRun"
+        "fastrec.competition.streamed.lists:LISTS", frozenset({"bs"}), "fastrec.competition.streamed.lists:ListsRun"
     )
     task = "ranking"
     together: Sequence[str] = ()

@@ -8,12 +8,20 @@ from operator import getitem
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+import torch
 from dask import delayed
 from dask._task_spec import List, Task, TaskRef
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
+from dask.sizeof import sizeof
 
-from fastrec.table import Table
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.features._engine.folds import INNER_SEED, _number_folds, fold_numbers, row_folds
+from fastrec.features._engine.keyed import sort_keys
+from fastrec.features.base import Cells
+from fastrec.table import Column, Keys, Table
 
 
 def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
@@ -115,3 +123,141 @@ class Blocks:
 def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
     found = {n: table[n] for own, table in zip(lists, tables, strict=True) for n in own}
     return Table({n: found[n] for n in names})
+
+
+# Sizes of tables and states, by which a Dask worker decides what to move to its disk.
+
+
+@sizeof.register(torch.Tensor)
+def _of_tensor(tensor: torch.Tensor) -> int:
+    return limits.OBJECT_BYTES + tensor.nelement() * tensor.element_size()
+
+
+@sizeof.register(pa.Array)
+def _of_array(array: pa.Array) -> int:
+    return limits.OBJECT_BYTES + array.nbytes
+
+
+@sizeof.register(Keys)
+def _of_keys(keys: Keys) -> int:
+    return limits.OBJECT_BYTES + sum(c.nbytes for c in keys.columns)
+
+
+@sizeof.register(Column)
+def _of_column(column: Column) -> int:
+    parts = (column.values, column.missing, column.distinct, column.elements)
+    return limits.OBJECT_BYTES + sum(sizeof(p) for p in parts if p is not None)
+
+
+@sizeof.register(Table)
+def _of_table(table: Table) -> int:
+    return limits.OBJECT_BYTES + sum(_of_column(table[n]) for n in table.names)
+
+
+# The cell of each row of a partition, and the rows that a fold hides; recomputed wherever the rows are.
+
+ROW, OUTER = "\x00row", "\x00outer"  # columns of ours: the row's number in the whole frame, its outer fold
+
+
+class Folding:
+    """Folds of rows by their key, or by their number in the whole frame.
+
+    Args:
+        key: the columns; empty: the number.
+        count: how many folds.
+    """
+
+    def __init__(self, key: Sequence[str], count: int) -> None:
+        self.key, self.count = list(key), count
+
+    @property
+    def columns(self) -> list[str]:
+        return self.key or [ROW]
+
+    def of(self, table: Table) -> torch.Tensor:
+        if self.key:
+            return row_folds(table, self.key, self.count, seed=INNER_SEED)
+        return _number_folds(table[ROW].values, self.count, INNER_SEED)
+
+
+class Hidden:
+    """Rows whose targets must not be seen: those of an outer fold, of an inner one, or of both.
+
+    Args:
+        outer: the outer fold's number; None: none.
+        inner: the inner folds, and the number of one; None: none.
+    """
+
+    def __init__(self, outer: int | None = None, inner: tuple[Folding, int] | None = None) -> None:
+        self.outer, self.inner = outer, inner
+
+    @property
+    def columns(self) -> list[str]:
+        return [*([] if self.outer is None else [OUTER]), *([] if self.inner is None else self.inner[0].columns)]
+
+    def of(self, table: Table) -> torch.Tensor:
+        rows = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+        if self.outer is not None:
+            rows |= table[OUTER].values == self.outer
+        if self.inner is not None:
+            rows |= self.inner[0].of(table) == self.inner[1]
+        return rows
+
+
+class CellRule:
+    """The rule by which a generator's training rows are split into cells.
+
+    Args:
+        folding: its folds where rows get their values from other folds; None: all rows are in one cell.
+        column: instead of ``folding``, the column that holds folds, and all of its values.
+        hidden: rows in a cell of their own, the first, which no row sees; None: none.
+    """
+
+    def __init__(
+        self, folding: Folding | None, column: tuple[str, Keys] | None = None, hidden: Hidden | None = None
+    ) -> None:
+        self.folding, self.column, self.hidden = folding, column, hidden
+
+    @property
+    def by_fold(self) -> bool:
+        return self.folding is not None or self.column is not None
+
+    @property
+    def columns(self) -> list[str]:
+        own = [self.column[0]] if self.column else self.folding.columns if self.folding else []
+        return [*own, *(self.hidden.columns if self.hidden else [])]
+
+    @property
+    def count(self) -> int:
+        inner = max(len(self.column[1]), 1) if self.column else self.folding.count if self.folding else 1
+        return inner + (self.hidden is not None)
+
+    def of(self, table: Table) -> Cells:
+        if self.column is not None:
+            codes = table.coded(self.column[0]).recode(self.column[1]) - 1
+        else:
+            one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+            codes = one if self.folding is None else self.folding.of(table)
+        if self.hidden is not None:
+            codes = torch.where(self.hidden.of(table), 0, codes + 1)
+        return Cells(codes, self.count)
+
+    def excluded(self) -> torch.Tensor:
+        """Return bool ``[cells, cells]``: row ``c`` tells which cells rows of cell ``c`` must not see."""
+        found = torch.eye(self.count, dtype=torch.bool) & self.by_fold
+        if self.hidden is not None:
+            found[:, 0] = True
+        return found
+
+
+def given_keys(table: Table, column: str) -> Keys:
+    """Return the values of a column of folds in one partition, in order."""
+    keys, codes = sort_keys(table.coded(column))
+    if bool((codes == 0).any()):
+        row = int((codes == 0).nonzero()[0])
+        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
+    return keys
+
+
+def outer_numbers(table: Table, column: str) -> Table:
+    return Table({OUTER: fold_numbers(table[column], column)})

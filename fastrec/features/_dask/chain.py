@@ -14,23 +14,18 @@ import dask
 import torch
 
 from fastrec.errors import DataError, DataWarning
-from fastrec.features._dask.blocks import Blocks, task
-from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
-from fastrec.features._dask.in_time import in_turn, is_causal, looks_back
-from fastrec.features._dask.mapped import Mapped
-from fastrec.features._dask.places import Others, Place, stays
-from fastrec.features._dask.plan import HERE, Group, in_time, learns, reads, rounds
-from fastrec.features._dask.spill import spill_folder
+from fastrec.features._dask.blocks import OUTER, Blocks, CellRule, Folding, Hidden, given_keys, task
+from fastrec.features._dask.files import Mapped, spill_folder
+from fastrec.features._dask.gathered import in_turn, is_causal, looks_back
+from fastrec.features._dask.plan import HERE, Group, Others, Place, in_time, learns, reads, rounds, stays
 from fastrec.features._dask.states import merge_all, share
-from fastrec.features._engine.chain import Chain, compute
-from fastrec.features._engine.key_counts import count_keys, merge_counts
+from fastrec.features._engine.chain import Chain, compute, mixing_steps, naming
 from fastrec.features._engine.keyed import union_keys
-from fastrec.features._engine.naming import naming
-from fastrec.features._engine.nesting import mixing_steps
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._engine.saving import index_of, replace_features
 from fastrec.features.base import Cells, Context, Feature, Fitted, State
-from fastrec.features.selectors import Selector
+from fastrec.features.columns import Selector
+from fastrec.features.encode import count_keys, merge_counts
 from fastrec.table import Column, Keys, Table, concat
 
 _log = logging.getLogger("fastrec.features")

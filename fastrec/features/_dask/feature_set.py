@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from fastrec._core.optional import is_dask
+from fastrec._core.imports import is_dask
 from fastrec.errors import DataError, DataWarning
-from fastrec.features._dask.blocks import Blocks, task
-from fastrec.features._dask.cells import Hidden
+from fastrec.features._dask.blocks import Blocks, Hidden, task
 from fastrec.features._dask.chain import DaskChain
+from fastrec.features._dask.files import PartFiles, SplitTable
 from fastrec.features._dask.frames import (
     Profile,
     as_blocks,
@@ -26,14 +26,11 @@ from fastrec.features._dask.frames import (
     with_outer_folds,
     with_row_numbers,
 )
-from fastrec.features._dask.part_files import PartFiles
-from fastrec.features._dask.places import Others
-from fastrec.features._dask.split_table import SplitTable
-from fastrec.features._engine.chain import Chain
-from fastrec.features._engine.naming import check_names, naming_table
+from fastrec.features._dask.plan import Others
+from fastrec.features._engine.chain import Chain, check_names, naming_table
 from fastrec.features._engine.saving import selectors_of
-from fastrec.features._inputs import as_list
 from fastrec.features.base import Context
+from fastrec.features.columns import as_list
 from fastrec.table import Column, Table, as_column, column_names
 
 

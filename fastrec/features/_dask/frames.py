@@ -12,15 +12,13 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
-from fastrec._core.optional import is_dask, library_of
+from fastrec._core.imports import is_dask, library_of
 from fastrec.errors import DataError
-from fastrec.features._dask.blocks import Blocks, task
-from fastrec.features._dask.cells import OUTER, ROW, outer_numbers
-from fastrec.features._dask.part_files import MadeParts, PartFiles
-from fastrec.features._dask.split_table import SplitTable
+from fastrec.features._dask.blocks import OUTER, ROW, Blocks, outer_numbers, task
+from fastrec.features._dask.files import MadeParts, PartFiles, SplitTable
 from fastrec.features._dask.states import quietly
 from fastrec.features._engine.folds import fold_numbers
-from fastrec.features.selectors import Selector
+from fastrec.features.columns import Selector
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
 from fastrec.table.read import check_names
 

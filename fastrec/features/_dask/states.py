@@ -13,7 +13,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec.features._dask.blocks import task
-from fastrec.features._dask.spill import spill_folder
+from fastrec.features._dask.files import spill_folder
 from fastrec.features._engine.keyed import key_text
 from fastrec.features.base import Fitted, State
 from fastrec.table import Keys

@@ -2,28 +2,319 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from functools import cache, wraps
+from threading import Lock
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastrec.errors import DataError
+from fastrec._core import limits
+from fastrec._core.memory import FEWER_FEATURES, keeping_memory, naming_out_of_memory
+from fastrec._core.threads import shared_out
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.features._engine.digests import columns_digest
 from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.features._engine.keyed import sort_keys
-from fastrec.features._engine.naming import naming
-from fastrec.features._engine.nesting import key_keeps_together, mixing_steps, reads_target, tainted_steps
 from fastrec.features._engine.order import take_or_missing
-from fastrec.features._engine.parallel import walk
 from fastrec.features._engine.recall import CachedStep
-from fastrec.features._inputs import as_list
-from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State
+from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
+from fastrec.features.columns import Selector, as_list, no_column
 from fastrec.table import Column, Table, concat
 
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
+
+
+# Steps that a target passes through, and those through which it could return to its own row.
+
+
+def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
+    """Return the targets that a step reads as plain columns."""
+    fitted = set(step.fit_only) if step.uses_target else set()
+    return [n for n in step.inputs if n in targets and n not in fitted]
+
+
+def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> list[Feature]:
+    """Return steps that use a target or read such a step; all others are the same in every fold."""
+    names: set[str] = set()
+    found = []
+    for step in steps:
+        if step.uses_target or reads_target(step, targets) or names & set(step.inputs):
+            names |= set(step.outputs)
+            found.append(step)
+    return found
+
+
+def mixing_steps(
+    steps: Sequence[Feature], key: Sequence[str], targets: Collection[str] = (), *, together: bool
+) -> list[Feature]:
+    """Return steps that could return a row's target through another row's encoding, and those they feed.
+
+    Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share a
+    fold, as the rows of a group do where the group's columns hold the folds' key.
+
+    Args:
+        steps: all steps, in order.
+        key: the columns that rows' folds are made from.
+        targets: the columns that are targets.
+        together: whether the rows of one key share a fold (see ``key_keeps_together``).
+    """
+    tainted = tainted_steps(steps, targets)
+    encoded = {n for step in tainted for n in step.outputs}
+    causal: set[str] = set()
+    for step in tainted:
+        if (bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))) or causal & set(
+            step.inputs
+        ):
+            causal |= set(step.outputs)
+    mixed: set[str] = set()
+    found = []
+    for step in tainted:
+        reads = set(step.inputs)
+        alone = step.kind == "row" or not reads & encoded
+        # Rows of one key share the fold whose targets an encoding leaves out; a causal value leaves out no fold.
+        in_fold = together and step.within is not None and set(key) <= set(step.within) and not reads & causal
+        if reads & mixed or not (alone or in_fold):
+            mixed |= set(step.outputs)
+            found.append(step)
+    return found
+
+
+def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:
+    """Tell whether rows of one key share their inner fold, and their outer one (bool ``[n]``) if given."""
+    if not key or any(getattr(step, "fold_column", None) is not None for step in steps):
+        return False
+    if hidden is None:
+        return True
+    coded = work.coded(list(key))
+    seen = torch.zeros(2, coded.size, dtype=torch.bool, device=work.device)
+    seen[0, coded.codes[hidden]] = True
+    seen[1, coded.codes[~hidden]] = True
+    return not bool((seen[0] & seen[1]).any())
+
+
+# Names in a chain: no column is written twice, and every error names its generator.
+
+_NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and whether there are several
+    "str": ((str,), False),
+    "str | None": ((str, NoneType), False),
+    "str | Feature": ((str, Feature, Selector), False),
+    "str | Feature | None": ((str, Feature, Selector, NoneType), False),
+    "str | Sequence[str]": ((str, Selector), True),
+    "str | Sequence[str] | None": ((str, Selector), True),
+}
+
+
+@contextmanager
+def naming(step: Feature) -> Iterator[None]:
+    """Name the generator in errors about data."""
+    name = type(step).__name__
+    try:
+        with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", FEWER_FEATURES):
+            yield
+    except MissingColumnError:
+        raise
+    except DataError as error:
+        if name in error.problem:
+            raise
+        raise DataError(
+            f"{name}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
+        ) from error
+
+
+@contextmanager
+def naming_table(name: str) -> Iterator[None]:
+    """Name the other table in errors about it."""
+    try:
+        yield
+    except (DataError, MissingColumnError) as error:
+        raise type(error)(
+            f"table {name!r}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
+        ) from error
+
+
+def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
+    """Refuse two generators that write the same column, listed or read by those listed."""
+    for group in (listed, steps):
+        makers: dict[str, Feature] = {}
+        for step in group:
+            if not step.outputs:
+                raise DataError(
+                    f"{type(step).__name__} makes no column, as no column is named for it", remedy="Name one or more"
+                )
+            for name in step.outputs:
+                if name in makers:
+                    raise _made_twice(name, makers[name], step)
+                makers[name] = step
+
+
+def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
+    kind = type(other).__name__
+    if one is other:
+        return DataError(f"{kind} makes the column {name!r} twice", column=name, remedy="Name each column once")
+    apart = "fit each in a FeatureSet of its own, and rename what the first has made before the second adds its own"
+    remedy = f"Give one of them another name=, or {apart}"
+    if not any("name" in step.get_params() for step in (one, other)):
+        remedy = apart[0].upper() + apart[1:]
+    return DataError(f"two generators make the column {name!r}: {one!r} and {other!r}", column=name, remedy=remedy)
+
+
+def checked_sources(step: Feature) -> list[str | Feature | Selector]:
+    """Return what a generator reads, and check that all of it is text, generators or selectors."""
+    with naming(step):
+        _check_parameters(step)
+        sources = step.sources
+        for source in (*sources, *(n for names in step.table_inputs.values() for n in names)):
+            if not isinstance(source, str | Feature | Selector):
+                raise no_column(source)
+    return sources
+
+
+def _check_parameters(step: Feature) -> None:
+    for parameter, declared in declared_parameters(type(step)).items():
+        if declared.annotation not in _NAMES:
+            continue
+        kinds, several = _NAMES[declared.annotation]
+        value = getattr(step, parameter)
+        if not all(isinstance(v, kinds) for v in (as_list(value) if several else [value])):
+            raise DataError(f"{parameter}={value!r} is no name", remedy="Name columns and tables by text")
+
+
+# Progress of a set of features.
+
+_listeners: list[Callable[[], None]] = []  # of the process: steps work in threads of their own
+
+
+def counted(do: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that computes a step to tell when it is done."""
+    if not _listeners:
+        return do
+
+    @wraps(do)
+    def done(*arguments: Any) -> Any:
+        made = do(*arguments)
+        for listener in list(_listeners):
+            listener()
+        return made
+
+    return done
+
+
+@contextmanager
+def step_by_step(advance: Callable[[int], None], units: int, steps: int) -> Iterator[None]:
+    """Advance the progress by each computed step's share of the units.
+
+    Args:
+        advance: called with units just done.
+        units: how many there are.
+        steps: how many steps are expected; more than these advance by nothing.
+    """
+    lock, done, told = Lock(), 0, 0
+
+    def listen() -> None:
+        nonlocal done, told
+        with lock:
+            done += 1
+            now = units * min(done, steps) // max(steps, 1)
+            advance(now - told)
+            told = now
+
+    _listeners.append(listen)
+    try:
+        yield
+    finally:
+        _listeners.remove(listen)
+    advance(units - told)
+
+
+# Independent steps of a chain in parallel threads.
+
+Made = dict[str, Column]
+Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
+
+
+def walk(
+    steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
+) -> tuple[Table, Table | None]:
+    """Add every step's columns to the rows.
+
+    Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``). Of
+    more than a million rows each step has all threads to itself.
+
+    Args:
+        steps: the generators, those that others read before them.
+        work: the rows.
+        extra: other rows beside them (unlabeled ones); None: none.
+        do: makes a step's columns for the rows and for the others.
+        release: give back a column's codes and groups when its last reader is done, where they were not there before.
+
+    Returns:
+        Both tables with the columns added. The values do not depend on the number of threads.
+    """
+    do = counted(do)
+    if work.device.type == "cpu" and len(work) >= limits.PARALLEL_STEPS_FROM:
+        with keeping_memory():
+            workers = min(torch.get_num_threads(), len(steps), limits.PARALLEL_STEPS)
+            # A user's function may not be thread-safe; on many rows two steps at once hold too much memory.
+            if len(work) > limits.PARALLEL_STEPS_TO or any(hasattr(s, "function") for s in steps):
+                workers = 1
+            return _walk(steps, work, extra, _releasing(steps, work, do) if release else do, workers)
+    return _walk(steps, work, extra, do, 1)
+
+
+def _releasing(steps: Sequence[Feature], work: Table, do: Do) -> Do:
+    """Wrap ``do`` to drop columns that no other step reads any more."""
+    kept = {n for n in work.names if "coded" in work[n]._cache}
+    readers = Counter(n for step in steps for n in set(step.inputs))
+    lock = Lock()
+
+    def done(step: Feature, here: Table, there: Table | None) -> tuple[Made, Made]:
+        made = do(step, here, there)
+        with lock:
+            readers.subtract(set(step.inputs))
+            last = [n for n in set(step.inputs) if not readers[n] and n in here and n not in kept]
+        for name in last:
+            for table in (here, work) if name in work else (here,):
+                table.forget(name)
+        return made
+
+    return done
+
+
+def _walk(
+    steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, workers: int
+) -> tuple[Table, Table | None]:
+    if workers < 2:
+        for step in steps:
+            work, extra = _added(work, extra, do(step, work, extra))
+        return work, extra
+
+    def task(step: Feature, needed: list[Future]) -> tuple[Made, Made]:
+        here, there = work, extra
+        for future in needed:
+            here, there = _added(here, there, future.result())
+        return do(step, here, there)
+
+    done: list[Future] = []
+    with shared_out(workers) as pool:
+        for step in steps:
+            reads = set(step.inputs)
+            # What a task waits for was handed in before it, so that it is done or under way.
+            needed = [future for other, future in zip(steps, done) if reads & set(other.outputs)]
+            done.append(pool.submit(task, step, needed))
+    for future in done:  # the first error in the steps' order
+        work, extra = _added(work, extra, future.result())
+    return work, extra
+
+
+def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[Table, Table | None]:
+    work = work.with_columns(made[0]) if made[0] else work
+    return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
 
 
 class Chain:

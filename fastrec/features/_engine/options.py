@@ -6,10 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import torch
+
 from fastrec.errors import DataError
-from fastrec.features._inputs import as_list, names_of
-from fastrec.features.base import Feature
-from fastrec.features.selectors import Selector
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.columns import Selector, as_list, names_of, number_of
+from fastrec.table import Coded, Column, Keys, Table, as_column
+from fastrec.table.column import of_vectors, offsets_of, packed
+from fastrec.table.keys import is_text
 
 
 class OfColumns:
@@ -68,3 +73,188 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
             column=odd,
             remedy="Check the spelling, or add the column to cols",
         )
+
+
+# Constants of ``apply`` that an exported graph must not round.
+
+
+def float64(value: float) -> torch.Tensor:
+    """Return a number as float64 ``[]`` on the host, which works with tensors on any device.
+
+    Written as a Python float it gives the same bits here, but ONNX would hold it as a float32.
+    """
+    return torch.tensor(value, dtype=torch.float64)
+
+
+# Targets and sample weights as checked numbers, for the target encoders.
+
+
+def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
+    """Return a target of numbers as float64 ``[n]``, NaN where missing.
+
+    Args:
+        table: the rows.
+        name: the target.
+        wanted_by: the generator, for errors.
+        binary: 0 and 1 alone will do.
+    """
+    column = table[name]
+    who = type(wanted_by).__name__
+    if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
+        found = sorted(column.distinct.to_pylist())
+        listed = ", ".join(map(repr, found[:10])) + (", …" if len(found) > 10 else "")
+        raise DataError(
+            f"{who}: the target holds classes ({listed}), not numbers",
+            column=name,
+            row=int((~column.is_missing()).int().argmax()) if len(column) else None,
+            remedy=f"Name them: {who}(…, classes=[{listed}]), or make it 0 and 1 first"
+            if "classes" in wanted_by.get_params()
+            else "Make it numbers first: 0 and 1 for a class",
+        )
+    values = finite_number(table, name, wanted_by=wanted_by)
+    odd = ~(values.isnan() | (values == 0) | (values == 1)) if binary else torch.zeros(0)
+    if bool(odd.any()):
+        row = int(odd.nonzero()[0])
+        raise DataError(
+            f"{who}: weight of evidence needs a target of 0 and 1, and here is {float(values[row]):g}",
+            column=name,
+            row=row,
+            remedy="Choose another statistic, or give classes",
+        )
+    return values
+
+
+def averaged_numbers(
+    table: Table, targets: Sequence[str], classes: Sequence[Any] | None, *, wanted_by: Feature, binary: bool = False
+) -> list[torch.Tensor]:
+    """Return the numbers to average: each target, or each class of it. float64 ``[n]``, NaN = missing."""
+    if classes is None:
+        return [target_number(table, t, wanted_by=wanted_by, binary=binary) for t in targets]
+    return [y for t in targets for y in class_numbers(table, t, classes, wanted_by=wanted_by)]
+
+
+def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
+    """Refuse classes that are not different values of one kind."""
+    who = type(wanted_by).__name__
+    if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
+        raise DataError(f"{who}: the classes are {classes!r}", remedy="Give a list of different values")
+    if any(c is None or c != c for c in classes) or len({type(c) for c in classes}) > 1:
+        raise DataError(
+            f"{who}: the classes {list(classes)!r} are not values of one kind",
+            remedy="Give all of them as text, or all as numbers; a missing target is of no class",
+        )
+
+
+def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
+    """Return a number column as float64 ``[n]``, NaN where missing."""
+    values = number_of(table, name, wanted_by=wanted_by)
+    if bool(values.isinf().any()):
+        row = int(values.isinf().nonzero()[0])
+        raise DataError(
+            f"{type(wanted_by).__name__}: a value is infinite", column=name, row=row, remedy="Clip or drop such rows"
+        )
+    return values
+
+
+def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.Tensor:
+    """Return sample weights as float64 ``[n]``, 0 where missing; all 1 without a column."""
+    if name is None:
+        return torch.ones(len(table), dtype=torch.float64, device=table.device)
+    weight = finite_number(table, name, wanted_by=wanted_by).nan_to_num(0)
+    if bool((weight < 0).any()):
+        row = int((weight < 0).nonzero()[0])
+        raise DataError(
+            f"{type(wanted_by).__name__}: a weight is below 0", column=name, row=row, remedy="Use 0 or more"
+        )
+    return weight
+
+
+def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by: Feature) -> list[torch.Tensor]:
+    """Return float64 ``[n]`` per class: 1 where the target is it, 0 for another, NaN if missing."""
+    with_name = Keys((pa.array(list(classes)),), (name,))
+    coded = table.coded(name)
+    try:
+        codes = coded.recode(with_name)
+    except DataError as error:
+        raise DataError(
+            f"{type(wanted_by).__name__}: the classes and the target are of different kinds ({error.problem})",
+            column=name,
+            remedy="Give classes as they stand in the target",
+        ) from error
+    missing = coded.codes == 0
+    return [torch.where(missing, torch.nan, (codes == i + 1).double()) for i in range(len(classes))]
+
+
+# Base of the generators over lists.
+
+
+def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
+    """Return a column as a list column whose first list begins at element 0; no values: missing lists.
+
+    Args:
+        table: the rows.
+        name: a column of lists, of vectors, or of missing values only.
+        wanted_by: the generator, for the error.
+    """
+    column = table[name]
+    if column.kind == "list":
+        return packed(column)
+    if column.kind == "vector":
+        return of_vectors(column)
+    missing = column.is_missing()
+    if bool(missing.all()):  # nothing to tell a type by
+        missing = missing.to(table.device)
+        nothing = as_column(pa.nulls(0), name=name).to(missing.device)
+        return Column("list", offsets_of(missing.long() * 0), name=name, missing=missing, elements=nothing)
+    raise DataError(
+        f"{type(wanted_by).__name__} needs lists, and this column holds {_held(column)}",
+        column=name,
+        row=int((~missing).nonzero()[0]),
+        remedy="Choose a column of lists, or make lists of text by Tokens",
+    )
+
+
+def _held(column: Column) -> str:
+    words = {"number": "numbers", "datetime": "times", "opaque": "values of no usable type"}
+    return words.get(column.kind) or f"values of type {column.distinct.type}"
+
+
+def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
+    """Code a list column's elements as keys: int64 ``[elements]``, 0 = missing."""
+    try:
+        return column.elements.coded()
+    except DataError as error:
+        row = None if error.row is None else int(torch.searchsorted(column.values, error.row, right=True)) - 1
+        raise DataError(
+            f"{type(wanted_by).__name__}: its lists hold no plain values",
+            column=column.name or None,
+            row=row,
+            remedy="Choose a column with lists of text, numbers or times",
+        ) from error
+
+
+class FittedOnLists(Fitted):
+    """Generator that learns from lists: its inputs have more or fewer entries than rows."""
+
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        # Some decompose a matrix: what was just learned is not made again.
+        fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
+        return self.wrap(self.apply(fit, self.prepare(state, table)))
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
+        if not bool(excluded.any()):
+            return self.compute_from(table, state)
+        results: Tensors = {}
+        patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
+        of_row = pattern_of.to(cells.codes.device)[cells.codes]
+        table = table.select(self.inputs)
+        for i, pattern in enumerate(patterns):
+            rows = (of_row == i).nonzero().squeeze(1)
+            made = self.apply(self.finalize(state, ~pattern), self.prepare(state, table.take(rows)))
+            for name, values in made.items():
+                if name not in results:
+                    results[name] = values.new_empty(len(table), *values.shape[1:])
+                results[name].index_copy_(0, rows, values)
+        return self.wrap(results)

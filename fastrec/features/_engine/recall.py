@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastrec._core.device import DeviceLike
 from fastrec._version import __version__
+from fastrec.errors import DataError
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.features.base import Context, Feature, State
+from fastrec.features.columns import as_list, names_of
 from fastrec.table import Column, Table
+from fastrec.table.keys import is_numeric
 
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
@@ -95,3 +101,118 @@ class CachedStep:
             # Later steps digest these columns by origin instead of contents.
             remember(column, digest(key, name))
         return made
+
+
+# Base of generators that call a user's function.
+
+
+class _Function(Feature):
+    """Base of generators from functions: names, call, and how the function is located again."""
+
+    function: Callable[..., Any]
+    cols: str | Feature | Sequence[str | Feature]
+    columns: str | Sequence[str]
+
+    @property
+    def outputs(self) -> list[str]:
+        return as_list(self.columns)
+
+    @property
+    def signature(self) -> str:
+        return f"{self!r} at {id(self.function)}"
+
+    def _values(self, table: Table) -> list[Any]:
+        values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
+        _check_call(self.function, len(values))
+        return values
+
+    def _results(self, made: Any, size: int | None) -> list[Any]:
+        """Split the function's result by output; ``size``: rows that each must have; None: any."""
+        if isinstance(made, Mapping):
+            made = [made[n] for n in self.outputs if n in made]
+        results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
+        if len(results) != len(self.outputs):
+            raise DataError(
+                f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs",
+                remedy=f"Return one value for each of {', '.join(self.outputs)}",
+            )
+        if size is None:
+            return results
+        for name, result in zip(self.outputs, results, strict=True):
+            found = len(result) if hasattr(result, "__len__") and getattr(result, "ndim", 1) else None
+            if found != size:
+                raise DataError(
+                    f"{_path(self.function)} returned {'one value' if found is None else f'{found} values'} for "
+                    f"{size} rows",
+                    column=name,
+                    remedy="Return one value per row, in the rows' order",
+                )
+        return results
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        params = {n: v for n, v in self.get_params().items() if n != "function" and v not in (None, False)}
+        return f"{type(self).__name__}({_path(self.function)}, {', '.join(f'{n}={v!r}' for n, v in params.items())})"
+
+
+def _check_call(function: Callable[..., Any], count: int) -> None:
+    try:
+        taken = inspect.signature(function)
+    except ValueError:  # a built-in one may not say
+        return
+    try:
+        taken.bind(*range(count), **{n: None for n in taken.parameters if n == "groups"})
+    except TypeError as error:
+        raise DataError(
+            f"{_path(function)} cannot be called with {count} columns ({error})", remedy="Name one for each argument"
+        ) from error
+
+
+def function_name(feature: Feature) -> str:
+    """Return ``module:name`` of a generator's function."""
+    function = feature.function
+    where = f"{function.__module__}:{function.__qualname__}"
+    try:
+        found = function_at(where)
+    except (DataError, ValueError):
+        found = None
+    if found is not function or function.__module__ == "__main__":
+        raise DataError(
+            f"{_path(function)} cannot be found again when it is loaded",
+            remedy="Define it with @feature at the top of a module that can be imported",
+        )
+    return where
+
+
+def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
+    """Return the function of the generator that ``module:name`` names.
+
+    Args:
+        where: the name.
+        trust: the modules that may be imported for it; of others only what is imported already is looked at.
+    """
+    module, _, name = where.partition(":")
+    if module not in sys.modules and module not in trust:
+        raise DataError(
+            f"the function {name!r} is in the module {module!r}, which is not imported: to import it runs its code",
+            remedy=f"Import {module} first, or load with trust={module!r} if you trust it",
+        )
+    try:
+        found = vars(importlib.import_module(module)).get(name)
+    except Exception as error:
+        raise ValueError(f"the module {module!r} cannot be imported ({error})") from error
+    if not isinstance(found, _Function):
+        raise ValueError(f"there is no generator {name!r} in {module!r}")
+    return found.function
+
+
+def _value(column: Column) -> Any:
+    if column.kind in ("number", "datetime") or (column.kind == "category" and is_numeric(column.distinct.type)):
+        return column.number()
+    return column.to_arrow().to_pylist()
+
+
+def _path(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function)).replace("<locals>.", "")

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
-from fastrec._core.file_digests import file_digest
-from fastrec._core.leftovers import recover
+from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name, recover
+from fastrec._core.digests import file_digest
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.features._engine.functions import function_at, function_name
+from fastrec.features._engine.recall import function_at, function_name
 from fastrec.features.base import GENERATORS, Feature, generator_named
-from fastrec.features.selectors import Selector, selector_from
+from fastrec.features.columns import Selector, selector_from
 from fastrec.table import load_state, save_state
 
 

@@ -2,18 +2,438 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds
-from fastrec.features._inputs import as_list
-from fastrec.features.leakage.many import draws, leave_one_out, made_beforehand
-from fastrec.features.leakage.report import LeakageReport
-from fastrec.features.leakage.rows import CheckedRows, sample_rows
-from fastrec.features.leakage.runs import FunctionRunner, Runner, SetRunner, as_features
-from fastrec.features.leakage.tries import LeakCheck
-from fastrec.table import take_rows
+from fastrec.features.columns import as_list
+from fastrec.features.leakage.draws import (
+    Followers,
+    by_group,
+    change,
+    followers,
+    movers,
+    one_sided,
+    patterns,
+    says_target,
+    scattered,
+    share_below,
+)
+from fastrec.features.leakage.report import Kind, Leak, LeakageReport
+from fastrec.features.leakage.rows import (
+    CheckedRows,
+    FunctionRunner,
+    Made,
+    Runner,
+    SetRunner,
+    as_features,
+    cut_places,
+    key_pairs,
+    key_sizes,
+    moved,
+    paired,
+    probe_rows,
+    sample_rows,
+    shown,
+    typical,
+    with_rows_of,
+)
+from fastrec.features.leakage.static import HeldTarget, follows, numbers, of_key, one_to_one, row_order
+from fastrec.table import Column, as_column, take_rows
+
+# The checks of ``check_leakage`` that change a row, a time or a fold, and the record of leaks.
+
+
+@dataclass(frozen=True, eq=False)
+class Try:
+    """A run with one row's target changed.
+
+    Args:
+        row: its place among the checked rows.
+        made: the columns.
+        what: the change, for messages.
+        targets: the changed targets, as numbers float64 ``[n]``.
+    """
+
+    row: int
+    made: Made
+    what: str
+    targets: dict[str, torch.Tensor]
+
+
+class LeakCheck:
+    """The checks, one method each.
+
+    Args:
+        runner: runs the pipeline.
+        frame: the rows, as the runner takes them.
+        choice: targets, order and key of the same rows.
+        rows: int64, their numbers in the user's frame.
+        strict: see ``check_leakage``.
+    """
+
+    def __init__(self, runner: Runner, frame: Any, choice: CheckedRows, rows: torch.Tensor, strict: bool) -> None:
+        self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
+        self.base = runner.start(frame)
+        self.scale = {n: typical(c) for n, c in self.base.items()}
+        self.suspects = list(self.base)  # columns whose moving means something
+        self.unclear: set[str] = set()  # those of which no single row's move means anything
+        self.held = {n: HeldTarget(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
+        self.tries: list[Try] = []
+        self.leaks: dict[tuple[str, Kind], Leak] = {}
+        self.excused: dict[str, str] = {}
+        self.notes: dict[str, None] = {}
+        self.checked: list[str] = []
+
+    def report(self, whole: int) -> LeakageReport:
+        """Return the leaks among the columns that the pipeline returns."""
+        outputs = self.runner.listed
+        leaks = [leak for leak in self.leaks.values() if leak.column in {*outputs, *self.runner.passed_on}]
+        used = f"{len(self.rows):,} rows" + (f" of {whole:,}" if len(self.rows) < whole else "")
+        excused = [f"{n!r} {e}" for n, e in self.excused.items() if n in outputs and (n, "future") not in self.leaks]
+        return LeakageReport(leaks, [*excused, *self.notes], [used, *self.checked], outputs)
+
+    def twice(self) -> None:
+        """Run twice on the same rows: random columns are leaks of their own, and no suspects afterwards."""
+        made = self.runner.run(self.frame, "on the rows as they are")
+        odd = self.compare("random", self.base, made, "it was run a second time", torch.arange(len(self.rows)))
+        self.suspects = [n for n in self.suspects if n not in odd]
+
+    def copies(self, fixed: Sequence[str]) -> None:
+        """Find columns that equal a target row by row."""
+        passed = {n: as_column(self.frame[n], name=n) for n in self.runner.passed_on if n not in fixed}
+        for target in self.choice.targets:
+            column = self.choice.table[target]
+            known = (~column.is_missing()).nonzero().squeeze(1)
+            for name, values in {**self.base, **passed}.items():
+                if not bool(moved(column.take(known), values.to("cpu").take(known)).any()):
+                    self.add(name, "copy", None, f"its values are those of {target!r}", {name})
+                    self.suspects = [n for n in self.suspects if n != name]
+
+    def own_targets(self, probes: int) -> None:
+        """Change one row's target at a time."""
+        sizes = key_sizes(self.frame, self.choice)
+        tries = [self.try_one(row) for row in probe_rows(self.choice, sizes, probes)]
+        self.checked.append(f"the own targets of {len(tries)}")
+        odd = {n for n in self.suspects for t in tries if self._moved(n, t) and scattered(self.base[n], t.made[n])}
+        if odd:
+            rows = probe_rows(self.choice, sizes, limits.LEAK_SIGNS)
+            more = [row for row in rows if row not in {t.row for t in tries}]
+            every = [*tries, *(self.try_one(row) for row in more[: limits.LEAK_SIGNS - len(tries)])]
+            self.unclear = {n for n in odd if not self._one_sided(n, every)}
+        for name in sorted(self.unclear):
+            self.notes[
+                f"{name!r} moves with one target in all rows, as with folds that are drawn by the targets; whether a "
+                "row's own moves it is not told"
+            ] = None
+        for t in tries:
+            self.compare("own target", self.base, t.made, t.what, torch.tensor([t.row]))
+        self.tries = tries
+
+    def try_one(self, row: int) -> Try:
+        source = self.choice.other_targets(torch.tensor([row]))
+        made = self.runner.run(with_rows_of(self.frame, source), f"with another target in row {int(self.rows[row])}")
+        name, taken = next(iter(source.items()))
+        column = self.choice.table[name]
+        what = f"{name!r} of this row alone went from {shown(column, row)} to {shown(column, int(taken[row]))}"
+        return Try(row, made, what, self.targets(source))
+
+    def targets(self, source: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {n: held.y[source[n]] for n, held in self.held.items()}
+
+    def _moved(self, name: str, tried: Try) -> bool:
+        at = torch.tensor([tried.row])
+        made = tried.made.get(name)
+        return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
+
+    def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
+        # A row's value follows its own target if it moves farther, or against it, than those of most others.
+        target, held = next(iter(self.held.items()))
+        shares = [
+            share_below(change(self.base[name], t.made[name]), t.row, float((t.targets[target] - held.y)[t.row].sign()))
+            for t in tries
+            if name in t.made
+        ]
+        return one_sided(shares)
+
+    def future(self) -> None:
+        """Drop, then shuffle, the rows at or after a time."""
+        cuts = cut_places(self.choice, self.frame)
+        self.checked.append(f"the future of {len(cuts)} times" if cuts else "no future, as there is one time only")
+        fixed = self.runner.fixed(self.frame) if cuts else None
+        fixed_base = fixed(self.frame) if fixed is not None else {}
+        name = self.choice.order[0]
+        for cut in cuts:
+            before, after = (self.choice.rank < cut).nonzero().squeeze(1), (self.choice.rank == cut).nonzero()
+            when = f"the rows at or after {name} = {shown(self.choice.table[name], int(after[0]))}"
+            mixed = with_rows_of(self.frame, self.choice.mixed_future(cut, self.runner.columns(self.frame)))
+            left = torch.arange(len(before))
+            for what, frame, at_made in (
+                (f"{when} were dropped", take_rows(self.frame, before), left),
+                (f"{when} were mixed up", mixed, before),
+            ):
+                if fixed is not None:
+                    self.compare("future", fixed_base, fixed(frame), what, before, at_made=at_made)
+                made = self.runner.run(frame, f"when {what}")
+                self.compare("future", self.base, made, what, before, at_made=at_made, excuse=self._learns_from_all)
+
+    def outer_folds(self, folds: torch.Tensor) -> None:
+        """Change all targets of one fold at a time."""
+        present = torch.unique(folds).tolist()
+        tried = present[:: max(len(present) // limits.LEAK_FOLDS, 1)][: limits.LEAK_FOLDS]
+        self.checked.append(f"the targets of {len(tried)} outer fold{'s' if len(tried) > 1 else ''}")
+        for k in tried:
+            changed = with_rows_of(self.frame, self.choice.one_target(folds == k))
+            what = f"the targets of fold {k} were changed"
+            inside = (folds == k).nonzero().squeeze(1)
+            if not isinstance(self.runner, SetRunner):
+                self.compare("outer fold", self.base, self.runner.run(changed, f"when {what}"), what, inside)
+                continue
+            sides = ((folds != k).nonzero().squeeze(1), inside)
+            pairs = (self.runner.cross_fit(frame, folds, k) for frame in (self.frame, changed))
+            for rows, base, made in zip(sides, *pairs, strict=True):
+                self.compare("outer fold", base, made, what, rows, at=torch.arange(len(rows)))
+
+    def compare(
+        self,
+        kind: Kind,
+        base: Made,
+        made: Made,
+        what: str,
+        rows: torch.Tensor,
+        *,
+        at: torch.Tensor | None = None,
+        at_made: torch.Tensor | None = None,
+        excuse: Callable[[str], str | None] = lambda name: None,
+    ) -> set[str]:
+        """Record the suspects that have moved, and return them.
+
+        Args:
+            kind: the kind of leak that a move is.
+            base, made: the columns before and after the change.
+            what: the change, for messages.
+            rows: int64, the rows of the checked frame that must not move.
+            at: their places in ``base``; None: their numbers.
+            at_made: their places in ``made``; None: ``at``.
+            excuse: returns, in words, why a column's move is no leak; None: it is one.
+        """
+        at = rows if at is None else at
+        at_made = at if at_made is None else at_made
+        first: dict[str, int] = {}
+        for name in self.suspects:
+            if kind == "own target" and name in self.unclear:
+                continue
+            if name not in made:
+                self.notes[f"{name!r} could not be compared: it is not made when {what}"] = None
+                continue
+            scale = self.scale[name] if base is self.base else typical(base[name])
+            odd = moved(base[name].take(at), made[name].take(at_made), scale).nonzero()
+            if len(odd):
+                first[name] = int(odd[0])
+        for name, i in first.items():
+            excused = excuse(name)
+            if excused is not None:
+                self.excused.setdefault(name, excused)
+                continue
+            change = f"{shown(base[name], int(at[i]))} became {shown(made[name], int(at_made[i]))}"
+            self.add(name, kind, int(self.rows[rows[i]]), f"{change} when {what}", set(first))
+        return set(first)
+
+    def add(self, column: str, kind: Kind, row: int | None, detail: str, together: set[str]) -> None:
+        maker = self.runner.maker(column, together)
+        leak = Leak(column, kind, row, detail, None if maker is None else repr(maker))
+        self.leaks.setdefault((column, kind), leak)
+
+    def _learns_from_all(self, column: str) -> str | None:
+        learners = [] if self.strict else self.runner.learns_from_all(column)
+        return f"uses later rows of the training data, through {learners[0]!r}" if learners else None
+
+
+# The checks of ``check_leakage`` that change many targets at once, or none.
+
+# Describes what is wrong with a column, or returns None.
+Test = Callable[[Column, HeldTarget], str | None]
+_TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
+
+
+@dataclass(frozen=True, eq=False)
+class RandomRuns:
+    """Runs with targets of all rows changed at random.
+
+    Args:
+        made: the columns of each run.
+        targets: each run's targets as numbers, by name: float64 ``[n]``.
+        flips: bool ``[runs, n]``, whose targets were changed in which run.
+        moves: by how much each column has moved, float64 ``[runs, n]``; only columns of all runs.
+    """
+
+    made: list[Made]
+    targets: list[dict[str, torch.Tensor]]
+    flips: torch.Tensor
+    moves: dict[str, torch.Tensor]
+
+    def of(self, name: str) -> list[Column]:
+        """Return one column of the runs that have it."""
+        return [made[name] for made in self.made if name in made]
+
+    def still(self, name: str) -> bool:
+        """Test whether no run has moved a column."""
+        return name in self.moves and not bool(self.moves[name].any())
+
+
+def draws(check: LeakCheck) -> RandomRuns:
+    """Change many rows' targets at random, then of ever fewer that seem to follow their own; return the first runs."""
+    known = torch.ones(len(check.rows), dtype=torch.bool)
+    for name in check.choice.targets:
+        known &= ~check.choice.table[name].is_missing()
+    random = check.choice.generator()
+    flips = patterns(known, random)
+    runs = [_flip(check, f) for f in flips]
+    every = [n for n in check.suspects if all(n in made for made, _ in runs)]
+    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made, _ in runs]) for n in every}
+    drawn = RandomRuns([made for made, _ in runs], [targets for _, targets in runs], flips, moves)
+    check.checked.append(f"those of all, changed at random {len(flips)} times")
+    names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]
+    found = {n: _followers(check.base[n], drawn, n) for n in names}
+    few = {n: movers(moves[n], flips) for n in names}
+    for _ in range(limits.LEAK_ROUNDS):
+        several = [f.rows for f in found.values() if len(f.rows) > 1]
+        if not several:
+            break
+        some = torch.cat(several).unique()
+        flipped = torch.zeros(len(known), dtype=torch.bool)
+        flipped[some[torch.rand(len(some), generator=random) < 0.6]] = True
+        made, _ = _flip(check, flipped)
+        there = {n: f for n, f in found.items() if n in made}
+        found |= {n: f.left(change(check.base[n], made[n], exact=f.exact), flipped) for n, f in there.items()}
+    for name in names:
+        _confirm(check, name, found[name], few[name])
+    return drawn
+
+
+def _followers(base: Column, drawn: RandomRuns, name: str) -> Followers:
+    if not drawn.still(name):
+        return followers(drawn.moves[name], drawn.flips, exact=False)
+    if base.kind != "number" or all(torch.equal(base.values, c.values) for c in drawn.of(name)):
+        return Followers(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), exact=True)
+    return followers(torch.stack([change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True)
+
+
+def _flip(check: LeakCheck, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
+    source = check.choice.other_targets(flipped.nonzero().squeeze(1))
+    made = check.runner.run(with_rows_of(check.frame, source), f"with other targets in {int(flipped.sum())} rows")
+    return made, check.targets(source)
+
+
+def _confirm(check: LeakCheck, name: str, found: Followers, few: torch.Tensor) -> None:
+    # A row that follows by chance does not move with its target changed alone.
+    base = check.base[name]
+    rows = found.rows[: limits.LEAK_SINGLE].tolist()
+    for row in dict.fromkeys([*rows, *few[: limits.LEAK_SINGLE].tolist()]):
+        t = check.try_one(row)
+        if name not in t.made:
+            continue
+        exact = row in rows and found.exact
+        delta = change(base, t.made[name], exact=exact)
+        if not float(delta[row]):
+            continue
+        if not exact:
+            check.compare("own target", check.base, t.made, t.what, torch.tensor([row]))
+            return
+        if int((delta != 0).sum()) == 1:  # where others' digits move as well it may be rounding
+            check.add(name, "own target", int(check.rows[row]), f"its last digits changed when {t.what}", {name})
+            return
+
+
+def leave_one_out(check: LeakCheck, drawn: RandomRuns, df: Any) -> None:
+    """Find values that tell their row's target within a key of ``df``, whatever the targets are."""
+    keys = [torch.zeros(len(check.rows), dtype=torch.int64), *key_pairs(df, check.choice).values()]
+    if check.choice.keys:
+        keys.append(check.choice.table.coded(check.choice.keys).codes)
+    for name in check.suspects:
+        if name not in drawn.moves or drawn.still(name) or (name, "own target") in check.leaks:
+            continue
+        runs = [numbers(c) for c in drawn.of(name)]
+        if any(v is None for v in runs):
+            continue
+        for target in check.choice.targets:
+            cases = [(y[target], v) for y, v in zip(drawn.targets, runs, strict=True)]
+            within = any(says_target(((codes, y, v) for y, v in cases), "drawn") for codes in keys)
+            if within or says_target(_among_moved(check, name, target), "moved"):
+                what = f"within its key it says the row's {target!r}, however the targets are changed"
+                check.add(name, "leave-one-out", None, what, {name})
+
+
+def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield, for ``told_within``, the rows that one row's target has moved, with that row, before and after."""
+    for t in check.tries:
+        if name not in t.made:
+            continue
+        group = moved(check.base[name], t.made[name], check.scale[name]).to("cpu")
+        group[t.row] = True
+        one = torch.zeros(int(group.sum()), dtype=torch.int64)
+        for y, column in ((check.held[target].y, check.base[name]), (t.targets[target], t.made[name])):
+            if len(one) >= 4 and len(torch.unique(y[group])) > 1:
+                yield one, y[group], column.number().to("cpu")[group]
+
+
+def made_beforehand(
+    check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: CheckedRows, fixed: Sequence[str]
+) -> None:
+    """Compare columns that no target moves with statistics of the targets.
+
+    Args:
+        check: the record of leaks.
+        drawn: see ``draws``.
+        df: the checked rows.
+        given: all rows, as the user gave them; a table's means are over all of them.
+        whole: targets, order and key of all rows.
+        fixed: columns that may be passed on: order, key and folds.
+    """
+    columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
+    columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
+    columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in check.leaks for k in _TOLD)}
+    keys = key_pairs(df, check.choice)
+    check.checked.append("columns that no target moves, other tables' among them, held to the targets")
+
+    def whole_key(names: tuple[str, ...]) -> torch.Tensor:
+        if given is df:
+            return keys[names]
+        return paired([as_column(given[n], name=n).to("cpu").coded().codes for n in names])
+
+    for target in check.choice.targets:
+        held = HeldTarget(target, check.choice.table[target], whole.table[target], check.rows)
+        orders = {n: by_group(codes, held.y) for n, codes in keys.items()}
+        for name, column in columns.items():
+            others = {n: (codes, orders[n]) for n, codes in keys.items() if name not in n}
+            _hold(check, name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
+
+
+def _hold(
+    check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Callable[[Column, HeldTarget], str | None]
+) -> None:
+    tests: tuple[tuple[Kind, Callable[[Column, HeldTarget], str | None]], ...] = (
+        ("copy", one_to_one),
+        ("row order", row_order),
+        ("outside", of_key),
+    )
+    for kind, test in tests:
+        what = test(column, held)
+        if what is None:
+            continue
+        if kind == "row order" and check.choice.order:  # time may bring it about
+            check.notes[f"{name!r}: {what}"] = None
+        else:
+            check.add(name, kind, None, what, {name})
+        return
+    what = follows(column, held)
+    if what is not None:
+        check.notes[f"{name!r} {what}"] = None
 
 
 def check_leakage(

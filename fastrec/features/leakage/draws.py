@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from fastrec._core import limits
-from fastrec.features.leakage.runs import moved, typical
+from fastrec.features.leakage.rows import moved, typical
 from fastrec.table import Column
 
 # Pairs of rows that must agree before chance is ruled out.

@@ -3,23 +3,220 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table as Grid
 
 from fastrec._core import limits
-from fastrec._core.oom import shown_bytes
-from fastrec.errors import DataError
-from fastrec.models.embedding_layout import check_sizes, lay_out, padded
-from fastrec.models.placement.power_law import cached_rows, found, rows_missed
-from fastrec.models.placement.row_store import RowStore
-from fastrec.models.placement.settings import Embeddings, Placement, bytes_per_row, device_slots, limited, table_kinds
+from fastrec._core.memory import shown_bytes
+from fastrec.errors import DataError, DeviceMemoryError
+from fastrec.models.embedding_layout import KINDS, TableSlice, check_sizes, lay_out, padded
+from fastrec.models.placement.row_cache import RowCache
+from fastrec.models.placement.row_store import RowStore, ShardedRows
 
-__all__ = ["EmbeddingPlan", "TablePlan", "plan_embeddings"]
+# What a cache of the hottest rows finds, if the k-th most frequent id of n is looked up in proportion to ``k^-s``.
+
+
+def harmonic(n: int, skew: float) -> float:
+    """Return the sum of ``k^-s`` for k = 1 … n: some terms, then their integral (Euler and Maclaurin's first term)."""
+    near = float((np.arange(1, min(n, limits.HARMONIC_TERMS) + 1, dtype=np.float64) ** -skew).sum())
+    if n <= limits.HARMONIC_TERMS:
+        return near
+    low, high = limits.HARMONIC_TERMS + 0.5, n + 0.5
+    far = np.log(high / low) if skew == 1 else (high ** (1 - skew) - low ** (1 - skew)) / (1 - skew)
+    return near + float(far)
+
+
+def found(rows: int, cached: int, skew: float) -> float:
+    """Return the share of lookups in a table of ``rows`` rows that hit its ``cached`` most frequent ones."""
+    return harmonic(min(cached, rows), skew) / harmonic(rows, skew) if cached else 0.0
+
+
+def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
+    """Count how many rows of each of some tables, looked up equally often, are among the ``slots`` hottest of all."""
+    rows = np.asarray(rows, dtype=np.int64)
+    if slots >= rows.sum():
+        return rows.tolist()
+    if skew == 0:
+        return (rows * (slots / rows.sum())).astype(np.int64).tolist()
+    whole = np.array([harmonic(int(n), skew) for n in rows])
+
+    def above(log_p: float) -> np.ndarray:  # rows that are looked up at least so often
+        return np.minimum(rows, np.exp(-(log_p + np.log(whole)) / skew)).astype(np.int64)
+
+    low, high = -60.0, 0.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if above(middle).sum() <= slots else (middle, high)
+    return above(high).tolist()
+
+
+def rows_missed(rows: int, cached: int, skew: float, batch: int) -> float:
+    """Estimate how many different rows outside the cache a batch looks up in one table."""
+    if cached >= rows:
+        return 0.0
+    edges = np.unique(np.geomspace(cached + 1, rows + 1, 2000).astype(np.int64))
+    middle = (edges[:-1] + edges[1:] - 1) / 2
+    often = batch * middle**-skew / harmonic(rows, skew)
+    return float((np.diff(edges) * -np.expm1(-often)).sum())
+
+
+# ``Embeddings``: where the tables of a model are to lie, and how much of the device they may take.
+
+Placement = Literal["auto", "device", "host", "cached", "row-sharded"]
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Where embedding tables lie: an option of every model, ``rec_learner(dls, DLRM, placement=Embeddings(…))``.
+
+    Tables below 20,000 rows are on the device always. Of the others gradients are row-sparse, and what is computed is
+    what ``grads='rows'`` computes without any placement.
+
+    Args:
+        placement: ``'device'``: all rows on the device. ``'host'``: rows come to the device for the batches that need
+            them. ``'cached'``: the rows that are looked up most stay there. ``'row-sharded'``: each rank of a
+            ``torch.distributed`` process group holds the rows that a hash gives it. ``'auto'``: ``'device'`` if all
+            fits ``device_bytes``, else the smallest tables on the device and the others ``'cached'``.
+        device_bytes: what the tables and their optimizer's state may take of the device; also what simulates a small
+            device on a CPU. None: 80 % of what is free on a CUDA device; elsewhere no limit, and 262,144 rows of tables
+            off the device have room on it, of ``'cached'`` ones a twentieth if that is more.
+        folder: where rows that are not on the device lie in memory-mapped files instead of the host's memory; the files
+            are in a folder of their own there, which goes with the model.
+        tables: column → placement, where it is not to be ``placement``.
+
+    Raises:
+        DataError: another placement, or a limit below 1.
+    """
+
+    placement: Placement = "auto"
+    device_bytes: int | None = None
+    folder: str | Path | None = None
+    tables: Mapping[str, Placement] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, asked in {"": self.placement, **self.tables}.items():
+            if asked not in get_args(Placement):
+                raise DataError(
+                    f"{asked!r} is no placement of an embedding table",
+                    column=name or None,
+                    remedy=f"Give one of {', '.join(map(repr, get_args(Placement)))}",
+                )
+        if self.device_bytes is not None and self.device_bytes < 1:
+            raise DataError(f"device_bytes={self.device_bytes}", remedy="Give the bytes that tables may take, or None")
+
+
+def as_embeddings(given: object) -> Embeddings | None:
+    """Convert ``placement=``: a name, ``Embeddings`` or a dict of its fields, a plan, or None."""
+    if given is None or isinstance(given, Embeddings):
+        return given
+    if isinstance(given, Mapping):
+        return Embeddings(**given)
+    if isinstance(given, str):
+        return Embeddings(given)  # type: ignore[arg-type]
+    planned = getattr(given, "embeddings", None)
+    if isinstance(planned, Embeddings):
+        return planned
+    raise DataError(
+        f"placement={given!r} is no placement", remedy="Give a name, Embeddings(…), or what plan_embeddings returned"
+    )
+
+
+def bytes_per_row(width: int, *, trained: bool = True) -> int:
+    """Return the bytes of a row in float32; in training up to both running means of AdamW or LAMB and the step."""
+    return 4 * (3 * width + 1) if trained else 4 * width
+
+
+def limited(asked: Embeddings) -> Embeddings:
+    """Return the settings with a limit, if a CUDA device gives one."""
+    if asked.device_bytes is not None or not torch.cuda.is_available():
+        return asked
+    free, _ = torch.cuda.mem_get_info()
+    return replace(asked, device_bytes=int(0.8 * free))
+
+
+def share_out(given: object, widths: Sequence[int]) -> list[Embeddings | None]:
+    """Return the settings of several sets of tables of the same rows, which share one limit by their widths."""
+    asked = as_embeddings(given)
+    if asked is None or asked.device_bytes is None:
+        return [asked] * len(widths)
+    total = sum(map(bytes_per_row, widths))
+    return [replace(asked, device_bytes=max(1, asked.device_bytes * bytes_per_row(w) // total)) for w in widths]
+
+
+def table_kinds(
+    asked: Embeddings, sizes: Mapping[str, tuple[int, int]], *, small: int
+) -> dict[str, Literal["host", "cached", "sharded"]]:
+    """Return the tables that do not lie on the device, and their places.
+
+    Args:
+        sizes: table → ``(rows, width)``.
+    """
+    if unknown := [n for n in asked.tables if n not in sizes]:
+        raise DataError(
+            "there is no embedding table of that name", column=unknown[0], remedy=f"Tables: {', '.join(sizes)}"
+        )
+    limit = asked.device_bytes
+    taken = {n: rows * bytes_per_row(width) for n, (rows, width) in sizes.items()}
+    wanted = {n: "device" if sizes[n][0] < small else asked.tables.get(n, asked.placement) for n in sizes}
+    fixed = sum(taken[n] for n, kind in wanted.items() if kind == "device")
+    free = None if limit is None else limit - fixed
+    open_ = sorted((n for n, kind in wanted.items() if kind == "auto"), key=taken.get)
+    fits = free is None or sum(taken[n] for n in open_) <= free
+    left = None if free is None else free / 2  # the other half is for the hottest rows of what does not fit
+    for name in open_:
+        if not fits:
+            left -= taken[name]
+        wanted[name] = "device" if fits or left >= 0 else "cached"
+    fixed = sum(taken[n] for n, kind in wanted.items() if kind == "device")
+    if limit is not None and fixed > limit:
+        raise DeviceMemoryError(
+            f"embedding tables of {shown_bytes(fixed)} with their optimizer's state are more than the "
+            f"{shown_bytes(limit)} of device_bytes",
+            asked=fixed,
+            free=limit,
+            remedy="Give placement='auto' or 'cached', narrower tables (emb_szs=), or a larger device_bytes",
+        )
+    names = {"host": "host", "cached": "cached", "row-sharded": "sharded"}
+    return {n: names[kind] for n, kind in wanted.items() if kind != "device"}  # type: ignore[misc]
+
+
+def device_slots(
+    asked: Embeddings, groups: Mapping[str, tuple[str, int, int]], device_rows: Mapping[str, tuple[int, int]]
+) -> dict[str, int]:
+    """Return how many rows of each group of tables have room on the device.
+
+    Args:
+        groups: group that does not lie on the device → its kind, rows and width.
+        device_rows: table on the device → ``(rows, width)``.
+    """
+    limit = asked.device_bytes
+    if limit is None:
+        share = {"host": 0, "cached": limits.CACHED_SHARE}
+        return {g: min(rows, max(limits.HOST_SLOTS, int(share[kind] * rows))) for g, (kind, rows, _) in groups.items()}
+    left = limit - sum(rows * bytes_per_row(width) for rows, width in device_rows.values())
+    total = sum(rows * bytes_per_row(width) for _, rows, width in groups.values())
+    found = {}
+    for group, (kind, rows, width) in groups.items():
+        each = bytes_per_row(width)
+        found[group] = min(
+            rows, int(left * (rows * each / total)) // each, limits.HOST_SLOTS if kind == "host" else rows
+        )
+        if found[group] < min(rows, limits.LEAST_SLOTS):
+            raise DeviceMemoryError(
+                f"device_bytes={limit:,} leaves room for {max(found[group], 0):,} of {rows:,} rows of width {width}",
+                asked=limits.LEAST_SLOTS * each,
+                free=max(left, 0),
+                remedy="Give a larger device_bytes, narrower tables, or place more of them off the device",
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -195,3 +392,34 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
             values.to(device)
         best = min(best, time.perf_counter() - began)
     return len(some[0]) * bytes_per_row(width) / best
+
+
+# What holds the rows of tables that are not on the device, made as settings say.
+
+
+def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+    """Return which tables do not lie on the device, see ``table_kinds``."""
+    return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=limits.SPARSE_FROM))
+
+
+def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:
+    """Make the holders of each group of tables that is not on the device."""
+    groups = {s.group: (_kind(s.group), s.stop, s.width) for s in slices if _kind(s.group)}  # the last slice ends it
+    if not groups:
+        return {}
+    off = {g: group for g, group in groups.items() if group[0] != "sharded"}
+    here = {s.name: (s.stop - s.start, s.width) for s in slices if s.group not in groups}
+    if off and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise DataError(
+            "embedding tables on the host are trained by one process, not by several together",
+            remedy="Give placement='row-sharded', which shares the rows out to the processes",
+        )
+    slots = device_slots(limited(asked), off, here) if off else {}
+    return {
+        g: ShardedRows(rows, width) if g not in off else RowCache(RowStore(rows, width, asked.folder), slots[g])
+        for g, (_, rows, width) in groups.items()
+    }
+
+
+def _kind(group: str) -> str | None:
+    return next((kind for kind in KINDS if group.endswith(f"_{kind}_rows")), None)

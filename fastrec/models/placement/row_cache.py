@@ -10,23 +10,152 @@ waits for it first, so that rows and the map of slots have one owner at a time.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec._core import limits
-from fastrec.errors import DataError, DeviceMemoryError
-from fastrec.models.placement.coldest import Coldest
-from fastrec.models.placement.lease import Leases
+from fastrec.errors import DataError, DeviceMemoryError, TrainingError
 from fastrec.models.placement.row_store import RowStore
 
-__all__ = ["RowCache"]
+# ``Coldest``: which rows leave the device: those that fewest batches have looked up.
+
+
+class Coldest:
+    """Counts of every row's batches, and rows to go.
+
+    The coldest of all slots are looked for once for many batches; until then rows that have come since are left alone.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.counts = torch.zeros(rows, dtype=torch.int32)
+        self._batches = 0
+        self._queue = torch.empty(0, dtype=torch.int64)  # slots, the coldest first
+        self._queued_row = torch.empty(0, dtype=torch.int64)  # what was in each
+
+    def count(self, ids: Tensor) -> None:
+        """Count the rows of a batch, each once: ``ids`` int64 ``[n]``."""
+        self.counts.index_copy_(0, ids, self.counts.index_select(0, ids) + 1)  # of equal ids all write the same
+        self._batches += 1
+        if self._batches % limits.HALVE_COUNTS == 0:
+            self.counts >>= 1
+
+    def add(self, ids: Tensor) -> None:
+        """Count lookups: ``ids`` int64 ``[n]``, each as often as it is there."""
+        self.counts.index_add_(0, ids, torch.ones(len(ids), dtype=torch.int32))
+
+    def hottest(self, wanted: int) -> Tensor:
+        """Return the rows that were counted most: int64 ``[wanted]`` or fewer, in order of their numbers."""
+        rows = self.counts.nonzero().squeeze(1)
+        if len(rows) <= wanted:
+            return rows
+        counts = self.counts.index_select(0, rows).numpy()
+        return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
+
+    def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
+        """Return slots to be emptied.
+
+        Args:
+            row_at: the row in each slot, int64 ``[slots]``, -1 where there is none.
+            held: slots that stay, int64, in any number.
+
+        Returns:
+            ``wanted`` slots, int64, or all that may go.
+        """
+        stays = torch.zeros(len(row_at), dtype=torch.bool)
+        stays.index_fill_(0, held[held < len(row_at)], True)
+        found = self._from_queue(wanted, row_at, stays)
+        if len(found) < wanted:
+            stays.index_fill_(0, found, True)
+            self._look(wanted - len(found), row_at, stays)
+            found = torch.cat([found, self._from_queue(wanted - len(found), row_at, stays)])
+        return found
+
+    def _from_queue(self, wanted: int, row_at: Tensor, stays: Tensor) -> Tensor:
+        fits = ~stays.index_select(0, self._queue) & (row_at.index_select(0, self._queue) == self._queued_row)
+        places = fits.nonzero().squeeze(1)[:wanted]
+        if not len(places):
+            return self._queue[:0]
+        found, end = self._queue.index_select(0, places), int(places[-1]) + 1
+        self._queue, self._queued_row = self._queue[end:], self._queued_row[end:]
+        return found
+
+    def _look(self, wanted: int, row_at: Tensor, stays: Tensor) -> None:
+        free = (~stays & (row_at >= 0)).nonzero().squeeze(1)
+        counts = self.counts.index_select(0, row_at.index_select(0, free)).numpy()
+        many = min(len(free), max(2 * wanted, len(row_at) // 32))
+        chosen = np.argpartition(counts, many - 1)[:many] if many < len(free) else np.arange(many)
+        chosen = chosen[np.argsort(counts[chosen], kind="stable")]
+        self._queue = free.index_select(0, torch.from_numpy(chosen))
+        self._queued_row = row_at.index_select(0, self._queue)
+
+
+# ``Leases``: which rows on the device a gradient may still come for, so that they have to stay.
+
+
+class Lease:
+    """The rows that one lookup used: they stay until its backward pass has run, or its graph is gone.
+
+    Args:
+        slots: their places on the device, int64 ``[n]``.
+    """
+
+    def __init__(self, slots: Tensor) -> None:
+        self.slots, self.spent = slots, False
+
+
+class Leases:
+    """The leases of one parameter.
+
+    A forward pass need not be followed by a backward one: a lease ends as well when nothing holds its graph any more.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[weakref.ref[Lease]] = []
+
+    def take(self, weight: Tensor, slots: Tensor) -> Tensor:
+        """Lease the parameter for a lookup at some places; its graph holds them."""
+        if not torch.is_grad_enabled() or not weight.requires_grad:
+            return weight
+        lease = Lease(slots)
+        self._open = [ref for ref in self._open if (one := ref()) is not None and not one.spent]
+        self._open.append(weakref.ref(lease))
+        return _Leased.apply(weight, lease)
+
+    def held(self, weight: Tensor) -> list[Tensor]:
+        """Return the places that must stay: of open leases, and of gradients without a step yet."""
+        found = [one.slots for ref in self._open if (one := ref()) is not None and not one.spent]
+        if weight.grad is not None:
+            found.append(weight.grad._indices()[0].cpu())
+        return found
+
+
+class _Leased(torch.autograd.Function):
+    """The parameter itself; its gradient is let through once."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, lease: Lease) -> Tensor:
+        ctx.lease = lease
+        return weight.data  # no view: the parameter may be changed while this graph is alive
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if ctx.lease.spent:
+            raise TrainingError(
+                "a second backward pass through embedding tables that do not lie on the device",
+                remedy="Their rows may have gone since; add the losses up before one backward pass",
+            )
+        ctx.lease.spent = True
+        return grad, None
 
 
 class RowCache:
@@ -253,7 +382,7 @@ class RowCache:
             for slots in (self.row_at >= 0).nonzero().squeeze(1).split(limits.COPIED_ROWS):
                 self._fill(self.row_at.index_select(0, slots), slots)
 
-    # ---- what an optimizer keeps (see ``fastrec.optim.row_sparse``)
+    # ---- what an optimizer keeps (see ``fastrec.optim.torch_optimizers``)
 
     def begin_state(self, name: str, *, wide: bool) -> Tensor:
         """Add a column of zeros for an optimizer, and return its part on the device."""

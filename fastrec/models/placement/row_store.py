@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from fastrec._core import limits
-from fastrec._core.oom import naming_out_of_memory, shown_bytes
-from fastrec.errors import MissingFileError, WriteError
-
-__all__ = ["RowStore"]
+from fastrec._core.memory import naming_out_of_memory, shown_bytes
+from fastrec.errors import DataError, MissingFileError, WriteError
+from fastrec.models.embedding_layout import KINDS, TableSlice, lay_out
 
 
 class RowStore:
     """Named columns of numbers of all rows: the weights, and what an optimizer keeps of them.
 
-    Rows that no batch has are not settled (see ``fastrec.optim.row_sparse``) before they are read: ``pending`` says by
-    what. A row is then multiplied by the same numbers in the same order as rows on the device were.
+    Rows that no batch has are not settled (see ``fastrec.optim.torch_optimizers``) before they are read: ``pending``
+    says by what. A row is then multiplied by the same numbers in the same order as rows on the device were.
 
     Args:
         folder: where files are to lie; None: in memory.
@@ -140,3 +141,184 @@ class _Folder:
         with suppress(PermissionError):  # Windows removes no file that is in use; the folder goes later
             path.unlink()  # the map keeps what it held until the last tensor of it is gone, even if the process dies
         return mapped
+
+
+# ``ShardedRows``: rows of large tables by hash over the ranks; vectors and gradients travel between them.
+#
+# Model-parallel tables beside data-parallel dense layers, as in HugeCTR (arXiv 2210.08803) and TorchRec, by torch's own
+# collectives. A rank asks the others for the vectors of its batch's ids, each once, and sends their gradients back.
+
+
+class ShardedRows:
+    """One rank's rows of a group of tables.
+
+    Row ``r`` of ``n`` is at place ``q = a r mod n``, a number without a common divisor with n: rank ``q mod ranks``
+    has it as its row ``q div ranks``. The ranks' mean of the loss is what gradients are of, as in data-parallel
+    training (``DistributedDataParallel``), which has to leave parameters with ``placed.sharded`` alone.
+    """
+
+    sharded = True
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.rows, self.width = rows, width
+        there = dist.is_available() and dist.is_initialized()
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+        self.factor = 1_640_531_527 % rows or 1
+        while math.gcd(self.factor, rows) != 1:
+            self.factor += 1
+        self.slots = -(-(rows - self.rank) // self.ranks)
+        self.weight: nn.Parameter | None = None
+
+    def attach(self, weight: nn.Parameter) -> None:
+        """Set the parameter ``[this rank's rows, width]``."""
+        self.weight, weight.placed = weight, self
+
+    def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
+        """Look up the vectors of rows of all ranks; every rank must call as often as the others.
+
+        Args:
+            rows: int64 ``[b, k]``.
+
+        Returns:
+            ``[b, k · width]``; the gradient of each rank's rows is row-sparse.
+        """
+        return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
+
+    def owner(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which rank has rows, and their numbers there: int64 ``[n]`` each."""
+        place = rows * self.factor % self.rows
+        return place % self.ranks, place // self.ranks
+
+    def rows_of(self, slots: Tensor) -> Tensor:
+        """Return this rank's rows: int64 ``[n]``."""
+        inverse = pow(self.factor, -1, self.rows) if self.rows > 1 else 1
+        return (slots * self.ranks + self.rank) * inverse % self.rows
+
+    def own(self, start: int, values: Tensor) -> None:
+        """Set this rank's part of the rows ``start, start + 1, …`` to these values ``[n, width]``."""
+        owner, slots = self.owner(torch.arange(start, start + len(values)))
+        mine = owner == self.rank
+        with torch.no_grad():
+            place = slots[mine].to(self.weight.device)
+            self.weight.index_copy_(0, place, values[mine.to(values.device)].to(self.weight))
+
+    def take_all(self, values: Tensor) -> None:
+        """Overwrite all rows with this rank's part of ``[rows, width]``."""
+        for start in range(0, self.rows, limits.SENT_ROWS):
+            self.own(start, values[start : start + limits.SENT_ROWS])
+
+    def total_norms(self, norms: Tensor) -> Tensor:
+        """Combine each rank's norms into those over all rows."""
+        squares = norms.square()
+        if self.ranks > 1:
+            dist.all_reduce(squares)
+        return squares.sqrt()
+
+    def whole(self) -> Tensor:
+        """Gather all rows ``[rows, width]`` from all ranks, which all must call."""
+        found = self.weight.new_empty(self.rows, self.width)
+        with torch.no_grad():
+            for start in range(0, self.rows, limits.SENT_ROWS):
+                rows = torch.arange(start, min(start + limits.SENT_ROWS, self.rows), device=found.device)
+                found[rows] = self.look_up(rows[:, None])
+        return found
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, shard: ShardedRows) -> Tensor:
+        asked, place = torch.unique(rows, return_inverse=True)
+        owner, slots = shard.owner(asked)
+        order = torch.argsort(owner, stable=True)
+        sizes = torch.bincount(owner, minlength=shard.ranks)
+        wanted, given = _swap(slots[order], sizes, shard.ranks)
+        found, _ = _swap(weight.index_select(0, wanted), given, shard.ranks, back=sizes)
+        vectors = torch.empty_like(found)
+        vectors[order] = found
+        ctx.shard, ctx.shape = shard, weight.shape
+        ctx.save_for_backward(place, order, sizes, wanted, given)
+        return vectors.index_select(0, place)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        place, order, sizes, wanted, given = ctx.saved_tensors
+        sums = grad.new_zeros(len(order), grad.shape[1]).index_add_(0, place, grad)
+        values, _ = _swap(sums.index_select(0, order), sizes, ctx.shard.ranks, back=given)
+        values = values / ctx.shard.ranks
+        found = torch.sparse_coo_tensor(wanted[None], values, ctx.shape, check_invariants=False)
+        return found, None, None
+
+
+def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Send each rank its part of values.
+
+    Args:
+        values: ``[n, …]``, those for rank 0 first.
+        sizes: how many each rank gets, int64 ``[ranks]``.
+
+    Returns:
+        What came from the ranks, those of rank 0 first; and how many from each.
+    """
+    if ranks == 1:
+        return values, sizes
+    if back is None:
+        table = [torch.empty_like(sizes) for _ in range(ranks)]
+        dist.all_gather(table, sizes)
+        back = torch.stack(table)[:, dist.get_rank()].contiguous()
+    out = values.new_empty(int(back.sum()), *values.shape[1:])
+    parts = {"output_split_sizes": back.tolist(), "input_split_sizes": sizes.tolist()}
+    dist.all_to_all_single(out, values.contiguous(), **parts)
+    return out, back
+
+
+# Saved weights of tables that lay elsewhere, as the parameters that hold them here.
+
+
+def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
+    """Return the places of tables, as saved beside weights: uint8 ``[tables]``."""
+    found = [next((i for i, kind in enumerate(KINDS) if s.group.endswith(f"_{kind}_rows")), 255) for s in slices]
+    return torch.tensor(found, dtype=torch.uint8)
+
+
+def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
+    """Rearrange saved tables to this layout; if that fails, change nothing, and loading raises the error.
+
+    Args:
+        share: which rank's rows of how many ranks' are here; None: the tables are not shared.
+
+    Returns:
+        Whether tables that ranks share are one rank's own rows.
+    """
+    codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
+    if codes is not None and (codes == _SHARDED).any():
+        same = share is not None and was is not None and torch.equal(was.cpu(), share)
+        if not same or not torch.equal(codes.cpu(), kind_codes(slices)):
+            raise DataError(
+                "these are one rank's rows of embedding tables that ranks share",
+                remedy="Make the model with the same placement, or save what embeds.table(name) gives on all ranks",
+            )
+        return True
+    here = {s.group: s.stop for s in slices}  # the last slice of a group ends it
+    weights = {g.removeprefix(f"{prefix}weights."): w for g, w in saved.items() if g.startswith(f"{prefix}weights.")}
+    if {g: len(w) for g, w in weights.items()} == here:
+        return False
+    sizes, names = [(s.stop - s.start, s.width) for s in slices], [s.name for s in slices]
+    kinds = {} if codes is None else {n: KINDS[c] for n, c in zip(names, codes.tolist(), strict=False) if c < 255}
+    for grads in ("rows", "dense"):
+        there = lay_out(sizes, names, pad=False, grads=grads, kinds=kinds)
+        if {s.group: (s.stop, s.width) for s in there} == {g: tuple(w.shape) for g, w in weights.items()}:
+            break
+    else:
+        return False
+    parts: dict[str, list[Tensor]] = {}
+    for s, t in zip(slices, there, strict=True):
+        parts.setdefault(s.group, []).append(weights[t.group][t.start : t.stop])
+    for group in weights:
+        del saved[f"{prefix}weights.{group}"]
+    for group, tables in parts.items():
+        saved[f"{prefix}weights.{group}"] = tables[0] if len(tables) == 1 else torch.cat(tables)
+    return False
+
+
+_SHARDED = KINDS.index("sharded")

@@ -6,16 +6,21 @@ them side by side and says what each is worth, ``cut_off.py`` parts a log by tim
 ``candidate_features.py`` and ``event_features.py`` add what a ranker can know.
 """
 
-from fastrec.retrieval.candidates.candidate_features import CandidateFeatures
-from fastrec.retrieval.candidates.cut_off import cut_anywhere, cut_at
-from fastrec.retrieval.candidates.event_features import EventFeatures
-from fastrec.retrieval.candidates.model_source import ModelSource
-from fastrec.retrieval.candidates.nearest_vectors import NearestVectors
-from fastrec.retrieval.candidates.negatives import sample_negatives
-from fastrec.retrieval.candidates.repeated_items import RepeatedItems
-from fastrec.retrieval.candidates.segment_popularity import SegmentPopularity
-from fastrec.retrieval.candidates.source import CandidateSource
-from fastrec.retrieval.candidates.union import Candidates
+from fastrec.retrieval.candidates.sources import (
+    CandidateSource,
+    ModelSource,
+    NearestVectors,
+    RepeatedItems,
+    SegmentPopularity,
+)
+from fastrec.retrieval.candidates.union import (
+    CandidateFeatures,
+    Candidates,
+    EventFeatures,
+    cut_anywhere,
+    cut_at,
+    sample_negatives,
+)
 
 __all__ = [
     "CandidateFeatures",

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError, NotFittedError
-from fastrec.retrieval._saved import part_of, state_of
-from fastrec.retrieval.candidates.model_source import ModelSource
-from fastrec.retrieval.candidates.source import CandidateSource
+from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.retrieval._saved import Saved, part_of, state_of
+from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, Vocab, concat
+from fastrec.table.column import rows_of
 
 
 class Candidates:
@@ -175,3 +175,255 @@ class Candidates:
             wanted = wanted if known is None else wanted.recode(known)
             session, item = torch.repeat_interleave(wanted.lengths), wanted.values
         return torch.unique((session * codes + item)[item > 0]), codes
+
+
+# ``sample_negatives``: as many rows as a ranker needs.
+
+
+def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, seed: int = 0) -> torch.Tensor:
+    """Return all positives, and some negatives of each session that has a positive.
+
+    Args:
+        table: candidates, with ``session``.
+        label: ``[n]``, above 0: a positive.
+        per_session: how many negatives, at random.
+        seed: of the choice.
+
+    Returns:
+        Rows of the table, int64, ascending.
+
+    Raises:
+        DataError: lengths differ, or ``per_session`` is below 0.
+    """
+    if len(label) != len(table) or per_session < 0:
+        raise DataError(
+            f"{len(label)} labels of {len(table)} rows, {per_session} negatives",
+            remedy="Give each row a label, and 0 or more negatives",
+        )
+    session, positive = table["session"].values, label > 0
+    draw = torch.rand(len(session), generator=torch.Generator().manual_seed(seed))
+    draw[positive] = -1.0
+    order = torch.argsort(draw, stable=True)
+    order = order[torch.argsort(session[order], stable=True)]
+    ordered = session[order]
+    place = torch.arange(len(order)) - torch.searchsorted(ordered, ordered)
+    count = torch.bincount(session[positive], minlength=int(session.max()) + 1 if len(session) else 0)
+    have = count[ordered]
+    kept = (have > 0) & (place < have + per_session)
+    return order[kept].sort().values
+
+
+# ``cut_at``: a log parted by time, so that nothing after a moment is learned from.
+
+
+def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, SessionFrame, SessionFrame]:
+    """Part a log at a moment.
+
+    Args:
+        sessions: with times (``order=…``).
+        moment: what is before it is known; seconds since 1970 where ``order`` holds times.
+
+    Returns:
+        What may be learned from: all sessions with their events before the moment. Then, of the sessions with events
+        both before and after, those before, which are asked for; and those after, which are to be found. The last two
+        have one session for another.
+
+    Raises:
+        DataError: the events have no times.
+    """
+    if sessions.times is None:
+        raise DataError("the events have no times", remedy="Name the column of times (order=…)")
+    early = sessions.times < moment
+    counts = torch.zeros(len(sessions), dtype=torch.int64).index_add_(0, rows_of(sessions.offsets), early.long())
+    starts, ends = sessions.offsets[:-1], sessions.offsets[1:]
+    middle = starts + counts  # times ascend within a session
+    known = sessions.cut(starts, middle)
+    known.sessions = sessions.sessions
+    both = ((counts > 0) & (middle < ends)).nonzero().squeeze(1)
+    asked, wanted = known.take(both), sessions.cut(middle[both], ends[both])
+    wanted.sessions = asked.sessions
+    return known, asked, wanted
+
+
+def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
+    """Cut every session of two events or more somewhere, at random: one event or more is on either side.
+
+    Args:
+        sessions: any; shorter ones are left out.
+        seed: of the cuts.
+
+    Returns:
+        What was before the cut, which is asked for, and what came after, which is to be found: one session for another.
+    """
+    long = (sessions.lengths > 1).nonzero().squeeze(1)
+    starts, ends = sessions.offsets[long], sessions.offsets[long + 1]
+    share = torch.rand(len(long), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    middle = starts + 1 + (share * (ends - starts - 1)).long()
+    asked, wanted = sessions.cut(starts, middle), sessions.cut(middle, ends)
+    asked.sessions = wanted.sessions = None if sessions.sessions is None else sessions.sessions.take(long)
+    return asked, wanted
+
+
+# ``CandidateFeatures``: what a ranker can know of a candidate besides the sources' scores.
+
+
+class CandidateFeatures(Saved):
+    """Adds columns to a table of candidates.
+
+    For every ``{source}_score`` its share of the session's highest and of their sum; the item's events in the log and
+    in its last twentieth; the session's length, its last item's events, and whether the candidate is that item.
+    """
+
+    def fit(self, sessions: SessionFrame) -> Self:
+        """Count the log's items; of the log that the sources learn from."""
+        codes = len(sessions.items)
+        self._counts = torch.bincount(sessions.values, minlength=codes).float()
+        late = sessions.offsets[len(sessions) - max(1, len(sessions) // 20)] if len(sessions) else 0
+        self._recent = torch.bincount(sessions.values[int(late) :], minlength=codes).float()
+        return self
+
+    @property
+    def popularity(self) -> Tensor:
+        """Each code's share of the most frequent item's events, float32 ``[codes]``."""
+        return self._counts / self._counts.max().clamp_min(1)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what was counted, as ``save_state`` takes it."""
+        return {"counts": self._counts, "recent": self._recent}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        made = cls()
+        made._counts, made._recent = state["counts"], state["recent"]
+        return made
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Table:
+        """Return the table with these columns more.
+
+        Args:
+            table: candidates, with ``session``, ``item`` and scores.
+            sessions: those that are asked for.
+        """
+        session, item = table["session"].values, table["item"].values
+        last = torch.zeros(len(sessions), dtype=torch.int64)
+        filled = sessions.lengths > 0
+        last[filled] = sessions.values[sessions.offsets[1:][filled] - 1]
+        made = {
+            "item_events": self._counts[item],
+            "item_events_recent": self._recent[item],
+            "session_length": sessions.lengths[session].float(),
+            "last_item_events": self._counts[last][session],
+            "is_last_item": (item == last[session]).float(),
+        }
+        for name in [n for n in table.names if n.endswith("_score")]:
+            made |= _shares(name, table[name].values, session, len(sessions))
+        return table.with_columns(made)
+
+
+def _shares(name: str, score: Tensor, session: Tensor, count: int) -> dict[str, Tensor]:
+    known = score.nan_to_num(0.0).clamp_min(0.0)
+    top = torch.zeros(count).scatter_reduce_(0, session, known, "amax")[session]
+    total = torch.zeros(count).index_add_(0, session, known)[session]
+    return {f"{name}_of_top": score / top, f"{name}_of_sum": score / total}
+
+
+# ``EventFeatures``: what a ranker can know of a candidate by the kinds of events: clicks, carts, orders.
+
+
+class EventFeatures(Saved):
+    """Adds columns to a table of candidates, by kinds of events.
+
+    For every kind: how many events of it the session had about the item, how many in all, how many the log had about
+    the item, and their share of the item's events. How many events, and seconds, ago the session's last event about the
+    item was; NaN where there was none.
+
+    Args:
+        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
+    """
+
+    def __init__(self, event: str) -> None:
+        self.event = event
+
+    def fit(self, sessions: SessionFrame) -> Self:
+        """Count the log's events of each kind about each item; of the log that the sources learn from."""
+        self._kinds = kinds_of(sessions, self.event)
+        counts = torch.bincount(
+            self._of(sessions) * len(sessions.items) + sessions.values,
+            minlength=len(self._kinds) * len(sessions.items),
+        )
+        self._counts = counts.view(len(self._kinds), -1).float()
+        return self
+
+    def _of(self, sessions: SessionFrame) -> Tensor:
+        """Return the events' kinds as ``fit`` numbers them; 0: one that it did not see."""
+        place = {name: i for i, name in enumerate(self._kinds) if name}
+        table = torch.tensor([place.get(name, 0) for name in kinds_of(sessions, self.event)], dtype=torch.int64)
+        return table[sessions.sides[self.event]]
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what was counted, as ``save_state`` takes it."""
+        return {"event": self.event, "kinds": self._kinds, "counts": self._counts}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        made = cls(state["event"])
+        made._kinds, made._counts = list(state["kinds"]), state["counts"]
+        return made
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Table:
+        """Return the table with these columns more.
+
+        Args:
+            table: candidates, with ``session`` and ``item``.
+            sessions: those that are asked for.
+        """
+        session, item = table["session"].values, table["item"].values
+        codes, rows, kinds = len(sessions.items), rows_of(sessions.offsets), self._of(sessions)
+        pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)
+        wanted = session * codes + item
+        at = torch.searchsorted(pairs, wanted).clamp_max(max(len(pairs) - 1, 0))
+        own = pairs[at] == wanted if len(pairs) else torch.zeros(len(wanted), dtype=torch.bool)
+        made: dict[str, Tensor] = {}
+        total = self._counts.sum(0).clamp_min(1)
+        for code, kind in enumerate(self._kinds):
+            if not kind:
+                continue
+            of_kind = (kinds == code).float()
+            counts = torch.zeros(len(pairs)).index_add_(0, which, of_kind)
+            made[f"own_{kind}"] = torch.where(own, counts[at], 0.0) if len(pairs) else torch.zeros(len(wanted))
+            made[f"session_{kind}"] = torch.zeros(len(sessions)).index_add_(0, rows, of_kind)[session]
+            made[f"item_{kind}"] = self._counts[code][item]
+            made[f"item_{kind}_share"] = (self._counts[code] / total)[item]
+        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+        made["own_steps_ago"] = self._least(steps.float(), which, len(pairs), at, own)
+        if sessions.times is not None:
+            ago = sessions.times[sessions.offsets[rows + 1] - 1] - sessions.times
+            made["own_seconds_ago"] = self._least(ago.float(), which, len(pairs), at, own)
+        return table.with_columns(made)
+
+    @staticmethod
+    def _least(values: Tensor, which: Tensor, count: int, at: Tensor, own: Tensor) -> Tensor:
+        if not count:
+            return torch.full((len(at),), torch.nan)
+        least = torch.full((count,), torch.inf).scatter_reduce_(0, which, values, "amin")
+        return torch.where(own, least[at], torch.nan)
+
+
+def kinds_of(sessions: SessionFrame, event: str) -> list[str]:
+    """Return the kinds of events by their codes; '' of codes that stand for no kind.
+
+    Raises:
+        MissingColumnError: sessions have no such side feature.
+        DataError: it is a number.
+    """
+    coding = sessions.codings.get(event)
+    if coding is None:
+        raise MissingColumnError(
+            "sessions have no such side feature", column=event, remedy="Name it in SessionFrame(features=…)"
+        )
+    if coding.vocab is None:
+        raise DataError("it is a number, no kind of event", column=event, remedy="Make it text or a category")
+    names = coding.vocab.decode(torch.arange(len(coding.vocab))).to_pylist()
+    return ["" if i < len(coding.vocab.reserved) else str(v) for i, v in enumerate(names)]

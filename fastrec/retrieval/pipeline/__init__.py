@@ -4,8 +4,7 @@
 those that are left in another order than their scores', ``saving.py`` writes and reads all of it.
 """
 
-from fastrec.retrieval.pipeline.filters import Available, InSegment, Seen
-from fastrec.retrieval.pipeline.orders import MMR, Boost, Quota
 from fastrec.retrieval.pipeline.recommender import Recommender
+from fastrec.retrieval.pipeline.stages import MMR, Available, Boost, InSegment, Quota, Seen
 
 __all__ = ["MMR", "Available", "Boost", "InSegment", "Quota", "Recommender", "Seen"]

@@ -4,13 +4,16 @@ A ``Forest`` has flat arrays, the attributes of a ``TreeEnsemble`` node (``ai.on
 converts fastrec's own estimators.
 """
 
-from fastrec.serve.forest.forest import Forest
-from fastrec.serve.forest.from_catboost import forest_of_catboost
-from fastrec.serve.forest.from_lightgbm import forest_of_lightgbm
-from fastrec.serve.forest.from_sklearn import forest_of_sklearn
-from fastrec.serve.forest.from_xgboost import booster_of_margins, forest_of_xgboost
-from fastrec.serve.forest.links import link_nodes
-from fastrec.serve.forest.of_estimator import EstimatorForests, forests_of
+from fastrec.serve.forest.catboost import forest_of_catboost
+from fastrec.serve.forest.forest import Forest, link_nodes
+from fastrec.serve.forest.libraries import (
+    EstimatorForests,
+    booster_of_margins,
+    forest_of_lightgbm,
+    forest_of_sklearn,
+    forest_of_xgboost,
+    forests_of,
+)
 
 __all__ = [
     "EstimatorForests",

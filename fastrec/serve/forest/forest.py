@@ -2,16 +2,108 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from fastrec._core import limits
-from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
-from fastrec.serve.forest._graph import NodeList
-from fastrec.serve.forest._onnx import onnx
-from fastrec.serve.forest._symmetric import Trees, symmetric_nodes, symmetric_trees
+from fastrec.serve.forest.nodes import (
+    NodeList,
+    Statistic,
+    Trees,
+    onnx,
+    statistics_nodes,
+    symmetric_nodes,
+    symmetric_trees,
+)
+
+# Derived columns of trees: sets of categories, zeros as missing, statistics of categories.
+#
+# A split by a set of categories could be a ``BRANCH_MEMBER`` node. onnxruntime takes 1.3 to 10 times as long for these
+# as for a column of 0 and 1 from a table of the categories (1,024 rows, 20 columns of 12 to 2,000 categories), and
+# versions up to 1.22 crash on large sets (onnxruntime's issue 25400).
+
+
+@dataclass(frozen=True)
+class ZerosMissing:
+    """A column with NaN where it is 0."""
+
+    column: int
+
+
+@dataclass(frozen=True)
+class CategorySet:
+    """1 where a column's integer part is among ``members`` (ascending), else 0, NaN where the column is missing."""
+
+    column: int
+    members: tuple[int, ...]
+
+
+Derived = ZerosMissing | CategorySet | Statistic
+
+
+def in_order(derived: set[Derived]) -> list[Derived]:
+    """Sort derived columns as ``derived_nodes`` needs them: zeros, sets by column, all statistics of the model."""
+    zeros = sorted((d for d in derived if isinstance(d, ZerosMissing)), key=lambda d: d.column)
+    sets = sorted((d for d in derived if isinstance(d, CategorySet)), key=lambda d: (d.column, d.members))
+    used = next((d.statistics for d in derived if isinstance(d, Statistic)), None)
+    return [*zeros, *sets, *(Statistic(used, i) for i in range(0 if used is None else len(used.of)))]
+
+
+def derived_nodes(derived: Sequence[Derived], x: str, graph: NodeList) -> str:
+    """Append derived columns (in the order of ``in_order``) to the rows ``x``; return the name of all columns."""
+    zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
+    sets = [d for d in derived if isinstance(d, CategorySet)]
+    statistics = next((d.statistics for d in derived if isinstance(d, Statistic)), None)
+    blocks = [x]
+    if zeros:
+        own = graph.node("Gather", x, graph.constant(np.array(zeros)), axis=1)
+        near = graph.node("LessOrEqual", graph.node("Abs", own), graph.number(1e-35))  # LightGBM's kZeroThreshold
+        blocks.append(graph.node("Where", near, graph.number(np.nan), own))
+    if sets:
+        blocks += _memberships(sets, x, graph)
+    if statistics is not None:
+        blocks.append(statistics_nodes(statistics, x, graph))
+    return graph.node("Concat", *blocks, axis=1)
+
+
+def _memberships(sets: Sequence[CategorySet], x: str, graph: NodeList) -> list[str]:
+    """Add one block of columns for each column that has sets.
+
+    Row 0 of a column's table is for numbers below 0, row ``1 + c`` for category ``c``, the last but one for categories
+    above all members, the last for missing ones.
+    """
+    columns = sorted({s.column for s in sets})
+    of = {c: [s.members for s in sets if s.column == c] for c in columns}
+    above = np.array([1 + max((m[-1] for m in of[c] if m), default=-1) for c in columns])
+    values = graph.node("Gather", x, graph.constant(np.array(columns)), axis=1)
+    limits = [graph.constant(v.astype(graph.dtype)) for v in (above, above + 1, np.array([-1.0]))]
+    within = graph.node("Max", graph.node("Min", values, limits[0]), limits[2])
+    safe = graph.node("Where", graph.node("IsNaN", values), limits[1], within)
+    if graph.dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
+        safe = graph.node("Floor", safe)
+    codes = graph.node("Add", graph.integer(safe), graph.constant(np.array([1])))
+    blocks = []
+    for i, column in enumerate(columns):
+        table = np.zeros((above[i] + 2, len(of[column])), bool)
+        for j, members in enumerate(of[column]):
+            table[np.array(members, dtype=np.int64) + 1, j] = True
+        blocks.append(_looked_up(table, codes, i, graph))
+    return blocks
+
+
+def _looked_up(table: np.ndarray, codes: str, place: int, graph: NodeList) -> str:
+    """Look up the rows of a table by column ``place`` of ``codes``; categories in the same sets share a row."""
+    row = graph.node("Gather", codes, graph.constant(np.array(place)), axis=1)
+    _, first, number = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_inverse=True)
+    if 2 * len(first) < len(table):
+        table = table[first]
+        row = graph.node("Gather", graph.constant(np.append(number.reshape(-1), len(first))), row, axis=0)
+    missing = np.full((1, table.shape[1]), np.nan)
+    return graph.node("Gather", graph.constant(np.concatenate([table, missing]).astype(graph.dtype)), row, axis=0)
+
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
 Rule = Literal["lt", "le"]
@@ -159,3 +251,111 @@ class Forest(Trees):
         graph = helper.make_graph(nodes, "forest", [rows], [margins], initializers)
         opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 5)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+# ``grow``: collect trees of a library into a ``Forest``.
+
+
+@dataclass
+class Tree:
+    """One tree; row 0 is the root.
+
+    Args:
+        left, right: int ``[rows]``, the children's rows; -1 in rows that are leaves.
+        feature: int ``[rows]``.
+        threshold: float ``[rows]``.
+        missing_left: bool ``[rows]``.
+        value: float ``[rows]``, of leaves.
+        target: of the leaves.
+        derived: row → its column, if that is a derived one.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    value: np.ndarray
+    target: int = 0
+    derived: Mapping[int, Derived] = field(default_factory=dict)
+
+
+def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
+    """Build a forest of trees, in the order in which their values are summed.
+
+    ``about`` has ``link``, ``rule``, ``dtype`` and, if they differ from the default, ``scale`` and ``wide``.
+    """
+    # equal sets and statistics of several trees are one column
+    derived = in_order({d for tree in trees for d in tree.derived.values()})
+    place = {d: columns + i for i, d in enumerate(derived)}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*_OF_NODES, "value", "target", "roots")}
+    nodes = leaves = 0
+    for tree in trees:
+        feature = np.array(tree.feature, np.int64)
+        for row, column in tree.derived.items():
+            feature[row] = place[column]
+        flat = _flat(tree, feature, nodes, leaves)
+        for name, values in flat.items():
+            parts[name].append(values)
+        nodes, leaves = nodes + len(flat["feature"]), leaves + len(flat["value"])
+    dtypes = {"threshold": np.float64, "value": np.float64} | dict.fromkeys(_FLAGS, bool)
+    flat = {n: np.concatenate([np.zeros(0), *v]).astype(dtypes.get(n, np.int64)) for n, v in parts.items()}
+    about = {"scale": 1.0, "wide": False, **about}
+    return Forest(columns=columns, base=np.asarray(base, np.float64), derived=tuple(derived), **flat, **about)
+
+
+_FLAGS = ("missing_left", "left_leaf", "right_leaf")
+_OF_NODES = ("feature", "threshold", "left", "right", *_FLAGS)
+
+
+def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str, np.ndarray]:
+    """Convert a tree's arrays, nodes and leaves apart; ``nodes`` and ``leaves`` count those of earlier trees."""
+    left, right = np.asarray(tree.left, np.int64), np.asarray(tree.right, np.int64)
+    inner = left >= 0
+    if not inner[0]:  # of one leaf
+        one, leaf = np.zeros(1, np.int64), np.array([leaves])
+        values = {"feature": one, "threshold": one, "missing_left": one, "value": tree.value[:1], "target": one}
+        values |= {"left": leaf, "right": leaf, "left_leaf": one + 1, "right_leaf": one + 1}
+        return {**values, "target": one + tree.target, "roots": np.array([nodes])}
+    # A leaf below the root gets the tree's last number: onnxruntime up to 1.21 takes a root for a leaf where one child
+    # is a node and the other a leaf of the same number (its issue 24679). There are never fewer leaves than nodes.
+    top = np.isin(np.arange(len(inner)), (left[0], right[0]))
+    order = np.concatenate([np.flatnonzero(~inner & ~top), np.flatnonzero(~inner & top)])
+    number = nodes + np.cumsum(inner) - 1
+    number[order] = leaves + np.arange(len(order))
+    left, right = left[inner], right[inner]
+    return {
+        "feature": feature[inner],
+        "threshold": np.asarray(tree.threshold)[inner],
+        "missing_left": np.asarray(tree.missing_left)[inner],
+        "left": number[left],
+        "right": number[right],
+        "left_leaf": ~inner[left],
+        "right_leaf": ~inner[right],
+        "value": np.asarray(tree.value)[order],
+        "target": np.full(len(order), tree.target),
+        "roots": np.array([nodes]),
+    }
+
+
+# Links of objectives, from margins to predictions, as ONNX nodes.
+
+_NODES: dict[Link, str] = {
+    "identity": "Identity",
+    "logistic": "Sigmoid",
+    "softmax": "Softmax",
+    "exp": "Exp",
+    "log1p_exp": "Softplus",
+}
+
+
+def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) -> tuple[list[Any], list[Any]]:
+    """Build the ONNX nodes of a link, from ``margin`` to ``y``: float64 ``[n, targets]``."""
+    graph = NodeList(prefix)
+    if scale != 1.0:
+        margin = graph.node("Mul", margin, graph.number(scale))
+    if link == "signed_square":
+        graph.named("Mul", [graph.node("Abs", margin), margin], y)
+    else:
+        graph.named(_NODES[link], [margin], y, **({"axis": 1} if link == "softmax" else {}))
+    return graph.nodes, graph.initializers

@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.serve.graph import torch_ops  # noqa: F401 - its handlers
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError
 from fastrec.serve.graph.lookup import find, recode
-from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError
 from fastrec.table import Coded, Column, Keys, Table, Vocab
-from fastrec.table.key_types import is_text
+from fastrec.table.keys import is_text
 from fastrec.table.vocab import RARE
 
 NO_INTEGER = np.iinfo(np.int64).min  # a missing whole number or time

@@ -2,25 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn import linear_model
+from sklearn.linear_model._base import LinearModel  # no public class has all of these for its descendants
 
 from fastrec._core import limits
 from fastrec.estimators import Estimator, XGBModel
-from fastrec.estimators._dense_inputs import DenseInputs
-from fastrec.estimators._tree_inputs import TreeInputs
-from fastrec.serve.forest import EstimatorForests, Forest, forests_of
-from fastrec.serve.graph.builder import GraphCut
-from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
-from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.linear import linear_prediction
-from fastrec.serve.graph.list_events import GraphEvents, session_outputs
+from fastrec.estimators._tree_model import TreeInputs
+from fastrec.estimators.base import assembled
+from fastrec.estimators.sklearn import DenseInputs
+from fastrec.serve.forest import EstimatorForests, Forest, forest_of_xgboost, forests_of
+from fastrec.serve.graph.builder import GraphCut, GraphTensor, N, NotInGraphError, registrar, value_of
+from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
+from fastrec.serve.graph.features import GraphGroups
+from fastrec.serve.graph.lists import GraphEvents, session_outputs
 from fastrec.serve.graph.nets import _matrix, net_outputs
-from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, registrar, value_of
+from fastrec.stacking import StackModel
+from fastrec.stacking.blends import as_task, in_columns, names_of
 from fastrec.table import Vocab
+from fastrec.validate.target import Task
+
+# Write linear estimators of scikit-learn into a graph: weighted sums, and probabilities from them.
+
+_CLASSIFIERS = (linear_model.LogisticRegression, linear_model.SGDClassifier)
+_POWERS = (linear_model.PoissonRegressor, linear_model.GammaRegressor, linear_model.TweedieRegressor)
+_REGRESSORS = (LinearModel, linear_model.SGDRegressor, *_POWERS)
+
+
+def linear_prediction(parts: list[Any], matrix: GraphTensor, task: Task, k: int) -> GraphTensor | None:
+    """Write the prediction of linear estimators, or None if others are among them: float64 ``[rows]`` or ``[rows, k]``.
+
+    ``parts`` has a trained estimator, or a constant, for each output.
+    """
+    kinds = _REGRESSORS if task == "regression" else _CLASSIFIERS
+    trained = [p for p in parts if not isinstance(p, float)]
+    if not trained or not all(isinstance(p, kinds) and type(p).__module__.startswith("sklearn.") for p in trained):
+        return None
+    return assembled([_said(part, matrix, task, k) for part in parts], task)
+
+
+def _said(part: Any, matrix: GraphTensor, task: Task, k: int) -> Any:
+    """Write the prediction of one output: ``[rows]``, or ``[rows, k]`` for a multiclass task."""
+    if isinstance(part, float):
+        return (matrix[:, 0] != matrix[:, 0]).double() * 0 + part
+    weights = torch.from_numpy(np.asarray(part.coef_, dtype=np.float64).reshape(-1, matrix.shape[1]).T.copy())
+    start = torch.from_numpy(np.array(part.intercept_, dtype=np.float64).reshape(-1))
+    sums = matrix.double() @ weights + start
+    if task == "regression":
+        if isinstance(part, linear_model.TweedieRegressor):
+            log = part.link == "log" or (part.link == "auto" and part.power > 0)
+        else:
+            log = isinstance(part, _POWERS)
+        return (sums.exp() if log else sums)[:, 0]
+    if task != "multiclass":
+        return _of_two(part, sums)[:, 0]
+    # scikit-learn before 1.8 learned classes one against the rest on request
+    one_by_one = getattr(part, "solver", None) == "liblinear" or getattr(part, "multi_class", None) == "ovr"
+    if len(part.classes_) == 2:
+        second = _of_two(part, sums)
+        shares = torch.cat([1 - second, second], 1)
+    elif isinstance(part, linear_model.LogisticRegression) and not one_by_one:
+        shares = sums.softmax(1)
+    else:
+        shares = _of_two(part, sums)
+        shares = torch.where(shares.sum(1, keepdim=True) == 0, 1.0, shares)  # no class at all: all of them alike
+        shares = shares / shares.sum(1, keepdim=True)
+    places = torch.zeros((len(part.classes_), k), dtype=torch.float64)  # a class may have had no row
+    places[torch.arange(len(places)), torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = 1
+    return shares @ places
+
+
+def _of_two(part: Any, sums: Any) -> Any:
+    if getattr(part, "loss", None) == "modified_huber":
+        return (sums.clamp(-1, 1) + 1) / 2
+    # onnxruntime's Sigmoid is 0 below -37, and of several classes the least unlikely one counts
+    return 1 / (1 + (-sums).exp())
+
 
 _WRITERS: dict[str, Callable[[Any, Any], Any]] = {}  # class of estimators → function that writes it
 writer = registrar(_WRITERS)
@@ -213,3 +275,64 @@ def _column_ranker(model: Any, rows: GraphRows) -> Any:
         values = rows.table[name].number()
         keys.append((torch.where(values.isnan(), torch.inf, values), False))
     return -rows.lists.place(keys).double()
+
+
+# Write a run's stack into a graph: base models' predictions blended as in training.
+
+
+def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
+    """Write a stack's prediction, from those of its base models: float64 ``[rows]`` or ``[rows, k]``."""
+    used = {m: base[m] for m in stack.models}
+    columns: dict[str, Any] = {n: rows.table[n] for n in stack.extra}
+    conts = [n for n in stack.extra if n not in rows.cats]
+    for model, values in used.items():
+        if rows.task == "ranking":
+            of_model = {f"{model}_{word}": v for word, v in in_list(values, rows).items()}
+            columns |= of_model | {model: values}
+            conts += [n for n in of_model if n != f"{model}_log_softmax"]
+        else:
+            names, wide = names_of(model, rows), in_columns(values)
+            columns |= {n: wide[:, j].double() for j, n in enumerate(names)}
+            conts += names
+    cats = [n for n in stack.extra if n in rows.cats]
+    two = GraphRows(GraphTable(columns), rows.task, cats, conts, rows.n_outputs, rows.lists)
+    total = None
+    for blend in stack.blends:
+        if type(blend).__name__ in ("BoostedBlend", "TreeBlend"):
+            part = prediction(blend, two)
+        else:
+            part = blend.predict(two)  # type: ignore[arg-type] - sums of columns: the code of training writes the nodes
+        part = part / len(stack.blends)
+        total = part if total is None else total + part
+    return total
+
+
+def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
+    """Write ``fastrec.stacking.blends.in_list``."""
+    lists = rows.lists
+    assert lists is not None
+    rough = torch.where(scores.isnan(), -torch.inf, scores)
+    top = lists.reduce(rough, "max")
+    near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP)
+    gap = torch.where(rough == top, 0.0, near)
+    log_softmax = gap - lists.reduce(gap.exp(), "add").log()
+    rank = (lists.place([(rough, True)]) + 1).double()
+    return {"rank": rank, "gap": gap, "softmax": log_softmax.exp(), "log_softmax": log_softmax}
+
+
+@writer("BoostedBlend")
+def _boosted(blend: Any, two: GraphRows) -> Any:
+    start = GraphColumn("number", blend.blend.predict(two), name="__start__")
+    return prediction(blend.trees, two.with_table(two.table.with_columns({"__start__": start}), two.conts))
+
+
+@writer("TreeBlend")
+def _tree_blend(blend: Any, two: GraphRows) -> Any:
+    matrix = tree_matrix(blend._inputs, two.table)
+    start = blend.sums.linear(two).float()
+    forests = [forest_of_xgboost(b, len(blend._inputs.names)) for b in blend._boosters]
+    sums = [margins(f, matrix).float() for f in forests]
+    if two.task == "multiclass":
+        return (sums[0] + start).double().softmax(1)
+    total = torch.stack([s[:, 0] for s in sums], 1) + start
+    return as_task(total.double() if two.task == "regression" else total.double().sigmoid(), two)

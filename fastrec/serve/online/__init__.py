@@ -6,9 +6,7 @@ events so far. ``plan.py`` finds out which generator looks at which events, ``fo
 ``fetching.py`` brings a request's own back, ``online.py`` puts it together.
 """
 
-from fastrec.serve.online.memory_store import MemoryStore
-from fastrec.serve.online.online import Online
-from fastrec.serve.online.redis_store import RedisStore
-from fastrec.serve.online.state_folder import write_online_state
+from fastrec.serve.online.online import Online, write_online_state
+from fastrec.serve.online.store import MemoryStore, RedisStore
 
 __all__ = ["MemoryStore", "Online", "RedisStore", "write_online_state"]

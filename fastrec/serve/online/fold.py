@@ -29,11 +29,11 @@ from fastrec.features import (
     Rolling,
     TimeSince,
 )
-from fastrec.features._engine.durations import positive, seconds_in
 from fastrec.features._engine.keyed import key_text
-from fastrec.features._inputs import as_list, name_of, number_of, order_keys
 from fastrec.features.base import Feature
+from fastrec.features.columns import as_list, name_of, number_of, order_keys
 from fastrec.features.history import slug
+from fastrec.features.lagged import positive, seconds_in
 from fastrec.segments import lexical_order
 from fastrec.table import Table
 

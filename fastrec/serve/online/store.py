@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import os
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Any, BinaryIO, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fastrec._core import limits
+from fastrec._core.atomic import atomic_file
+from fastrec._core.imports import require
+from fastrec.errors import DataError, DataWarning, UnreadableFileError, WriteError
+from fastrec.features._engine.keyed import key_text
+from fastrec.table import Table
 
 
 class EventStore(Protocol):
@@ -44,3 +61,515 @@ class EventStore(Protocol):
 
     def close(self) -> None:
         """Release files and connections."""
+
+
+# A file that grows by records and is whole after a crash: what was synced is there, a torn end is cut off.
+
+Sync = Literal["always", "never"]
+
+_MAGIC = b"fastrec events 1\n"
+_HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
+
+
+class EventLog:
+    """Records one after the other, each with its length and checksum.
+
+    Args:
+        path: the file; made where it is not there.
+        sync: ``'always'``: ``commit`` returns when the disk has the record, one wait serving all threads that wait;
+            ``'never'``: the system writes when it likes, and a power cut (not a crash of the process) may lose records.
+    """
+
+    def __init__(self, path: Path, *, sync: Sync = "always") -> None:
+        self.path, self.sync = path, sync
+        is_new = not path.exists() or path.stat().st_size == 0
+        self._file = path.open("ab", buffering=0)
+        self._turn = Lock()
+        self._written = self._synced = 0
+        if is_new:
+            self._file.write(_MAGIC)
+            sync_folder(path.parent)
+        self.size = path.stat().st_size
+
+    def append(self, payload: bytes) -> int:
+        """Write a record; not by two threads at once.
+
+        Returns:
+            A number to ``commit`` to.
+
+        Raises:
+            WriteError: the disk refused; the file is as it was.
+        """
+        record = _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+        try:
+            if self._file.write(record) != len(record):
+                raise OSError("the disk took a part of it")
+        except OSError as error:
+            os.truncate(self.path, self.size)
+            raise WriteError(
+                f"the events were not written ({error.strerror or error})",
+                file=self.path,
+                remedy="Free disk space; what was observed before is untouched",
+            ) from error
+        self.size += len(record)
+        self._written += 1
+        return self._written
+
+    def commit(self, number: int) -> None:
+        """Wait until the record of that number is on the disk."""
+        if self.sync == "never":
+            return
+        with self._turn:  # whoever comes first syncs for all that were written by then
+            if self._synced < number and not self._file.closed:
+                upto = self._written
+                os.fsync(self._file.fileno())
+                self._synced = upto
+
+    def close(self) -> None:
+        """Sync and close."""
+        self.commit(self._written)
+        with self._turn:
+            self._file.close()
+
+
+def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
+    """Read the records of a log; a torn end is cut off the file.
+
+    Args:
+        path: the file.
+        after: those that end at this byte or before are passed over: the size that the file once had.
+
+    Raises:
+        UnreadableFileError: it is no log, or is damaged before its end.
+    """
+    data = path.read_bytes()
+    if not data.startswith(_MAGIC[: len(data)]):
+        raise UnreadableFileError("it is no log of events", file=path, remedy="Give the folder of a store")
+    if len(data) < len(_MAGIC):  # the process died as it made the file
+        os.truncate(path, 0)
+        return
+    place = good = len(_MAGIC)
+    while place + _HEAD.size <= len(data):
+        payload = _record_at(data, place)
+        if payload is None:
+            break
+        place = good = place + _HEAD.size + len(payload)
+        if place > after:
+            yield payload
+    if good < len(data):
+        _check_torn(data, good, path)
+        os.truncate(path, good)
+
+
+def _record_at(data: bytes, place: int) -> bytes | None:
+    length, checksum = _HEAD.unpack_from(data, place)
+    payload = data[place + _HEAD.size : place + _HEAD.size + length]
+    return payload if len(payload) == length and zlib.crc32(payload) == checksum else None
+
+
+def _check_torn(data: bytes, good: int, path: Path) -> None:
+    if good + _HEAD.size <= len(data):
+        place = good + _HEAD.size + _HEAD.unpack_from(data, good)[0]
+        if place + _HEAD.size <= len(data) and _record_at(data, place) is not None:
+            raise UnreadableFileError(
+                f"the record at byte {good} is damaged and others follow it",
+                file=path,
+                remedy="Restore a backup, or export the state again and observe the events since",
+            )
+    warnings.warn(
+        f"{path}: the last {len(data) - good} bytes are a record that was cut short; it was never acknowledged, "
+        "and is dropped",
+        DataWarning,
+        stacklevel=4,
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ``MemoryStore``: events in the memory of this process, kept by a log and snapshots in a folder.
+
+_PART = struct.Struct("<BII")  # what is done, the key's and the value's length
+_APPEND, _SET, _COUNT, _REPLACE = range(4)
+_LENGTH = struct.Struct("<I")
+
+
+class MemoryStore:
+    """Events in memory; with a folder they outlive the process, kill -9 included.
+
+    Every change is one record of an append-only log. A snapshot (an Arrow file, put in place in one step) holds all
+    that there is, and the log before it is dropped; one is made by itself when the log has outgrown the last one.
+
+    Args:
+        folder: where log and snapshots are, used by one process at a time; None: nothing outlives the process.
+        sync: ``'always'``: what was observed is on the disk when ``observe`` returns; threads that wait share one
+            ``fsync``. ``'never'``: a crash of the process loses nothing, a power cut may lose the last seconds.
+
+    Raises:
+        DataError: another process has the folder open.
+        UnreadableFileError: a file is damaged, not merely cut short.
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, sync: Sync = "always") -> None:
+        self.folder, self.sync = None if folder is None else Path(folder), sync
+        if sync not in ("always", "never"):
+            raise DataError(f"MemoryStore cannot sync {sync!r}", remedy="Use 'always' or 'never'")
+        self._data: dict[bytes, bytearray] = {}
+        self._counts: dict[bytes, int] = {}
+        self._changed: set[bytes] = set()
+        self._lock, self._maintenance = RLock(), Lock()
+        self._log: EventLog | None = None
+        self._snapshot_size = 0
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._hold = _hold(self.folder)
+            try:
+                self._open()
+            except BaseException:
+                self._hold.close()
+                raise
+
+    # The methods of a store ------------------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``EventStore``."""
+        with self._lock:
+            found = [self._data.get(key) for key in keys]
+            return [None if value is None else bytes(value) for value in found]
+
+    def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
+        """See ``EventStore``."""
+        with self._lock:
+            parts = [(_COUNT, name, _long(self._counts[name])) for name in self._changed]
+            parts += [(_SET, key, value) for key, value in sets.items()]
+            parts += [(_APPEND, key, value) for key, value in appends.items()]
+            number = self._keep(parts)
+            self._changed.clear()
+            lengths = {key: len(self._data[key]) for key in appends}
+        self._commit(number)
+        return lengths
+
+    def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
+        """See ``EventStore``."""
+        with self._lock:
+            if not self._data.get(key, b"").startswith(old):
+                return False
+            parts = [(_SET, k, v) for k, v in sets.items()]
+            number = self._keep([*parts, (_REPLACE, key, _LENGTH.pack(len(old)) + new)])
+        self._commit(number)
+        return True
+
+    def first(self, key: bytes, value: bytes) -> bytes:
+        """See ``EventStore``."""
+        with self._lock:
+            if key not in self._data:
+                self.write({}, {key: value})
+            return bytes(self._data[key])
+
+    def count(self, name: bytes, n: int) -> int:
+        """See ``EventStore``."""
+        with self._lock:
+            before = self._counts.get(name, 0)
+            if n:
+                self._counts[name] = before + n
+                self._changed.add(name)
+            return before
+
+    def snapshot(self) -> None:
+        """See ``EventStore``."""
+        if self.folder is None:
+            return
+        with self._maintenance, self._lock:
+            assert self._log is not None
+            old = self._log
+            number = _number(old.path) + 1
+            path = self.folder / f"snapshot-{number:012d}.arrow"
+            self._log = EventLog(self.folder / f"events-{number:012d}.log", sync=self.sync)
+            old.close()
+            _write_snapshot(path, self._data, self._counts)
+            self._snapshot_size = path.stat().st_size
+            for file in (*self.folder.glob("events-*.log"), *self.folder.glob("snapshot-*.arrow")):
+                if _number(file) < number:
+                    file.unlink()
+
+    def close(self) -> None:
+        """See ``EventStore``."""
+        if self._log is not None:
+            self._log.close()
+            self._hold.close()
+            self._log = None
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def copy_to(self, store: EventStore) -> None:
+        """Copy everything into another store."""
+        with self._lock:
+            keys = list(self._data)
+            for start in range(0, len(keys), 10_000):
+                store.write({}, {k: bytes(self._data[k]) for k in keys[start : start + 10_000]})
+            for name, number in self._counts.items():
+                store.count(name, number)
+            store.write({}, {})
+
+    def nbytes(self) -> int:
+        """Count the bytes of keys and values, without Python's overhead."""
+        with self._lock:
+            return sum(len(k) + len(v) for k, v in self._data.items())
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def _keep(self, parts: list[tuple[int, bytes, bytes]]) -> int:
+        if self._log is None:
+            if self.folder is not None:
+                raise DataError("the store is closed", remedy="Open it again")
+            number = 0
+        else:
+            number = self._log.append(b"".join(_pack(parts)))
+        for part in parts:
+            self._do(*part)
+        return number
+
+    def _commit(self, number: int) -> None:
+        log = self._log
+        if log is None:
+            return
+        log.commit(number)
+        if log.size > max(limits.SHORT_LOG, 2 * self._snapshot_size):
+            self.snapshot()
+
+    def _do(self, what: int, key: bytes, value: bytes) -> None:
+        if what == _APPEND:
+            held = self._data.get(key)
+            if held is None:
+                self._data[key] = bytearray(value)
+            else:
+                held += value
+        elif what == _SET:
+            self._data[key] = bytearray(value)
+        elif what == _COUNT:
+            self._counts[key] = int.from_bytes(value, "little")
+        else:
+            self._data[key][: _LENGTH.unpack_from(value)[0]] = value[_LENGTH.size :]
+
+    def _open(self) -> None:
+        assert self.folder is not None
+        snapshots = sorted(self.folder.glob("snapshot-*.arrow"), key=_number)
+        first = _number(snapshots[-1]) if snapshots else 0
+        if snapshots:
+            self._data, self._counts = _read_snapshot(snapshots[-1])
+            self._snapshot_size = snapshots[-1].stat().st_size
+        logs = [p for p in sorted(self.folder.glob("events-*.log"), key=_number) if _number(p) >= first]
+        for path in logs:
+            for payload in read_log(path):
+                for part in _unpack(payload, path):
+                    self._do(*part)
+        number = max([first, *map(_number, logs)])
+        self._log = EventLog(self.folder / f"events-{number:012d}.log", sync=self.sync)
+
+
+def _hold(folder: Path) -> BinaryIO:
+    handle = (folder / "lock").open("ab")
+    try:
+        import fcntl  # where there is none, nothing keeps a second process out
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return handle
+    except OSError as error:
+        handle.close()
+        raise DataError(
+            f"another process keeps its events in {str(folder)!r}", remedy="Stop it, or use a store for several (Redis)"
+        ) from error
+    return handle
+
+
+def _pack(parts: list[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
+    for what, key, value in parts:
+        yield _PART.pack(what, len(key), len(value))
+        yield key
+        yield value
+
+
+def _unpack(payload: bytes, path: Path) -> Iterator[tuple[int, bytes, bytes]]:
+    place = 0
+    while place < len(payload):
+        what, key, value = _PART.unpack_from(payload, place)
+        place += _PART.size
+        if what > _REPLACE or place + key + value > len(payload):
+            raise UnreadableFileError("it was written by another version", file=path, remedy="Export the state again")
+        yield what, payload[place : place + key], payload[place + key : place + key + value]
+        place += key + value
+
+
+def _long(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
+
+
+def _write_snapshot(path: Path, data: Mapping[bytes, bytearray], counts: Mapping[bytes, int]) -> None:
+    schema = pa.schema([("what", pa.uint8()), ("key", pa.binary()), ("value", pa.large_binary())])
+    with atomic_file(path) as part:
+        with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            rows = [(_COUNT, k, _long(v)) for k, v in counts.items()]
+            rows += [(_SET, k, v) for k, v in data.items()]
+            for start in range(0, len(rows), 100_000):
+                block = rows[start : start + 100_000]
+                columns = [pa.array(c, f.type) for c, f in zip(zip(*block), schema, strict=True)]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def _read_snapshot(path: Path) -> tuple[dict[bytes, bytearray], dict[bytes, int]]:
+    data: dict[bytes, bytearray] = {}
+    counts: dict[bytes, int] = {}
+    try:
+        with pa.memory_map(str(path)) as file:
+            for batch in _batches(pa.ipc.open_file(file)):
+                for what, key, value in zip(*(batch.column(i).to_pylist() for i in range(3)), strict=True):
+                    if what == _COUNT:
+                        counts[key] = int.from_bytes(value, "little")
+                    else:
+                        data[key] = bytearray(value)
+    except (pa.ArrowInvalid, OSError, TypeError) as error:
+        raise UnreadableFileError(
+            f"the snapshot cannot be read ({error})", file=path, remedy="Restore a backup, or export the state again"
+        ) from error
+    return data, counts
+
+
+def _batches(reader: pa.ipc.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
+    for i in range(reader.num_record_batches):
+        yield reader.get_batch(i)
+
+
+# ``RedisStore``: events in a Redis server, which several processes share.
+
+# The value's beginning is compared and exchanged in one step, whoever appends meanwhile.
+_REPLACE_REDIS_STORE = """
+if redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2] .. redis.call('GETRANGE', KEYS[1], #ARGV[1], -1))
+for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 1]) end
+return 1
+"""
+
+
+class RedisStore:
+    """Events in Redis under the same few methods; what outlives a crash is as the server is set (``appendfsync``).
+
+    Args:
+        url: the server: ``redis://127.0.0.1:6379/0``.
+        name: what all keys begin with, so that several models share a server.
+        **options: passed to ``redis.Redis.from_url`` (timeouts, TLS …).
+
+    Raises:
+        MissingPackageError: redis is not installed.
+    """
+
+    def __init__(self, url: str, *, name: str = "fastrec", **options: Any) -> None:
+        redis = require("redis", "redis", "pip install 'fastrec-tabular[redis]'")
+        self.client = redis.Redis.from_url(url, **options)
+        self._prefix = name.encode() + b":"
+        self._replace = self.client.register_script(_REPLACE_REDIS_STORE)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Store``."""
+        return self.client.mget([self._prefix + k for k in keys]) if keys else []
+
+    def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
+        """See ``Store``."""
+        with self.client.pipeline(transaction=True) as pipe:
+            for key, value in sets.items():
+                pipe.set(self._prefix + key, value)
+            for key, value in appends.items():
+                pipe.append(self._prefix + key, value)
+            made = pipe.execute()
+        return dict(zip(appends, made[len(sets) :], strict=True))
+
+    def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
+        """See ``Store``."""
+        keys = [self._prefix + k for k in (key, *sets)]
+        return bool(self._replace(keys=keys, args=[old, new, *sets.values()]))
+
+    def first(self, key: bytes, value: bytes) -> bytes:
+        """See ``Store``."""
+        self.client.set(self._prefix + key, value, nx=True)
+        return self.client.get(self._prefix + key)
+
+    def count(self, name: bytes, n: int) -> int:
+        """See ``Store``; kept at once."""
+        key = self._prefix + b"count:" + name
+        return int(self.client.incrby(key, n)) - n if n else int(self.client.get(key) or 0)
+
+    def snapshot(self) -> None:
+        """See ``Store``: the server does so itself."""
+
+    def close(self) -> None:
+        """See ``Store``."""
+        self.client.close()
+
+
+# Keys of rows as bytes: the same for equal values, whatever type a frame gave them.
+
+
+def row_keys(
+    table: Table, names: Sequence[str], prefix: bytes, memory: dict[str, list[bytes | None]] | None = None
+) -> list[bytes | None]:
+    """Build each row's key; None if a part of it is missing.
+
+    Args:
+        table: the rows.
+        names: the key columns; none: all rows have one key.
+        prefix: what the keys begin with.
+        memory: the digests of these rows' columns that were made before, and will be asked for again.
+
+    Returns:
+        ``[n]``: the prefix and, for each column, 16 bytes of a digest of the value (two of a billion billion values
+        have the same one with a chance of one in a billion).
+    """
+    if not names:
+        return [prefix] * len(table)
+    made = {} if memory is None else memory
+    made |= {name: _digests(table, name) for name in names if name not in made}
+    parts = [made[name] for name in names]
+    if len(parts) == 1:
+        return [None if part is None else prefix + part for part in parts[0]]
+    return [None if None in row else prefix + b"".join(row) for row in zip(*parts)]
+
+
+def _digests(table: Table, name: str) -> list[bytes | None]:
+    coded = table[name].coded()
+    codes = coded.codes.tolist()
+    used = sorted(set(codes) - {0})
+    values = coded.keys.columns[0].take(pa.array([c - 1 for c in used], pa.int64()))
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    texts = (t.encode("utf-8", "surrogatepass") for t in (values if is_text else key_text(values)).to_pylist())
+    made = {c: blake2b(t, digest_size=16).digest() for c, t in zip(used, texts, strict=True)}
+    return [made.get(c) for c in codes]
+
+
+def by_key(keys: Sequence[bytes | None], records: np.ndarray) -> dict[bytes, bytes]:
+    """Group records by key, as bytes."""
+    size = records.dtype.itemsize
+    if len(keys) == 1:
+        return {} if keys[0] is None else {keys[0]: records.tobytes()}
+    places: dict[bytes, int] = {}
+    codes = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys])
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes + 1, minlength=len(places) + 1))
+    data = records[order].tobytes()
+    return {k: data[ends[i] * size : ends[i + 1] * size] for k, i in places.items()}

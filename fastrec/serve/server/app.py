@@ -17,15 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fastrec._core.limits import CLIENT_BODIES
-from fastrec.serve.server import pages, v1, v2
+from fastrec.serve.server import pages
+from fastrec.serve.server import protocols as v1
+from fastrec.serve.server import protocols as v2
+from fastrec.serve.server import recommend as addresses
 from fastrec.serve.server.bodies import JSON, write_json
-from fastrec.serve.server.call import VERSION, BytesHeld, Call, read_call
-from fastrec.serve.server.prometheus import CONTENT_TYPE
-from fastrec.serve.server.recommend import addresses
-from fastrec.serve.server.recommend.models import recommends
-from fastrec.serve.server.recommend.service import RecommendService
-from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.service import EventState, Limits, Service
+from fastrec.serve.server.call import VERSION, BytesHeld, Call, Limits, Refusal, read_call
+from fastrec.serve.server.recommend import RecommendService, recommends
+from fastrec.serve.server.service import CONTENT_TYPE, EventState, Service
 from fastrec.serve.server.versions import Canary
 
 __all__ = ["build_app"]

@@ -4,23 +4,272 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fastrec.serve.server.arrow_stream import parse_arrow
-from fastrec.serve.server.columns import RequestColumns
-from fastrec.serve.server.reading import columns_of_lists, columns_of_rows, columns_of_table
-from fastrec.serve.server.refusal import Refusal, shortened
-from fastrec.serve.server.spec import Spec
+from fastrec._core.messages import nearest
+from fastrec.serve.server.call import Limits, Refusal, shortened
+from fastrec.serve.server.columns import RequestColumns, arrow_type, from_array, from_arrow, from_values
+from fastrec.serve.server.spec import Input, Spec
 
-if TYPE_CHECKING:
-    from fastrec.serve.server.service import Limits
+# The rows of a request as columns: names and lengths are checked here, values where the columns become arrays.
 
-__all__ = ["ARROW", "JSON", "Body", "parse_body", "parse_json", "write_json"]
+
+def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
+    """Read columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``."""
+    if type(columns) is not dict:
+        raise Refusal(422, "columns is no object of lists")
+    if set(map(type, columns.values())) - {list}:
+        bad = next(name for name, values in columns.items() if type(values) is not list)
+        raise Refusal(422, "its values are no list", column=bad)
+    rows = check_same_length(columns)
+    check_rows(rows, max_rows)
+    return checked_columns(spec, columns, rows, from_values, list)
+
+
+def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> RequestColumns:
+    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there."""
+    columns = lists_of_rows(rows, max_rows)
+    if not rows:
+        columns = {i.name: [] for i in spec.sent}
+    _check_names(spec, columns)
+    for column in spec.sent:  # a row without a column is as one with null, unless null would be refused with less help
+        if column.name not in columns and column.may_be_missing and column.events is None:
+            columns[column.name] = [None] * len(rows)
+        elif column.name in columns and not column.may_be_missing:
+            lacking = next((i for i, row in enumerate(rows) if column.name not in row), None)
+            if lacking is not None:
+                raise Refusal(422, "the row does not have this column", column=column.name, row=lacking)
+    return checked_columns(spec, columns, len(rows), from_values, list)
+
+
+def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestColumns:
+    """Read columns of a table of Arrow."""
+    check_rows(table.num_rows, max_rows)
+    names = table.column_names
+    if len(set(names)) != len(names):
+        twice = next(n for i, n in enumerate(names) if n in names[:i])
+        raise Refusal(422, "two columns have this name", column=twice)
+    columns = dict(zip(names, table.columns))
+    return checked_columns(spec, columns, table.num_rows, from_arrow, _listed)
+
+
+def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
+    """Read columns of numpy arrays, or of what numpy makes an array of."""
+    lists = {i.name for i in spec.event_columns}
+    arrays = {
+        n: _objects(v) if n in lists else v if isinstance(v, np.ndarray) else np.array(v, object)
+        for n, v in columns.items()
+    }
+    for name, values in arrays.items():
+        if values.ndim != 1:
+            raise Refusal(422, f"its shape is {values.shape}, not [n]", column=name)
+    rows = check_same_length(arrays)
+    return checked_columns(spec, arrays, rows, from_array, np.ndarray.tolist)
+
+
+def _objects(values: Any) -> np.ndarray:
+    """Build an array of lists ``[n]``, of which numpy would make a matrix if their lengths were equal."""
+    made = np.empty(len(values), object)
+    made[:] = list(values)
+    return made
+
+
+def checked_columns(
+    spec: Spec,
+    columns: Mapping[str, Any],
+    rows: int,
+    convert: Callable[[Input, Any], np.ndarray],
+    as_list: Callable[[Any], list[Any]],
+) -> RequestColumns:
+    """Check names; ``convert`` will make arrays of columns, ``as_list`` reads ids of lists and items."""
+    _check_names(spec, columns)
+    if not columns.keys() >= spec.required:
+        missing = next(i.name for i in spec.sent if i.required and i.name not in columns)
+        raise Refusal(422, "the column is missing", column=missing)
+    made = RequestColumns(spec, columns, rows, convert)
+    if spec.list is not None and spec.list in columns:
+        made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]))
+    if spec.item is not None and spec.item in columns:
+        made.items = as_list(columns[spec.item])
+    return made
+
+
+def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[Any]]:
+    """Turn rows of JSON into columns; None where a row lacks a column."""
+    if type(rows) is not list:
+        raise Refusal(422, "rows is no list of objects")
+    check_rows(len(rows), max_rows)
+    bad = next((i for i, r in enumerate(rows) if type(r) is not dict), None)
+    if bad is not None:
+        raise Refusal(422, f"{shortened(rows[bad])} is no object", row=bad)
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _check_names(spec: Spec, names: Iterable[str]) -> None:
+    if spec.known.issuperset(names):
+        return
+    for name in names:
+        if name in spec.known:
+            continue
+        if any(name == i.name for i in spec.made):
+            raise Refusal(422, "the server makes this column from events", column=name, remedy="Leave it out")
+        near = nearest(name, spec.known)
+        remedy = f"Is {near!r} meant" if near else None
+        raise Refusal(422, "the model has no such column", column=name, remedy=remedy)
+
+
+def check_same_length(columns: Mapping[str, Any]) -> int:
+    """Return the number of values of every column; refuse different ones."""
+    lengths = list(map(len, columns.values()))
+    rows = lengths[0] if lengths else 0
+    if lengths.count(rows) < len(lengths):
+        first, other = next(iter(columns)), next(name for name, n in zip(columns, lengths) if n != rows)
+        said = f"it has {len(columns[other])} values, column {shortened(first)!r} has {rows}"
+        raise Refusal(422, said, column=other)
+    return rows
+
+
+def check_rows(rows: int, max_rows: int) -> None:
+    """Refuse more rows than are allowed (413)."""
+    if rows > max_rows:
+        raise Refusal(413, f"there are {rows} rows, and no more than {max_rows} are allowed", remedy="Send fewer")
+
+
+def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
+    """Number ids of lists, integers or text, 0 … k - 1 in order of appearance; return k too."""
+    kinds = set(map(type, ids))
+    if kinds - {int, str}:
+        row = next(i for i, v in enumerate(ids) if type(v) not in (int, str))
+        raise Refusal(422, f"{shortened(ids[row])} is no id of a list (an integer or text)", column=name, row=row)
+    numbers = {v: i for i, v in enumerate(dict.fromkeys(ids))}
+    return np.fromiter(map(numbers.__getitem__, ids), np.int64, len(ids)), max(len(numbers), 1)
+
+
+def _listed(values: pa.ChunkedArray) -> list[Any]:
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    if not (text or pa.types.is_integer(kind)):
+        raise Refusal(422, f"ids of type {shortened(str(kind))} are neither integers nor text")
+    return values.to_pylist()
+
+
+# A stream of Arrow → its rows, after what it would unpack to is counted: a few bytes can stand for gigabytes.
+
+_DICTIONARY, _BATCH = 2, 3  # kinds of messages
+_BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, struct.error)
+
+
+def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
+    """Read a stream of Arrow; every buffer is checked before a value is read.
+
+    Args:
+        body: as it came.
+        max_rows: rows of all batches.
+        max_bytes: bytes that dictionaries and views of text may become, and values that there may be.
+    """
+    try:
+        _check_batches(body, max_rows, max_bytes)
+        with pa.ipc.open_stream(body) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        texts = [_texts(n, part) for n, whole in zip(table.column_names, table.columns) for part in whole.chunks]
+        if sum(texts) > max_bytes:
+            raise _too_large(max_bytes)
+    except _BAD as error:
+        said = shortened(" ".join(str(error).split())[:200])
+        raise Refusal(400, f"the body is no stream of Arrow: {said}") from None
+    return table
+
+
+def _check_batches(body: bytes, max_rows: int, max_values: int) -> None:
+    """Refuse compressed or too large messages by their metadata; no buffer is read."""
+    rows = values = 0
+    for data, at, kind in _batches(body):
+        if _field(data, at, 3) is not None:
+            raise Refusal(415, "the buffers of the stream are compressed", remedy="Write it without compression")
+        length, nodes = _field(data, at, 0), _field(data, at, 1)
+        if kind == _BATCH and length is not None:
+            rows += _length(data, length)
+            check_rows(rows, max_rows)
+        if nodes is not None:
+            first = _target(data, nodes)
+            for i in range(_number(data, first, "I")):
+                values += _length(data, first + 4 + 16 * i)  # 16 bytes: length and count of nulls
+        if values > max_values:
+            raise _too_large(max_values)
+
+
+def _length(data: memoryview, at: int) -> int:
+    found = _number(data, at, "q")
+    if found < 0:  # it would make room for another
+        raise ValueError(f"a length of {found}")
+    return found
+
+
+def _batches(body: bytes) -> Iterator[tuple[memoryview, int, int]]:
+    """Yield the metadata of each message that holds rows, the place of its RecordBatch, and the message's kind."""
+    for message in pa.ipc.MessageReader.open_stream(body):
+        data = memoryview(message.metadata)
+        root = _target(data, 0)
+        kind, header = _field(data, root, 1), _field(data, root, 2)
+        said = 0 if kind is None else data[kind]
+        if said in (_DICTIONARY, _BATCH) and header is not None:
+            at = _target(data, header)
+            rows = _field(data, at, 1) if said == _DICTIONARY else header
+            if rows is not None:
+                yield data, _target(data, rows), said
+
+
+# FlatBuffers, as far as the metadata of a batch needs them: tables begin with the distance to a list of places.
+
+
+def _number(data: memoryview, at: int, kind: str) -> int:
+    return struct.unpack_from(f"<{kind}", data, at)[0]
+
+
+def _target(data: memoryview, at: int) -> int:
+    return at + _number(data, at, "I")
+
+
+def _field(data: memoryview, table: int, number: int) -> int | None:
+    places = table - _number(data, table, "i")
+    entry = 4 + 2 * number
+    place = _number(data, places + entry, "H") if entry < _number(data, places, "H") else 0
+    return table + place if place else None
+
+
+def _texts(name: str, values: pa.Array) -> int:
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _texts(name, values.flatten())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # pyarrow cannot count these
+        views = np.frombuffer(values.buffers()[1] or b"", "<i4")[::4]  # of 16 bytes each, the length is first
+        views = views[values.offset : values.offset + len(values)].astype(np.int64)
+        return int(views[values.is_valid().to_numpy(zero_copy_only=False)].sum())
+    if not pa.types.is_dictionary(kind):
+        return 0
+    kind = kind.value_type
+    if pa.types.is_primitive(kind) or pa.types.is_null(kind):
+        return 0
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        said = f"its type is a dictionary of {shortened(str(kind))}"
+        raise Refusal(422, said, column=name, remedy="Send its values themselves")
+    return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the stream unpacks to more than {limit} bytes", remedy="Send fewer rows")
+
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
@@ -114,3 +363,44 @@ def _float(text: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{shortened(text)} is larger than any number")
     return value
+
+
+# Events that a client sends → a table of Arrow with the declared columns.
+
+_ANY = {"string": "", "bool": False}  # what stands under a null while a column is converted
+
+
+def events_table(declared: tuple[Input, ...], body: Body, max_rows: int) -> pa.Table:
+    """Read the events of a body; null stays null, whatever the column."""
+    columns: Mapping[str, Any]
+    if body.table is not None:
+        columns = dict(zip(body.table.column_names, body.table.columns))
+        if len(columns) < body.table.num_columns:
+            raise Refusal(422, "two columns have one name")
+    else:
+        columns = lists_of_rows(body.rows, max_rows) if body.rows is not None else body.lists
+        if type(columns) is not dict or any(type(v) is not list for v in columns.values()):
+            raise Refusal(422, "columns is no object of lists")
+    check_rows(check_same_length(columns), max_rows)
+    known = {c.name for c in declared}
+    unknown = next((name for name in columns if name not in known), None)
+    if unknown is not None:
+        raise Refusal(422, f"the events have no such column; they have {shortened(', '.join(known))}", column=unknown)
+    made = {}
+    for column in declared:
+        if column.name in columns:
+            made[column.name] = _converted(column, columns[column.name])
+        elif column.required:
+            raise Refusal(422, "the column is missing", column=column.name)
+    return pa.table(made)
+
+
+def _converted(column: Input, values: Any) -> pa.Array:
+    nullable = replace(column, missing=None if column.is_float else _ANY.get(column.type, 0))
+    if isinstance(values, list):
+        missing, plain = np.array([v is None for v in values], bool), from_values(nullable, values)
+    else:
+        missing, plain = values.is_null().to_numpy(zero_copy_only=False), from_arrow(nullable, values)
+    if column.unit is not None:
+        return pa.array(plain, pa.int64(), mask=missing).cast(arrow_type(column))
+    return pa.array(plain, arrow_type(column), mask=missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import reprlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +14,81 @@ from typing import Any
 from starlette.requests import Request
 
 from fastrec._core import limits
-from fastrec.serve.server.refusal import Refusal, shortened
+from fastrec.errors import FastrecError
 
-__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "HeldBody", "read_call"]
+# A request that is refused: a status of HTTP, and what is wrong with it.
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a server takes on.
+
+    Args:
+        batch_rows: rows of a batch; a larger request goes alone, so that 1 means: no batches.
+        max_wait: seconds that a batch which is not full waits for more requests.
+        queue_rows: rows that may wait; who finds more is told to come again (503).
+        max_rows: rows of one request.
+        max_body: bytes of one body.
+        timeout: seconds until a request is given up (504); a request may ask for less.
+        workers: batches that are scored at once; None: as many as there are cores.
+        threads: threads of onnxruntime for one batch.
+        device: where it computes: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
+    """
+
+    batch_rows: int = 256
+    max_wait: float = 0.0
+    queue_rows: int = 32_768
+    max_rows: int = 10_000
+    max_body: int = 32 * 2**20
+    timeout: float = 30.0
+    workers: int | None = None
+    threads: int = 1
+    device: str = "cpu"
+
+
+class Refusal(FastrecError):
+    """What a client is told instead of an answer.
+
+    Args:
+        status: the status of HTTP, 400 to 599.
+        problem: what is wrong, in one sentence.
+        column: the column it was found in, if any.
+        row: number of the first offending row of the request, counted from 0.
+        remedy: what the client can do about it.
+        retry_after: seconds after which the same request may be sent again, for 503.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        problem: str,
+        *,
+        column: str | None = None,
+        row: int | None = None,
+        remedy: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(problem, column=None if column is None else shortened(column), row=row, remedy=remedy)
+        self.status, self.retry_after = status, retry_after
+
+    def body(self) -> dict[str, Any]:
+        """Return the error as the client gets it: ``error``, and ``column`` and ``row`` if known."""
+        said: dict[str, Any] = {"error": str(self)}
+        for name in ("column", "row"):
+            if getattr(self, name) is not None:
+                said[name] = getattr(self, name)
+        return said
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
+
+
+def shortened(value: Any) -> str:
+    """Write a client's value for a message: long values are cut, half characters are escaped."""
+    text = value if isinstance(value, str) and len(value) <= 60 else _BRIEF.repr(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
 
 TIMEOUT = "x-timeout-ms"
 REQUEST_ID, VERSION = "x-request-id", "x-model-version"

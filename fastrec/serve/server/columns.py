@@ -2,20 +2,363 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fastrec.serve.server.event_lists import event_arrays
-from fastrec.serve.server.refusal import Refusal
+from fastrec._core import limits
+from fastrec.competition.reading import parsed
+from fastrec.errors import DataError
+from fastrec.serve.server.call import Refusal, shortened
 from fastrec.serve.server.spec import Input, Spec
-from fastrec.serve.server.values import arrow_type, filled, from_values, to_arrow
+from fastrec.table.column_types import as_type
 
-__all__ = ["RequestColumns", "arrays_together", "lists_together"]
+# One column of a request → the array that the graph takes: from JSON's values, from Arrow, from a tensor.
+#
+# What has another type is read by ``as_type``, as the run reads it (numbers as text, text of numbers as numbers), or
+# refused with its column and row; a number is never rounded to fit, except to a float's width.
+
+DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
+_JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
+_OWN = {
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "float32": pa.float32(),
+    "string": pa.string(),
+    "bool": pa.bool_(),
+}
+
+
+def from_values(column: Input, values: list[Any]) -> np.ndarray:
+    """Convert values of JSON, None for missing, to the array ``[n]`` of the column's type."""
+    kinds, missing = set(map(type, values)), None
+    if float in kinds and not column.is_float:  # a whole column became floats where one value was missing, as in pandas
+        values = [_unfloated(v) if type(v) is float else v for v in values]
+        kinds = set(map(type, values))
+    if type(None) in kinds:
+        kinds.discard(type(None))
+        missing = [v is None for v in values]
+        if not column.may_be_missing:
+            raise _not_missing(column, missing.index(True))
+    if column.type == "string" and kinds & {int, float, bool}:  # numbers are text as they are written
+        values = [_written(v) if type(v) in (int, float, bool) else v for v in values]
+        kinds = set(map(type, values)) - {type(None)}
+    if not kinds <= _JSON[column.type]:
+        if column.type != "bool" and column.unit is None and kinds == {str}:
+            return from_arrow(column, pa.array(values, pa.string()))
+        if column.unit is not None and kinds == {str}:
+            # Nulls are read as 0 here; ``missing`` says where they are.
+            return _fill(column, from_arrow(replace(column, missing=0), pa.array(values, pa.string())), missing)
+        allowed = _JSON[column.type] | {type(None)} | ({str} if column.unit is not None else set())
+        row = next((i for i, v in enumerate(values) if type(v) not in allowed), None)
+        if row is None:
+            raise Refusal(422, "some times are text and some are integers", column=column.name)
+        raise _wrong(column, row, values[row])
+    if missing is not None:
+        fill = np.nan if column.is_float else column.missing
+        values = [fill if v is None else v for v in values]
+    try:
+        if column.type != "float32":
+            return np.array(values, dtype=DTYPES[column.type])
+        with np.errstate(over="ignore"):  # what is too large for 32 bits is infinite, as in training
+            return np.array(values, np.float64).astype(np.float32)
+    except OverflowError:
+        kind = float if column.is_float else np.int64
+        row = _first_failing(len(values), lambda n: np.array(values[:n], dtype=kind), OverflowError)
+        raise Refusal(422, f"{shortened(values[row])} is out of range", column=column.name, row=row) from None
+
+
+def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Convert a column of Arrow to the array ``[n]`` of the column's type."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if values.type == _OWN[column.type] and not values.null_count:
+        return values.to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if column.type == "int64" and pa.types.is_floating(values.type):
+        values = _whole(column, values.cast(pa.float64()))
+    if values.null_count and not column.may_be_missing:
+        raise _not_missing(column, pc.index(values.is_null(), pa.scalar(True)).as_py())
+    values = _cast(column, values)
+    if column.is_float:
+        return values.to_numpy(zero_copy_only=False)  # nulls become NaN
+    if values.null_count:
+        values = values.fill_null(pa.scalar(column.missing, values.type))
+    return values.to_numpy(zero_copy_only=False)
+
+
+def from_array(column: Input, values: np.ndarray) -> np.ndarray:
+    """Convert a numpy array ``[n]`` to the column's type: NaN, NaT and None are missing."""
+    if values.dtype == DTYPES[column.type] and values.dtype != object:
+        return values
+    if column.unit is not None and values.dtype == object and _holds_datetimes(values):
+        return from_arrow(column, pa.array(values.tolist(), from_pandas=True))
+    if values.dtype.kind in "OUT":
+        return from_values(column, [None if v is None or v != v else v for v in values.tolist()])
+    if values.dtype.kind == "M" and column.zone is not None:  # numpy's times have no zone: they are moments in UTC
+        return from_arrow(
+            column,
+            pa.array(values.astype("M8[ns]" if column.unit == "ns" else "M8[us]")).cast(
+                pa.timestamp("ns" if column.unit == "ns" else "us", "UTC")
+            ),
+        )
+    return from_arrow(column, pa.array(values))
+
+
+def _holds_datetimes(values: np.ndarray) -> bool:
+    known = [v for v in values if v is not None and v == v]
+    return bool(known) and all(isinstance(v, dt.datetime) for v in known)
+
+
+def filled(column: Input, rows: int) -> np.ndarray:
+    """Build ``[rows]`` missing values; empty ones if the type has none."""
+    value = np.nan if column.is_float else column.missing
+    if value is None:
+        value = "" if column.type == "string" else 0
+    return np.full(rows, value, DTYPES[column.type])
+
+
+def arrow_type(column: Input) -> pa.DataType:
+    """Return the column's type in a table of Arrow."""
+    if column.unit is not None:
+        return pa.timestamp(column.unit, column.zone)
+    return {"string": pa.string(), "bool": pa.bool_()}.get(column.type) or pa.from_numpy_dtype(DTYPES[column.type])
+
+
+def to_arrow(column: Input, values: np.ndarray) -> pa.Array:
+    """Invert ``from_arrow``: the missing value becomes null, integers of a time a timestamp."""
+    missing = np.isnan(values) if column.is_float else None
+    if column.missing is not None:
+        missing = values == column.missing
+    made = pa.array(values, mask=missing) if column.unit is not None else pa.array(values, arrow_type(column), missing)
+    return made.cast(arrow_type(column))
+
+
+def _cast(column: Input, values: pa.Array) -> pa.Array:
+    """Cast to the column's own type of Arrow; times become integers of its unit."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), pa.int64() if column.unit is not None else arrow_type(column))
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    integer, clock = pa.types.is_integer(kind), pa.types.is_timestamp(kind)
+    if column.unit is not None and (text or clock or pa.types.is_date(kind)):
+        return _times(column, values)
+    number = integer or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    if column.unit is None and column.type != "bool" and (text if column.type != "string" else number):
+        return _cast(column, _converted(column, values))
+    fits = {"string": text, "int64": integer, "bool": pa.types.is_boolean(kind)}.get(column.type, number)
+    if not fits:
+        raise Refusal(422, f"its type is {shortened(str(kind))}, not {_wanted(column)}", column=column.name)
+    if column.is_float:
+        if pa.types.is_boolean(kind):
+            values = values.cast(pa.uint8())
+        return values.cast(pa.from_numpy_dtype(DTYPES[column.type]), safe=False)
+    target = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}[column.type]
+    return _try_cast(column, values, lambda v: v.cast(target), f"{_wanted(column)}: it is out of range")
+
+
+def _converted(column: Input, values: pa.Array) -> pa.Array:
+    """Read text as numbers and numbers as text, as the run does."""
+    wanted = "text" if column.type == "string" else "number"
+    try:
+        if column.text is not None and wanted == "number":
+            values = parsed(values, column.text, column=column.name)
+        made = as_type(values, wanted, column=column.name)
+    except DataError as error:
+        said = error.problem.replace(" in the run", "")
+        raise Refusal(422, said, column=column.name, row=error.row, remedy=f"Send {_wanted(column)}") from None
+    return _whole(column, made) if column.type == "int64" and pa.types.is_floating(made.type) else made
+
+
+def _written(value: bool | int | float) -> str:
+    """Write a number as text, as training read it from a file."""
+    return (
+        str(int(value))
+        if type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
+        else str(value)
+    )
+
+
+def _unfloated(value: float) -> float | int | None:
+    """Turn NaN into None and a whole number that no rounding can have made into an integer."""
+    if value != value:
+        return None
+    return int(value) if value.is_integer() and abs(value) < limits.EXACT_FLOAT else value
+
+
+def _whole(column: Input, values: pa.Array) -> pa.Array:
+    """Cast floats that are integers or NaN to integers and nulls."""
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    bad = pc.or_(pc.greater_equal(pc.abs(values), limits.EXACT_FLOAT), pc.not_equal(pc.floor(values), values))
+    row = pc.index(bad, pa.scalar(True)).as_py()
+    if row >= 0:
+        raise Refusal(422, f"{values[row]} is no whole number below 2**53", column=column.name, row=row)
+    return values.cast(pa.int64())
+
+
+def _times(column: Input, values: pa.Array) -> pa.Array:
+    """Cast text, timestamps or dates to integers of the column's unit; nothing is rounded, no zone is guessed."""
+    kind, zone = values.type, None if column.zone is None else "UTC"
+    if pa.types.is_timestamp(kind) and (kind.tz is None) != (zone is None):
+        said = "has no zone, the column has" if kind.tz is None else f"has a zone ({kind.tz}), the column has none"
+        raise Refusal(422, f"the time {said}", column=column.name)
+    if pa.types.is_date(kind) and zone is not None:
+        raise Refusal(422, "a date is no moment: the column has a zone", column=column.name)
+    if column.text is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        try:
+            values = parsed(values, column.text, column=column.name)
+        except DataError as error:
+            raise Refusal(
+                422, error.problem, column=column.name, row=error.row, remedy=f"Send {_wanted(column)}"
+            ) from None
+        kind = values.type
+    fine = pa.timestamp("ns" if column.unit == "ns" else "us", zone)
+    own = pa.timestamp(column.unit, zone)
+    to_own: Callable[[pa.Array], pa.Array] = lambda v: v.cast(own).cast(pa.int64())  # noqa: E731
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return _try_cast(column, values, lambda v: to_own(v.cast(fine)), _wanted(column))
+    return _try_cast(column, values, to_own, f"a time in {column.unit}")
+
+
+def _try_cast(column: Input, values: pa.Array, cast: Callable[[pa.Array], pa.Array], wanted: str) -> pa.Array:
+    try:
+        return cast(values)
+    except pa.ArrowInvalid:
+        row = _first_failing(len(values), lambda n: cast(values.slice(0, n)), pa.ArrowInvalid)
+        try:
+            said = str(values[row])
+        except (OverflowError, ValueError):  # a moment that Python has none of
+            said = f"{values[row].value} {values.type}"
+        raise Refusal(422, f"{shortened(said)} is not {wanted}", column=column.name, row=row) from None
+
+
+def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]) -> int:
+    """Find by halves the row at which ``attempt(rows)`` begins to fail, as it fails for all longer pieces then."""
+    good, bad = 0, n
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            attempt(middle)
+            good = middle
+        except error:
+            bad = middle
+    return bad - 1
+
+
+def _fill(column: Input, values: np.ndarray, missing: Sequence[bool] | None) -> np.ndarray:
+    if missing is not None:
+        values = np.where(missing, column.missing, values)
+    return values
+
+
+def _wanted(column: Input) -> str:
+    if column.unit is None:
+        return {"string": "a string", "bool": "a bool"}.get(column.type, f"a number ({column.type})")
+    zone = "without a zone" if column.zone is None else "with an offset or Z"
+    return f"a time: ISO 8601 {zone}, or an integer in {column.unit}"
+
+
+def _wrong(column: Input, row: int, value: Any) -> Refusal:
+    kind = {float: "number with a fraction", int: "integer", str: "string", bool: "bool", list: "list", dict: "object"}
+    said = f"{shortened(value)} is a {kind.get(type(value), type(value).__name__)}, not {_wanted(column)}"
+    return Refusal(422, said.replace(" a integer", " an integer"), column=column.name, row=row)
+
+
+def _not_missing(column: Input, row: int) -> Refusal:
+    return Refusal(422, "the value is missing, and may not be", column=column.name, row=row)
+
+
+# Lists of events beside the rows of a request → the matrices that a graph takes, and how many events each row has.
+
+
+def event_arrays(
+    spec: Spec, sent: Mapping[str, Any], rows: int, convert: Callable[[Input, Any], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Build an array ``[rows, most]`` for each column of events, and int64 ``[rows]``, the number of events.
+
+    Args:
+        spec: what the export takes.
+        sent: the columns as they came; a row's events are a list, the oldest first, None where there are none.
+        rows: how many there are.
+        convert: makes an array of a column's values, or refuses one.
+    """
+    assert spec.events_count is not None
+    made: dict[str, np.ndarray] = {}
+    counts: tuple[str, np.ndarray] | None = None
+    there = [i for i in spec.event_columns if i.name in sent]
+    for column in there:
+        flat, lengths = _parts(column, sent[column.name])
+        if counts is not None and (lengths != counts[1]).any():
+            row = int((lengths != counts[1]).argmax())
+            said = f"the row has {lengths[row]} events here and {counts[1][row]} in {counts[0]!r}"
+            raise Refusal(422, said, column=column.name, row=row)
+        counts = counts or (column.name, lengths)
+        made[column.name] = _matrix(column, flat, lengths, convert)
+    lacking = next((i.name for i in spec.event_columns if i.name not in sent), None)
+    if there and lacking is not None:
+        raise Refusal(422, "the column is missing, and other columns of events are there", column=lacking)
+    made |= {i.name: _empty(i, rows) for i in spec.event_columns if i.name not in made}
+    most = max(i.events or 0 for i in spec.event_columns)
+    count = np.zeros(rows, np.int64) if counts is None else np.minimum(counts[1], most)
+    return {**made, spec.events_count: count}
+
+
+def _parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
+    """Flatten the values of all rows, and count those of each row: int64 ``[rows]``."""
+    if isinstance(values, pa.ChunkedArray | pa.Array):
+        return _parts_of_arrow(column, values)
+    rows = values.tolist() if isinstance(values, np.ndarray) else values
+    rows = [v.tolist() if isinstance(v, np.ndarray) else list(v) if isinstance(v, tuple) else v for v in rows]
+    odd = next((i for i, v in enumerate(rows) if v is not None and type(v) is not list), None)
+    if odd is not None:
+        raise Refusal(422, f"{shortened(rows[odd])} is no list of events' values", column=column.name, row=odd)
+    rows = [v or [] for v in rows]
+    return list(chain.from_iterable(rows)), np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+def _parts_of_arrow(column: Input, values: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, np.ndarray]:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.nulls(0), np.zeros(len(values), np.int64)
+    if pa.types.is_fixed_size_list(kind):
+        values = values.cast(pa.large_list(kind.value_type))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise Refusal(422, f"its type is {shortened(str(kind))}, no list", column=column.name)
+    lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return values.flatten(), lengths
+
+
+def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]) -> np.ndarray:
+    """Arrange the last values of each row, padded at the end."""
+    ends = lengths.cumsum()
+    try:
+        read = from_arrow if isinstance(flat, pa.Array) else from_values if isinstance(flat, list) else convert
+        values = read(column, flat)
+    except Refusal as refusal:  # the row of an event is that of its list
+        row = None if refusal.row is None else int(np.searchsorted(ends, refusal.row, side="right"))
+        raise Refusal(
+            refusal.status, f"an event: {refusal.problem}", column=column.name, row=row, remedy=refusal.remedy
+        ) from None
+    most = column.events or 0
+    kept = np.minimum(lengths, most)
+    made = _empty(column, len(lengths))
+    place = np.arange(most)
+    there = place < kept[:, None]
+    made[there] = values[((ends - kept)[:, None] + place)[there]]
+    return made
+
+
+def _empty(column: Input, rows: int) -> np.ndarray:
+    return filled(column, rows * (column.events or 0)).reshape(rows, column.events or 0)
 
 
 @dataclass

@@ -11,8 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from fastrec._version import __version__
 from fastrec.serve.server.bodies import ARROW, JSON, write_json
 from fastrec.serve.server.call import TIMEOUT, Call
-from fastrec.serve.server.prometheus import Metrics
-from fastrec.serve.server.service import Service
+from fastrec.serve.server.service import Metrics, Service
 from fastrec.serve.server.spec import Input, Spec
 
 __all__ = ["ERRORS", "STYLE", "describe", "example", "openapi", "page", "times"]

@@ -8,18 +8,22 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from fastrec.serve.server.protocol import bounded
-from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.service import Service
+from fastrec._core.imports import require
+from fastrec.serve.server.call import Limits, Refusal
+from fastrec.serve.server.protocols import bounded
+from fastrec.serve.server.recommend import recommends
+from fastrec.serve.server.service import EventState, Service
+from fastrec.serve.server.spec import read_spec
+from fastrec.serve.server.versions import Canary
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-
-__all__ = ["run_app"]
 
 
 def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], None] | None = None) -> None:
@@ -86,3 +90,65 @@ class _Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(reload())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+# The way in for users: asks for what the server needs, which fastrec itself does not.
+
+
+def make_app(
+    export: str | Path,
+    *,
+    events: EventState | None = None,
+    limits: Limits | None = None,
+    token: str | None = None,
+    canary: Canary | None = None,
+) -> Starlette:
+    """Make an application for one export, registry, recommender or run; it is loaded and warm on return.
+
+    Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
+
+    Args:
+        export: what ``fastrec export`` wrote; a registry: its current version answers, and what is promoted takes over
+            within a second, without a request lost; or what ``Recommender.save`` wrote, or the run directory of a
+            recipe for next items, which ``/v1/recommend`` answers for.
+        events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
+        limits: how much it takes on; None: the defaults of ``Limits``.
+        token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:
+            everyone is answered, and only SIGHUP reloads.
+        canary: a version of the registry that answers a share of the requests; None: none does.
+
+    Returns:
+        A Starlette application; ``app.state.service`` holds the export.
+
+    Raises:
+        MissingFileError: there is no export.
+        UnreadableFileError: the files are not of one export, or are damaged.
+        MissingPackageError: onnxruntime, starlette or orjson is not installed.
+    """
+    for module in ("onnxruntime", "starlette", "orjson"):
+        require(module, module, "pip install 'fastrec-tabular[serve]'")
+    from fastrec.serve.server.app import build_app
+
+    return build_app(export, events=events, limits=limits, token=token, canary=canary)
+
+
+# The state of events that lies in an export's folder, opened for a server.
+
+
+@contextmanager
+def open_events(export: str | Path) -> Iterator[EventState | None]:
+    """While it lasts, what makes an export's columns from events, with all that were ever taken in; None: it has none.
+
+    Args:
+        export: what ``fastrec export`` wrote: ``features/`` holds the features, ``events/`` the events.
+    """
+    if recommends(export) or read_spec(export).events is None:
+        yield None
+        return
+    from fastrec.serve.online import Online
+
+    online = Online.load(Path(export) / "events")
+    try:
+        yield online
+    finally:
+        online.close()

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
+import pyarrow as pa
+
+from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec.errors import DataError
+from fastrec.features import FeatureSet
 from fastrec.registry import Registry, Version, is_registry
-from fastrec.registry.model_registry import is_session_run
+from fastrec.registry.registry import OBSERVED, is_session_run
+from fastrec.serve.online import Online
+from fastrec.serve.online.store import EventLog, read_log
 from fastrec.serve.server.spec import FILE
-
-__all__ = ["Canary", "Source", "takes_canary"]
 
 
 @dataclass(frozen=True)
@@ -98,3 +107,119 @@ def _export_of(version: Version) -> Path:
         file=version.folder,
         remedy="Promote the run with its export (fastrec promote makes one)",
     )
+
+
+# The events of a registry's versions: what is observed reaches all of them, so that a rollback lacks nothing.
+
+_START = "start.json"  # how many events of each table a version's export came with
+_NAME = b"table"  # in the metadata of a record's schema
+
+
+class RegistryEvents:
+    """What a server of a registry has observed, and a state of events for each version that is served.
+
+    A version's files never change: its state goes on in ``events/0007`` beside them, from those of its export. Every
+    batch of events is a record of ``events/observed.log`` before a state takes it in; a version that is served again
+    takes in what it has missed since it was put into the registry. (What was before is in its export.)
+
+    Args:
+        registry: the registry.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry, self._folder = registry, registry.folder / OBSERVED.parent
+        self._log: EventLog | None = None
+        self._open: dict[int, Online] = {}
+        self._lock = RLock()
+
+    def state_of(self, version: Version) -> Online:
+        """Open the state of a version's events, with all that was observed since it was added.
+
+        Raises:
+            DataError: its export came without events, or another server has the registry's open.
+        """
+        with self._lock:
+            if version.number not in self._open:
+                self._open[version.number] = self._opened(version)
+            return self._open[version.number]
+
+    def observe(self, events: pa.Table, table: str, *, checked_by: int) -> None:
+        """Take events in; they are on disk when it returns.
+
+        Args:
+            events: in the order in which they happened.
+            table: the name of their table.
+            checked_by: the version whose features refuse what cannot be used.
+
+        Raises:
+            DataError, MissingColumnError: the events are refused; no version has taken them in.
+        """
+        with self._lock:
+            rows = self._open[checked_by].checked(events, table)
+            if not len(rows):
+                return
+            if self._log is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._log = EventLog(self.registry.folder / OBSERVED)
+            self._log.commit(self._log.append(_packed(rows.to_arrow(), table)))
+            for online in self._open.values():
+                if table in online.tables:
+                    online.observe(events, table)
+
+    def keep(self, numbers: Collection[int | None]) -> None:
+        """Close the states of all other versions; requests that they are answering are answered."""
+        with self._lock:
+            for number in [n for n in self._open if n not in numbers]:
+                self._open.pop(number).close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            self.keep(())
+            if self._log is not None:
+                self._log.close()
+                self._log = None
+
+    def _opened(self, version: Version) -> Online:
+        export = version.export
+        if export is None or not (export / "events").is_dir():
+            raise DataError(
+                "its columns from events have nothing to make them", file=version.folder,
+                remedy="Export the run with --data: the tables of events so far go along",
+            )  # fmt: skip
+        folder = self._folder / f"{version.number:04d}"
+        if not folder.is_dir():
+            with atomic_folder(folder) as part:
+                shutil.copytree(export / "events", part, dirs_exist_ok=True)
+        online = Online.load(folder, FeatureSet.load(export / "features"))
+        try:
+            self._catch_up(online, folder / _START, version.events_from)
+        except BaseException:
+            online.close()
+            raise
+        return online
+
+    def _catch_up(self, online: Online, start: Path, after: int) -> None:
+        """Observe the records that the state lacks; its counters, stored with the events, say how many it has."""
+        if not start.is_file():  # nothing was observed before it is there
+            with atomic_file(start) as part:
+                part.write_text(json.dumps({t: online.observed(t) for t in online.tables}), encoding="utf-8")
+        begun = json.loads(start.read_text(encoding="utf-8"))
+        path, seen = self.registry.folder / OBSERVED, Counter[str]()
+        for record in read_log(path, after=after) if path.is_file() else ():
+            with pa.ipc.open_stream(record) as reader:
+                events = reader.read_all()
+            table = events.schema.metadata[_NAME].decode()
+            if table not in online.tables:
+                continue
+            seen[table] += len(events)
+            if seen[table] > online.observed(table) - begun[table]:
+                online.observe(events.replace_schema_metadata(None), table)
+
+
+def _packed(events: pa.Table, table: str) -> bytes:
+    events = events.replace_schema_metadata({_NAME: table.encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, events.schema) as writer:
+        writer.write_table(events)
+    return sink.getvalue().to_pybytes()

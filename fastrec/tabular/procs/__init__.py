@@ -14,14 +14,9 @@ The names and defaults are fastai's, and so are the codes, fill values and scale
 """
 
 from fastrec.tabular.procs.base import ContProc, FrameProc
-from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import Features
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.log_transform import LogTransform
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.procs.rank_gauss import RankGauss
+from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
-from fastrec.tabular.procs.robust_scale import RobustScale
 
 __all__ = [
     "Categorify",

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from fastai.tabular.core import TabularProc
+from fastcore.foundation import L
+from fasttransform import Pipeline
 
 from fastrec.errors import DataError, NotFittedError
-
-__all__ = ["ContProc", "FrameProc"]
 
 MAKES_FEATURES = ("fit_transform", "transform", "outputs")
 """What a set of features has, a generator too, and a proc has not."""
@@ -101,3 +101,22 @@ def _learnt(proc: FrameProc, known: Mapping[str, float], name: str) -> float:
 
 def _float64(values: Iterable[float]) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.float64)
+
+
+# The pipeline of a frame's procs, in which a column's name is no attribute.
+
+
+class ProcPipeline(Pipeline):
+    """fastai's ``Pipeline``, whose attributes are those of its procs.
+
+    fastai's takes ``Categorify["c"]`` for an attribute as well. Dataloaders, loaders and frames pass on what they lack
+    to it: there ``dls.c``, the number of outputs, would be the classes of a column of that name.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "fs":
+            raise AttributeError(name)
+        found = [value for proc in self.fs if (value := getattr(proc, name, None)) is not None]
+        if not found:
+            raise AttributeError(name)
+        return found[0] if len(found) == 1 else L(found)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastrec._core.oom import FEWER_FEATURES, naming_out_of_memory
+from fastrec._core.memory import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table import Table, attach, column_names, load_state, save_state
 from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc

@@ -13,11 +13,9 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec.errors import DataError
-from fastrec.table.saved_class import class_named
+from fastrec.table.state import class_named
 from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
 
 __all__ = ["as_procs", "proc_from_state"]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
-from fastrec.table.key_types import is_text
+from fastrec.table.keys import is_text
 from fastrec.table.read import check_names
 
 _AGAIN = "Make the ParquetFrame again, and leave its files alone while it is used"

@@ -18,28 +18,312 @@ one in memory at a time; ``features`` hold the columns that they read and those 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from fastai.tabular.data import TabularDataLoaders
 from fastcore.foundation import L
 
+from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.threads import run_parallel
+from fastrec.table import Column, Keys, Table, Vocab
+from fastrec.tabular.columns import Moments, Summary, TrainingRows
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
+from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import FrameRecipe, check_unique
-from fastrec.tabular.stream.cache import CachedRows
+from fastrec.tabular.recipe import _FLAGS, FrameRecipe, check_unique
 from fastrec.tabular.stream.files import ParquetSource, Paths
-from fastrec.tabular.stream.learn import learn
-from fastrec.tabular.stream.loader import StreamedFrame, StreamLoader
-from fastrec.tabular.stream.rows import FileRows, StreamRows
+from fastrec.tabular.stream.loader import CachedRows, FileRows, StreamedFrame, StreamLoader, StreamRows
 from fastrec.tabular.targets import Labels
 
-__all__ = ["ParquetFrame"]
+# What procs and targets learn from blocks of rows that are seen once each, in memory that rows do not make grow.
+
+
+class ValueCounts:
+    """The distinct values of a column and in how many rows each stands."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.keys: Keys | None = None
+        self.counts = torch.zeros(0, dtype=torch.int64)
+        self.missing = 0
+        self._new: list[tuple[Keys, torch.Tensor]] = []
+        self._waiting = 0
+
+    def add(self, column: Column) -> None:
+        """Count a block's values."""
+        if column.kind == "category":
+            codes, keys = column.values.long(), Keys((column.distinct,), (self.name,))
+        else:
+            coded = column.coded()
+            codes, keys = coded.codes, coded.keys
+        counts = torch.bincount(codes, minlength=len(keys) + 1).cpu()
+        self.missing += int(counts[0])
+        used = counts[1:].nonzero().squeeze(1)
+        self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
+        self._waiting += len(used)
+        # merging when as much again has come keeps the total cost linear
+        if self._waiting > max(2 * len(self.counts), 100_000):
+            self._merge()
+
+    def _merge(self) -> None:
+        parts = ([(self.keys, self.counts)] if self.keys is not None else []) + self._new
+        parts = [p for p in parts if len(p[0])] or parts[:1]
+        if not parts:
+            return
+        codes, self.keys = _joined([keys for keys, _ in parts]).distinct()
+        counts = torch.cat([c for _, c in parts])
+        self.counts = torch.zeros(len(self.keys), dtype=torch.int64).index_add_(0, codes, counts)
+        self._new, self._waiting = [], 0
+
+    def result(self) -> tuple[pa.Array, torch.Tensor]:
+        """Return the distinct values in order of first appearance, and their counts int64 ``[K]``."""
+        if self._new:
+            self._merge()
+        values = self.keys.columns[0] if self.keys is not None else pa.array([], pa.null())
+        return values, self.counts
+
+
+def _joined(parts: list[Keys]) -> Keys:
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return _joined(parts[:middle]).concat(_joined(parts[middle:]))
+
+
+class MedianSearch:
+    """The exact median in two looks at the numbers: which bin it is in, then the numbers of that bin.
+
+    Bins are the floats' upper bits, 64 to every power of two, so that the second look keeps few.
+    """
+
+    def __init__(self) -> None:
+        self._bins = np.zeros((1 << 64 - limits.MEDIAN_BITS), dtype=np.int64)
+        self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sought: set[int] = set()
+        self.count = 0
+
+    def look(self, values: np.ndarray) -> None:
+        """Take the first look at float64 ``[m]``, none missing."""
+        if not len(values):
+            return
+        bins = (_ordered_bits(values) >> limits.MEDIAN_BITS) + (1 << 64 - limits.MEDIAN_BITS) // 2
+        low = int(bins.min())
+        counts = np.bincount(bins - low)
+        self._bins[low : low + len(counts)] += counts
+        self.count += len(values)
+
+    def _wanted(self) -> list[tuple[int, int]]:
+        """Return bin, and place in it, of the one or two middle numbers."""
+        if not self.count:
+            return []
+        ends = np.cumsum(self._bins)
+        found = []
+        for place in sorted({(self.count - 1) // 2, self.count // 2}):
+            i = int(np.searchsorted(ends, place, side="right"))
+            found.append((i, place - int(ends[i] - self._bins[i])))
+        return found
+
+    def look_again(self, values: np.ndarray) -> None:
+        """Take the second look, at the same numbers."""
+        bits = _ordered_bits(values)
+        bins = (bits >> limits.MEDIAN_BITS) + (1 << 64 - limits.MEDIAN_BITS) // 2
+        if not self._sought:
+            self._sought = {b for b, _ in self._wanted()}
+        for wanted in self._sought:
+            new = np.unique(bits[bins == wanted], return_counts=True)
+            if wanted in self._kept:
+                old = self._kept[wanted]
+                both, where = np.unique(np.concatenate([old[0], new[0]]), return_inverse=True)
+                counts = np.bincount(where, np.concatenate([old[1], new[1]]), len(both)).astype(np.int64)
+                new = (both, counts)
+            self._kept[wanted] = new
+
+    def result(self) -> float:
+        """Return the median; 0 if there were no numbers."""
+        middle = [_of_bits(self._kept[b][0][np.searchsorted(np.cumsum(self._kept[b][1]), place, side="right")])
+                  for b, place in self._wanted()]  # fmt: skip
+        return sum(middle) / len(middle) if middle else 0.0
+
+
+def _ordered_bits(values: np.ndarray) -> np.ndarray:
+    """Convert floats to integers of the same order (-0.0 and 0.0 are one)."""
+    bits = (values + 0.0).view(np.int64)
+    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
+
+
+def _of_bits(bits: np.int64) -> float:
+    bits = np.int64(bits)
+    return float((bits ^ np.int64(2**63 - 1) if bits < 0 else bits).view(np.float64))
+
+
+class FirstMode:
+    """The most frequent number; among equals the one seen first."""
+
+    def __init__(self) -> None:
+        self._seen: dict[float, int] = {}
+
+    def look(self, values: np.ndarray) -> None:
+        """Count float64 ``[m]``, none missing."""
+        distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
+        for i in np.argsort(first):
+            value = float(distinct[i])
+            self._seen[value] = self._seen.get(value, 0) + int(counts[i])
+
+    def result(self) -> float:
+        """Return the mode; 0 if there were no numbers."""
+        return max(self._seen, key=self._seen.__getitem__) if self._seen else 0.0
+
+
+# What a ``ParquetFrame`` has to know before it can stream: classes, fill values, means, target classes.
+
+
+def learn(recipe: FrameRecipe, rows: FileRows) -> None:
+    """Fit a recipe's procs and targets on all rows, block by block."""
+    rows.make_features(fit=True)
+    if rows.made is not None:
+        numeric = [n for n in rows.made.names if rows.made[n].kind in ("number", "datetime")]
+        recipe.conts = recipe.conts + [n for n in numeric if n not in recipe.conts and n not in recipe.cats]
+    standard = _by_blocks(recipe)
+    counts = {n: ValueCounts(n) for n in recipe.cats} if recipe.proc(Categorify) is not None else {}
+    targets = {n: ValueCounts(n) for n in _class_names(recipe.labels, rows)}
+    conts = {n: _ColumnStatistics(recipe) for n in recipe.conts} if standard else {}
+    gaps = dict.fromkeys(recipe.labels.names, False)
+
+    def first_look(table: Table) -> None:
+        def take(task: tuple[str, Callable[[Column], None]]) -> None:
+            task[1](table[task[0]])
+
+        tasks: list[tuple[str, Callable[[Column], None]]] = [(n, c.add) for n, c in (*counts.items(), *targets.items())]
+        tasks += [(n, c.look) for n, c in conts.items()]
+        run_parallel(take, tasks, rows=len(table))
+        for name in gaps:
+            gaps[name] = gaps[name] or bool(table[name].is_missing().any())
+
+    for _, table in rows.tables():
+        first_look(table)
+    if any(n.median is not None for n in conts.values()):
+        for _, table in rows.tables():
+            run_parallel(lambda name, t=table: conts[name].look_again(t[name]), list(conts), rows=len(table))
+    columns = _like_target(rows, recipe.labels.names, gaps)
+    for name, seen in targets.items():
+        columns[name] = Table.read(pa.table({name: seen.result()[0]}))[name]
+    recipe.labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))
+    if standard:
+        for proc in recipe.cont_procs:
+            proc.reset(recipe.conts)
+        for name, seen in conts.items():
+            summary = seen.summary()
+            for proc in recipe.cont_procs:
+                proc.learn(name, summary)
+    else:
+        _fit_columns(recipe, rows)
+    _fit_classes(recipe, counts)
+
+
+def _by_blocks(recipe: FrameRecipe) -> bool:
+    fill = recipe.proc(FillMissing)
+    known = all(type(p) in (FillMissing, Normalize) for p in recipe.cont_procs)
+    return bool(recipe.cont_procs) and known and (fill is None or isinstance(fill.fill_strategy, str))
+
+
+class _ColumnStatistics:
+    """Statistics of a continuous column for ``FillMissing`` and ``Normalize``."""
+
+    def __init__(self, recipe: FrameRecipe) -> None:
+        fill = recipe.proc(FillMissing)
+        rule = fill.fill_strategy if fill is not None else None
+        self.median = MedianSearch() if rule == "median" else None
+        self.mode = FirstMode() if rule == "mode" else None
+        self.moments, self.scales = Moments(), recipe.proc(Normalize) is not None
+        self.missing = 0
+
+    def look(self, column: Column) -> None:
+        present = _present(column)
+        self.missing += len(column) - len(present)
+        for part in (self.median, self.mode):
+            if part is not None:
+                part.look(present)
+        if self.scales:
+            self.moments.add(present)
+
+    def look_again(self, column: Column) -> None:
+        self.median.look_again(_present(column))
+
+    def summary(self) -> Summary:
+        search = self.median or self.mode
+        return Summary(self.moments, self.missing, None if search is None else search.result())
+
+
+def _present(column: Column) -> np.ndarray:
+    values = column.number().cpu().numpy()
+    gone = np.isnan(values)
+    return values[~gone] if gone.any() else values
+
+
+def _fit_columns(recipe: FrameRecipe, rows: FileRows) -> None:
+    procs = recipe.cont_procs
+    for proc in procs:
+        proc.reset(recipe.conts)
+    for name in recipe.conts if procs else []:
+        values = torch.cat([torch.zeros(0, dtype=torch.float64), *(c.number() for c in _column(rows, name))])
+        for i, proc in enumerate(procs):
+            proc.fit(name, values)
+            values = proc.apply(name, values) if i + 1 < len(procs) else values
+
+
+def _column(rows: FileRows, name: str) -> Iterator[Column]:
+    if rows.made is not None and name in rows.made:
+        yield rows.made[name]
+        return
+    for _, block in rows.source.scan(1 << 17, [name]):
+        yield Table.read(block)[name]
+
+
+def _fit_classes(recipe: FrameRecipe, counts: dict[str, ValueCounts]) -> None:
+    categorify = recipe.proc(Categorify)
+    if categorify is None:
+        return
+    categorify.reset(recipe.cat_names)
+    for name, seen in counts.items():
+        values, times = seen.result()
+        order = seen.keys.sort_order() if seen.keys is not None else torch.zeros(0, dtype=torch.int64)
+        options = categorify.options_of(name)
+        vocab = Vocab.of_counts(values.take(pa.array(order.numpy())), times[order], name=name, **options)
+        categorify.set_vocab(name, vocab)
+    recipe.check_flags()
+    for name in recipe.flagged:
+        categorify.set_vocab(f"{name}_na", _FLAGS)
+
+
+def _class_names(labels: Labels, rows: FileRows) -> list[str]:
+    if not labels.names:
+        return []
+    # The block itself is to learn from rows: one with its classes found, though there were none, would keep these.
+    probe = Labels(labels.names, copy.deepcopy(labels.block), dtype=labels.asked_dtype)
+    empty = _like_target(rows, labels.names, dict.fromkeys(labels.names, False))
+    probe.fit(empty, TrainingRows(0))
+    return labels.names[:1] if probe.kind == "category" else []
+
+
+def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dict[str, Column]:
+    """Return one row of every target's type, missing if the target ever is."""
+    found: dict[str, Column] = {}
+    for name in names:
+        kind = rows.source.schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        missing = gaps[name] or pa.types.is_null(kind)
+        value: Any = None if missing else pa.scalar(0, pa.int64()).cast(kind).as_py()
+        found[name] = Table.read(pa.table({name: pa.array([value], kind)}))[name]
+    return found
 
 
 class ParquetFrame:

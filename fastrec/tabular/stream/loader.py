@@ -4,29 +4,168 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import warnings
-from collections.abc import Iterator
-from contextlib import closing
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from fastai.data.core import TfmdDL
 
 from fastrec._core import limits
-from fastrec._core.malloc import Growth
-from fastrec.errors import DataError, DataWarning
+from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
+from fastrec._core.memory import Growth
+from fastrec.errors import DataError, DataWarning, UnreadableFileError
+from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
-from fastrec.tabular.loader import TabularLoader, _with_reader
-from fastrec.tabular.order import check_joined, shared_seed
-from fastrec.tabular.packed import Packed
-from fastrec.tabular.shares import Shared, batch_sizes
-from fastrec.tabular.stream.order import share, shuffled_units
-from fastrec.tabular.stream.reader import Mixer, ReadAhead, cut_batches
-from fastrec.tabular.stream.rows import StreamRows
+from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined, shared_seed
+from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.recipe import FrameRecipe
+from fastrec.tabular.stream.files import ParquetSource, Paths, Unit
+from fastrec.tabular.stream.reader import (
+    Chunk,
+    Mixer,
+    Piece,
+    ReadAhead,
+    cut_batches,
+    share,
+    shuffled_units,
+    take_in_turn,
+)
 
-__all__ = ["StreamLoader"]
+# Rows that a stream reads from Parquet files, prepared as they come.
+
+
+class StreamRows:
+    """Rows to stream: ``units`` of them, and how they are packed."""
+
+    units: list[Unit]
+    layout: Layout
+    with_y: bool
+    cached = False
+
+    def __len__(self) -> int:
+        return sum(u.rows for u in self.units)
+
+    def pieces(self, window: int) -> list[Unit]:
+        """Return what is read together, in order."""
+        return self.units
+
+    def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
+        """Yield packed rows of pieces, in this order unless ``seed`` shuffles."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what the rows depend on, as JSON values."""
+        raise NotImplementedError
+
+
+class FileRows(StreamRows):
+    """Rows of Parquet files."""
+
+    def __init__(self, source: ParquetSource, paths: Paths, recipe: FrameRecipe, *, with_y: bool = True) -> None:
+        self.source, self.paths, self.recipe, self.units = source, paths, recipe, source.units
+        self.with_y = with_y and bool(recipe.labels.names)
+        self.made: Table | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of packed rows."""
+        return self.recipe.layout(with_y=self.with_y)
+
+    def make_features(self, *, fit: bool) -> None:
+        """Compute the columns of ``features``, of all rows at once."""
+        features = self.recipe.features
+        if features is None:
+            return
+        wanted = getattr(features, "fit_inputs" if fit else "inputs", None)
+        source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
+        tables = [table for _, table in source.scan(limits.SCANNED_ROWS)]
+        frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
+        made = features.fit_transform(frame) if fit else features.transform(frame)
+        there = set(column_names(made))
+        self.made = Table.read(made, [n for n in features.outputs if n in there])
+
+    def tables(self) -> Iterator[tuple[int, Table]]:
+        """Yield all rows in order with the columns of ``features``, block by block; and each block's first row."""
+        for start, block in self.source.scan(limits.SCANNED_ROWS):
+            yield start, self._table(start, block)
+
+    def _table(self, start: int, block: pa.Table) -> Table:
+        table = Table.read(block.combine_chunks())
+        if self.made is None:
+            return table
+        made = self.made.slice(start, start + len(block))
+        return table.with_columns({n: made[n] for n in made.names})
+
+    def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
+        """Yield packed rows of pieces; several large row groups are open and read in turn."""
+        large = any(p.unit.rows > limits.DECODED_ROWS for p in pieces)
+        sources = (self._unit_chunks(p) for p in pieces)
+        return take_in_turn(sources, limits.OPEN_GROUPS if large else 1, seed)
+
+    def _unit_chunks(self, piece: Piece) -> Iterator[Chunk]:
+        for start, block in self.source.blocks(piece.unit, limits.DECODED_ROWS, skip=piece.skip, stop=piece.stop):
+            for at in range(0, len(block), limits.PACKED_ROWS):
+                part = block.slice(at, limits.PACKED_ROWS)
+                yield len(part), self._writer(start + at, part)
+
+    def _writer(self, first: int, block: pa.Table) -> Callable[[int, int], Callable[[Packed], None]]:
+        def part(start: int, stop: int) -> Callable[[Packed], None]:
+            def write(room: Packed) -> None:
+                self.pack(first + start, self._table(first + start, block.slice(start, stop - start)), room)
+
+            return write
+
+        return part
+
+    def pack(self, start: int, table: Table, room: Packed) -> None:
+        """Prepare a block that begins at row ``start``."""
+        try:
+            self.recipe.pack(table, device=None, into=room)
+        except DataError as error:
+            file, row = self.source.where(start + (error.row or 0))
+            row = row if error.row is not None else None
+            raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what packed rows depend on, as JSON values, independent of where the files lie.
+
+        Returns:
+            ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
+            learned.
+        """
+        from fastrec.features._engine.digests import digest
+
+        recipe, labels, made = self.recipe, self.recipe.labels, self.made
+        classes = None if labels.vocab is None else [repr(v) for v in labels.vocab]
+        settings = {
+            "columns": [recipe.cats, recipe.conts, labels.names],
+            "procs": [_digest_of_state(p.to_state()) for p in recipe.procs],
+            "features": None if made is None else digest(made),
+            "targets": [labels.kind, classes],
+            "layout": {k: str(v) for k, v in asdict(self.layout).items()},
+            "rows": len(self),
+            "version": 2,
+        }
+        files = [[f.name, size, footer] for f, (size, footer) in zip(self.source.files, self.source.footers())]
+        return {"files": files, "settings": settings}
+
+
+def _digest_of_state(state: Any) -> str:
+    from fastrec.features._engine.digests import NoDigestError, digest
+
+    try:
+        return digest(state)
+    except NoDigestError:  # a proc of one's own
+        return digest(repr(state))
 
 
 class StreamedFrame(TabularFrame):
@@ -188,3 +327,172 @@ class StreamLoader(Shared, TfmdDL):
     def create_batch(self, b: Any) -> tuple[torch.Tensor, ...]:
         """Refuse to pick out rows."""
         raise DataError("rows of a stream cannot be picked out", remedy="Iterate, or use TabularFrame on some rows")
+
+
+# Packed rows of a stream in a folder: written once, checked when they are first read, the same for all who read.
+#
+# A folder's name holds the digest of the files and settings that its rows come from. Another configuration has another
+# folder, so that nothing is taken away from a loader that still reads, in this process or another; what is written
+# again (because it was damaged) takes the place of the same rows.
+
+_ROWS, _ABOUT = "rows.bin", "about.json"
+
+
+class CachedRows(StreamRows):
+    """Packed rows in a folder, written from other rows where they are not there yet."""
+
+    cached = True
+
+    def __init__(self, rows: FileRows, cache: Path, name: str) -> None:
+        self.layout, self.with_y = rows.layout, rows.with_y
+        if not self.layout.words:
+            raise DataError("no column was named, so that there is nothing to keep in a cache", remedy="Name columns")
+        self._fingerprint = rows.fingerprint()
+        source = rows.source
+        places = [(str(f.resolve()), written) for f, (_, written) in zip(source.files, source.stamps, strict=True)]
+        given = json.loads(json.dumps({**self._fingerprint, "places": places}))
+        digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder = cache / f"{name}-{digest}"
+        self.units = _cut(len(rows), limits.CACHED_ROWS)
+        sums = self._held(given)
+        if sums is None:
+            sums = self._write(rows, given)
+            _warn_of_others(cache, name, self.folder)
+        self._sums = np.array(sums, dtype=np.uint32)
+        self._known: tuple[int, ...] = ()
+        self._checked = np.zeros(len(sums), dtype=bool)
+
+    @classmethod
+    def none(cls, recipe: FrameRecipe) -> CachedRows:
+        """Return no rows."""
+        empty = cls.__new__(cls)
+        empty.layout, empty.with_y = recipe.layout(with_y=bool(recipe.labels.names)), bool(recipe.labels.names)
+        empty.units, empty.folder, empty._fingerprint = [], Path(), {}
+        return empty
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the fingerprint of the rows that were packed."""
+        return self._fingerprint
+
+    def pieces(self, window: int) -> list[Unit]:
+        """Cut units into pieces small enough that many of them are mixed."""
+        return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
+
+    def _held(self, given: dict[str, Any]) -> list[int] | None:
+        """Return the checksums of existing rows of the right number of bytes; None if there are none."""
+        try:
+            about = json.loads((self.folder / _ABOUT).read_text())
+            size, sums = (self.folder / _ROWS).stat().st_size, about.pop("sums")
+        except (OSError, ValueError, KeyError, AttributeError):
+            return None
+        whole = about == given and size == len(self) * self.layout.words * 4 and len(sums) == len(self.units)
+        return sums if whole else None
+
+    def _write(self, rows: FileRows, given: dict[str, Any]) -> list[int]:
+        check_replaceable(self.folder, _ROWS, _ABOUT)
+        remove_leftovers(self.folder.parent)
+        width, sums, at = self.layout.words * 4, [], 0
+        with atomic_folder(self.folder) as folder:
+            with (folder / _ROWS).open("wb") as file:
+                for start, table in rows.tables():
+                    room = Packed.empty(len(table), self.layout)
+                    rows.pack(start, table, room)
+                    bytes_ = memoryview(room.buffer.numpy()).cast("B")
+                    file.write(bytes_)
+                    at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width)
+            (folder / _ABOUT).write_text(json.dumps({**given, "sums": sums}))
+        return sums
+
+    def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
+        """Yield packed rows from the file."""
+        path = self.folder / _ROWS
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise _gone(path) from error
+        try:
+            found = os.fstat(file)
+            known = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            if known != self._known:  # another file, or one that was written to: nothing is known of it
+                self._known, self._checked = known, np.zeros(len(self._sums), dtype=bool)
+            checked = self._checked
+            for piece in pieces:
+                yield piece.rows, self._reader(path, file, piece.unit.start + piece.skip, checked)
+        finally:
+            os.close(file)
+
+    def _reader(self, path: Path, file: int, first: int, checked: np.ndarray) -> Callable[[int, int], Any]:
+        width = self.layout.words * 4
+
+        def part(start: int, stop: int) -> Callable[[Packed], None]:
+            def write(room: Packed) -> None:
+                low, high = first + start, first + stop
+                for i in range(low // limits.CACHED_ROWS, -(-high // limits.CACHED_ROWS)):
+                    if not checked[i]:
+                        self._check(path, file, i)
+                        checked[i] = True
+                _read_into(memoryview(room.buffer.numpy()).cast("B"), path, file, low * width)
+
+            return write
+
+        return part
+
+    def _check(self, path: Path, file: int, i: int) -> None:
+        unit, width = self.units[i], self.layout.words * 4
+        room = memoryview(bytearray(unit.rows * width))
+        _read_into(room, path, file, unit.start * width)
+        if zlib.crc32(room) != self._sums[i]:
+            raise _gone(path, f"rows {unit.start} to {unit.start + unit.rows - 1} are not those that were written")
+
+
+def _cut(rows: int, size: int) -> list[Unit]:
+    return [Unit(start, min(size, rows - start)) for start in range(0, rows, size)]
+
+
+def _add_sums(sums: list[int], at: int, bytes_: memoryview, size: int) -> int:
+    """Add the CRC-32 of every ``size`` bytes.
+
+    Args:
+        sums: of those before; it grows.
+
+    Returns:
+        How many bytes have come.
+    """
+    done = 0
+    while done < len(bytes_):
+        step = min(size - at % size, len(bytes_) - done)
+        if at % size == 0:
+            sums.append(0)
+        sums[-1] = zlib.crc32(bytes_[done : done + step], sums[-1])
+        at, done = at + step, done + step
+    return at
+
+
+def _read_into(room: memoryview, path: Path, file: int, first: int) -> None:
+    at = 0
+    while at < len(room):
+        got = os.preadv(file, [room[at:]], first + at)
+        if not got:
+            raise _gone(path)
+        at += got
+
+
+def _gone(path: Path, problem: str = "the cache is not whole any more") -> UnreadableFileError:
+    return UnreadableFileError(
+        problem, file=path, remedy=f"Remove {path.parent} and make the ParquetFrame again: it writes the cache anew"
+    )
+
+
+def _warn_of_others(cache: Path, name: str, mine: Path) -> None:
+    count, size = 0, 0
+    with suppress(OSError):  # somebody removes them just now
+        for other in cache.glob(f"{name}-*"):
+            if other != mine and (other / _ABOUT).exists():
+                count, size = count + 1, size + sum(f.stat().st_size for f in other.iterdir())
+    if count:
+        warnings.warn(
+            f"{cache} also holds {count} {name!r} caches of other files or settings, {size / 1e6:,.1f} MB. "
+            "They stay; remove the folders that are not needed any more",
+            DataWarning,
+            stacklevel=4,
+        )

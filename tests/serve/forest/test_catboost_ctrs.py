@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.serve.forest import Forest, forest_of_catboost
-from fastrec.serve.forest._code_hashes import _of_length, code_hashes
-from fastrec.serve.forest._statistics import Statistic
+from fastrec.serve.forest.catboost import _of_length, code_hashes
+from fastrec.serve.forest.nodes import Statistic
 
 catboost = pytest.importorskip("catboost")
 
@@ -202,7 +202,7 @@ def test_categories_without_codes_are_refused():
 
 
 def test_combinations_that_cannot_be_told_apart_are_refused(monkeypatch):
-    monkeypatch.setattr("fastrec.serve.forest._catboost_statistics.begun", lambda combination, length: 0)
+    monkeypatch.setattr("fastrec.serve.forest.catboost.begun", lambda combination, length: 0)
     model = trained(frame_of(0, 5, 0, 300), 5, "Logloss", 0, max_ctr_complexity=1, one_hot_max_size=1)
     with pytest.raises(DataError, match="the same hash"):
         forest_of_catboost(model, codes_of(5))

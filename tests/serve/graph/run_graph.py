@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from fastrec.serve.export import feeds_of
-from fastrec.serve.graph import list_features  # noqa: F401 - its writers
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
+from fastrec.serve.graph.builder import Graph, GraphTensor, value_of
 from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
-from fastrec.serve.graph.features import ListScope, written
-from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.tensor import GraphTensor, value_of
+from fastrec.serve.graph.features import GraphGroups, ListScope, written
 from fastrec.table import Table
 
 ort = pytest.importorskip("onnxruntime")

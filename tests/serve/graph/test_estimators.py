@@ -23,19 +23,24 @@ from fastrec.estimators import (
     XGBRanker,
 )
 from fastrec.serve.export import feeds_of
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.builder import Graph, GraphTensor, value_of
 from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
-from fastrec.serve.graph.estimators import GraphRows, prediction
-from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.stack import blended
-from fastrec.serve.graph.tensor import GraphTensor, value_of
+from fastrec.serve.graph.estimators import GraphRows, blended, prediction
+from fastrec.serve.graph.features import GraphGroups
 from fastrec.stacking import StackModel
-from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
-from fastrec.stacking.hill_climb import HillClimb
-from fastrec.stacking.rank_mean import RankMean
-from fastrec.stacking.row_blends import LogisticBlend, MeanBlend, OneBase, PoolBlend, RidgeBlend
-from fastrec.stacking.stack_model import level_two_of
-from fastrec.stacking.tree_blend import TreeBlend
+from fastrec.stacking.blends import (
+    AverageBlend,
+    BoostedBlend,
+    LinearBlend,
+    LogisticBlend,
+    MeanBlend,
+    OneBase,
+    PoolBlend,
+    RankMean,
+    RidgeBlend,
+)
+from fastrec.stacking.stack import level_two_of
+from fastrec.stacking.trees import HillClimb, TreeBlend
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 

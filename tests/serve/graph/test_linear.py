@@ -13,10 +13,9 @@ from sklearn import calibration, linear_model, neighbors, svm
 from fastrec.errors import DataError
 from fastrec.estimators import SKModel
 from fastrec.serve.export import feeds_of
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.builder import Graph, value_of
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, input_column, type_of_input
 from fastrec.serve.graph.estimators import GraphRows, prediction
-from fastrec.serve.graph.tensor import value_of
 from fastrec.table import Table
 from fastrec.validate import Rows
 

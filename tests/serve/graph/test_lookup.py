@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.builder import Graph, N, value_of
 from fastrec.serve.graph.columns import encode, input_column
-from fastrec.serve.graph.tensor import N, value_of
 from fastrec.table import Table, Vocab
 
 ort = pytest.importorskip("onnxruntime")

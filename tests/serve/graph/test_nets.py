@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fastrec.models import TabularNet, emb_sz_rule
-from fastrec.serve.graph.folded import folded
-from fastrec.serve.graph.nets import onnx_of
+from fastrec.serve.graph.nets import folded, onnx_of
 from tests.models.test_contract import CASES, SIZES, make, parts_of
 
 ort = pytest.importorskip("onnxruntime")

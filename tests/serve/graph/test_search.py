@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastrec.serve.graph.builder import Graph
-from fastrec.serve.graph.search import count_below
-from fastrec.serve.graph.tensor import GraphTensor, N, value_of
+from fastrec.serve.graph.builder import Graph, GraphTensor, N, value_of
+from fastrec.serve.graph.lookup import count_below
 
 ort = pytest.importorskip("onnxruntime")
 

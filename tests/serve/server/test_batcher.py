@@ -15,9 +15,9 @@ import pytest
 
 from fastrec.serve import Limits, Scorer, make_app
 from fastrec.serve.server.batcher import Batcher, Job
+from fastrec.serve.server.bodies import columns_of_lists
+from fastrec.serve.server.call import Refusal
 from fastrec.serve.server.columns import RequestColumns
-from fastrec.serve.server.reading import columns_of_lists
-from fastrec.serve.server.refusal import Refusal
 from tests.serve.server.calls import post_soon
 from tests.serve.server.exports import by_hand, columns
 

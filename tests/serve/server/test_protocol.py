@@ -19,7 +19,7 @@ pytest.importorskip("httptools")
 import uvicorn
 
 from fastrec.serve import Limits, make_app
-from fastrec.serve.server.protocol import bounded
+from fastrec.serve.server.protocols import bounded
 from tests.serve.server.exports import columns
 
 SECONDS = 0.5

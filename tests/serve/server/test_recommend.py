@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 
 from fastrec.cli import app as cli
 from fastrec.competition import Competition, NextItemCompetition, SavedRun, run_competition
-from fastrec.competition.next_items.predict import SavedNextItems
+from fastrec.competition.next_items import SavedNextItems
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.registry import Registry
 from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame, prefixes
 from fastrec.serve import Canary, Limits, NextItemGraph, export_next_items, make_app
-from fastrec.serve.server.recommend.models import open_model
+from fastrec.serve.server.recommend import open_model
 from fastrec.stacking import Stack
 from fastrec.table import Table
 from tests.serve.server.calls import get, post, post_soon

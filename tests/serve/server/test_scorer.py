@@ -12,7 +12,7 @@ import pytest
 
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.serve import Scorer
-from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.call import Refusal
 from tests.serve.server.exports import by_hand, columns, write_export
 
 

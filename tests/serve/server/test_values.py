@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec.serve.server.columns import RequestColumns
-from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.call import Refusal
+from fastrec.serve.server.columns import RequestColumns, from_array, from_arrow, from_values, to_arrow
 from fastrec.serve.server.spec import Input, Spec
-from fastrec.serve.server.values import from_array, from_arrow, from_values, to_arrow
 
 LOW = -(2**63)
 COLUMNS = {

@@ -13,8 +13,7 @@ import pytest
 from fastrec.errors import DataError
 from fastrec.registry import Registry
 from fastrec.serve import make_app
-from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.service import Limits
+from fastrec.serve.server.call import Limits, Refusal
 from fastrec.serve.server.versions import Canary, takes_canary
 from tests.serve.server.calls import get, post, post_soon
 from tests.serve.server.exports import by_hand, columns, write_export

@@ -1,0 +1,89 @@
+"""Tables and names in messages: what fits the terminal, and the name that was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+# Tables that fit a terminal: whole columns are dropped, no name or figure is cut.
+
+
+@dataclass
+class TableColumn:
+    """A column of a table for a terminal.
+
+    Args:
+        head: its heading.
+        cells: a text for each row.
+        drop: the columns with the highest number are dropped first; 0: never.
+        fold: long texts continue on the next line; figures never do.
+        options: further options of rich, such as ``justify``.
+    """
+
+    head: str
+    cells: Sequence[str]
+    drop: int = 0
+    fold: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def terminal_table(
+    columns: Sequence[TableColumn],
+    width: int | None,
+    *,
+    title: str | None = None,
+    styles: Sequence[str | None] | None = None,
+    plain: bool = False,
+) -> Table:
+    """Make a table; where it is wider than the terminal, the least needed columns give way to a line that names them.
+
+    Args:
+        columns: all columns.
+        width: characters of the terminal; None: no limit.
+        title: a line above.
+        styles: a style for each row.
+        plain: draw a line below the head alone.
+    """
+    shown, dropped = list(columns), []
+    while True:
+        look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if plain else {}
+        table = Table(title=title, header_style="bold", **look)
+        for c in shown:
+            # A text may wrap to 16 characters: the table's least width is what the decision is about.
+            least = min(max((len(t) for t in c.cells), default=0), 16) if c.fold else None
+            table.add_column(c.head, overflow="fold", no_wrap=not c.fold, min_width=least, **c.options)
+        for i, row in enumerate(zip(*(c.cells for c in shown), strict=True)):
+            table.add_row(*map(Text, row), style=None if styles is None else styles[i])  # not markup: names have []
+        if width is None or max((c.drop for c in shown), default=0) == 0:
+            break
+        console = Console(width=10_000)
+        if Measurement.get(console, console.options, table).minimum <= width:
+            break
+        worst = max(range(len(shown)), key=lambda i: (shown[i].drop, i))
+        dropped.insert(0, " ".join(shown.pop(worst).head.split()))
+    if dropped:
+        table.caption = f"not shown in {width} characters: {', '.join(dropped)}"
+    return table
+
+
+# ``nearest``: the name that a misspelt one is likely to stand for.
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar of some names; None: no one is similar.
+
+    Args:
+        name: the name that is unknown.
+        known: the names that it may stand for.
+    """
+    # The time grows with the square of the length, and names come from outside.
+    close = difflib.get_close_matches(name[:100], sorted(known), 1)
+    return close[0] if close else None

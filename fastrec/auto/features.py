@@ -1,0 +1,497 @@
+"""``QuickTrial``: a quick model on some of the training rows, with and without features."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec._core import limits
+from fastrec.auto.columns import ColumnInfo
+from fastrec.auto.problem import Problem
+from fastrec.errors import FastrecError
+from fastrec.estimators import Estimator, LGBMModel, XGBModel
+from fastrec.features import (
+    Bucketize,
+    Combine,
+    CountEncode,
+    Cross,
+    DateOf,
+    DatePart,
+    DeviationFromGroup,
+    FeatureSet,
+    JoinTable,
+    ListLength,
+    MultiHot,
+    RowStats,
+    TargetEncode,
+    TextSvd,
+    Tokens,
+    search_crosses,
+)
+from fastrec.features.base import Feature
+from fastrec.metrics import bootstrap_metric, default_metric, get_metric
+from fastrec.table import Table
+from fastrec.validate import Folds, Rows, Target
+
+# ``Chosen``: which features a recipe gets, and what each was found to be worth.
+
+
+@dataclass
+class Family:
+    """Features of one idea.
+
+    Args:
+        name: what they are, in plain words.
+        features: the generators.
+        gain: by how much the trial's score got better; None: they were not tried, their columns ask for them.
+        error: its standard error.
+        kept: whether they are in the recipe.
+    """
+
+    name: str
+    features: list[Feature]
+    gain: float | None = None
+    error: float = 0.0
+    kept: bool = True
+
+
+@dataclass
+class Chosen:
+    """The features of a recipe.
+
+    Args:
+        families: all that was thought of.
+        metric: what gains are measured in.
+        rows: how many rows a trial is made on.
+        hurried: the trials' models had too little time to learn all they could.
+        trees: the size of trees that learned most, a name of ``SIZES``; empty: sizes were not tried.
+        trees_why: what the trial said.
+    """
+
+    families: list[Family] = field(default_factory=list)
+    metric: str = ""
+    rows: int = 0
+    hurried: bool = False
+    trees: str = ""
+    trees_why: str = ""
+
+    @property
+    def features(self) -> list[Feature]:
+        """Those in the recipe."""
+        return [f for family in self.families if family.kept for f in family.features]
+
+
+# Features that kinds of columns ask for: without them nothing is learned from times, lists, texts, side tables.
+
+_PARTS = ("year", "month", "day", "dayofweek", "dayofyear")
+_CLOCK = ("hour", "minute")
+_MONTH = re.compile(r"(month|mnth|mon)$")
+_DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # after what stands before the month
+
+
+def asked_for(problem: Problem) -> list[Family]:
+    """Return features for columns that are neither numbers nor categories."""
+    made: list[Family] = []
+    times = problem.kinds("time")
+    if times:
+        parts = [DatePart(c.name, [*_PARTS, *(_CLOCK if _has_clock(problem, c.name) else ())]) for c in times]
+        between = [
+            Combine(DatePart(b.name, "elapsed"), "-", DatePart(a.name, "elapsed"), name=f"{a.name}_to_{b.name}")
+            for i, a in enumerate(times[:4])
+            for b in times[i + 1 : 4]
+        ]
+        since = [DatePart(c.name, "elapsed") for c in times]
+        made.append(Family("times taken apart", [*parts, *since, *between]))
+    dates = [*_dates(problem), *_moments(problem, times)]
+    if dates:
+        made.append(Family("dates put together", dates))
+    lists = problem.kinds("list")
+    if lists:
+        found: list[Feature] = []
+        for c in lists:
+            source = c.name if c.form is None else Tokens(c.name, _pattern(c.form))
+            common = _common_values(problem, c)
+            found += [*([MultiHot(source, common)] if common else []), ListLength(source)]
+        made.append(Family("lists", found))
+    texts = problem.kinds("text")
+    if texts:
+        made.append(Family("texts", [TextSvd(c.name, dims=32) for c in texts]))
+        made[-1].features += [ListLength(Tokens(c.name, "words")) for c in texts]
+    made += _joins(problem)
+    return made
+
+
+def _dates(problem: Problem) -> list[Feature]:
+    """Make dates of columns of months and days: neighbouring days are alike, neighbouring numbers need not be."""
+    columns = {c.name.lower(): c for c in problem.kinds("number", "category") if c.whole}
+    made: list[Feature] = []
+    for low, month in columns.items():
+        found = _MONTH.search(low)
+        if found is None or not _within(problem, month, 1, 12):
+            continue
+        stem = found.string[: found.start()]
+        day = next((columns[stem + d] for d in _DAYS if stem + d in columns), None)
+        # Fewer than 25 different days may be days of the week.
+        if day is None or day.distinct < 25 or not _within(problem, day, 1, 31):
+            continue
+        year = next((columns[stem + y] for y in _YEARS if stem + y in columns), None)
+        known = year is not None and _within(problem, year, 1600, 2400)
+        name = stem + ("date_of" if f"{stem}date" in columns else "date")
+        parts = [month.name, day.name, *([year.name] if known and year else [])]
+        date = DateOf(*parts, name=name)
+        made += [date, *([DatePart(date, ["dayofweek", "dayofyear"])] if known else [])]
+        made += [DateOf(*parts, clock=c.name, name=f"{c.name}_on_{name}") for c in _clocks(problem)]
+    return made
+
+
+def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
+    """Put a column of days and one of the time of day together: rows of the same hours are alike."""
+    days = [c.name for c in times if not _has_clock(problem, c.name)][:1]
+    return [
+        DateOf(*(DatePart(d, part) for part in ("month", "day", "year")), clock=c.name, name=f"{c.name}_on_{d}")
+        for d in days
+        for c in _clocks(problem)
+    ]
+
+
+def _clocks(problem: Problem) -> list[ColumnInfo]:
+    """Return columns of hours and minutes written as one number, such as 1737."""
+    # By chance no hundred numbers all end in minutes, below 60.
+    return [
+        c
+        for c in problem.kinds("number", "category")
+        if c.whole and c.distinct >= 100 and _within(problem, c, 0, 2400) and _are_minutes(problem.train[c.name])
+    ][:3]
+
+
+def _are_minutes(column: pa.ChunkedArray) -> bool:
+    values = pc.unique(column).drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+    return bool((values % 100 < 60).all())
+
+
+def _within(problem: Problem, c: ColumnInfo, low: int, high: int) -> bool:
+    found = pc.min_max(problem.train[c.name])
+    return low <= found["min"].as_py() <= found["max"].as_py() <= high
+
+
+def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
+    """Return the values that most lists hold; none of a column of numbers."""
+    column = problem.train[c.name].slice(0, 50_000)
+    if c.form is None:
+        if not pa.types.is_string(column.type.value_type):
+            return []
+        values = pd.Series(pc.list_flatten(column).to_pandas(), dtype="object")
+    else:
+        text = pd.Series(column.to_pandas(), dtype="object").dropna()
+        values = text.str.lower().str.findall(_pattern(c.form)).explode()
+    counts = values.value_counts()
+    # 16 values at most get a column each, those that 10 lists hold.
+    return [str(v) for v in counts.index[counts >= 10][:16]]
+
+
+def _pattern(sign: str) -> str:
+    return r"\S+" if sign == " " else rf"\s*([^{sign}]+)"
+
+
+def _has_clock(problem: Problem, name: str) -> bool:
+    column = problem.train[name]
+    if pa.types.is_date(column.type):
+        return False
+    some = pd.Series(column.slice(0, 5_000).to_pandas())
+    some = pd.to_datetime(some, errors="coerce", utc=True).dropna()
+    return bool(len(some) and ((some.dt.hour != 0) | (some.dt.minute != 0)).any())
+
+
+def _joins(problem: Problem) -> list[Family]:
+    """Join side tables by a key that both have and that differs in every row of the side table."""
+    made = []
+    for name, table in problem.files.side.items():
+        for key in (n for n in table.column_names if n in problem.train.column_names):
+            values = table[key]
+            if values.null_count or len(values.unique()) < len(values):
+                continue
+            new = [n for n in table.column_names if n not in problem.train.column_names]
+            if new:
+                made.append(Family(f"columns of {name}", [JoinTable(name, key, new)]))
+            break
+    return made
+
+
+class QuickTrial:
+    """A quick model on some of the training rows, with and without features.
+
+    Args:
+        problem: what is known of the table.
+        base: the features to begin with.
+        seconds: time for all that is tried.
+        rows: how many rows it is made on, at most.
+        n_folds: how many parts they are cut into.
+    """
+
+    def __init__(
+        self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
+    ) -> None:
+        self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
+        self.hurried = False
+        table = Table.read(problem.train)
+        self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
+        known = self.target.known(table).nonzero().squeeze(1)
+        if len(known) > rows:
+            known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:rows].sort().values]
+        self.table = table.take(known)
+        self.label = self.target.encode(self.table)
+        self.folds = self._cut()
+        self.metric = get_metric("logloss" if problem.task == "multiclass" else default_metric(problem.task))
+        self.tables = {n: Table.read(t) for n, t in problem.files.side.items()}
+        numbers = [c.name for c in problem.kinds("number")]
+        self.cats, self.conts = [c.name for c in problem.kinds("category")], numbers
+        self.rows = self._rows(self.table, [])
+        self._score: tuple[torch.Tensor, float] | None = None
+
+    def _cut(self) -> Folds:
+        """Return folds like the run's: whole groups, blocks of time, or rows at random."""
+        problem = self.problem
+        if problem.group is not None and problem.group in self.table:
+            return Folds.group(self.table, problem.group, self.n_folds)
+        if problem.time is not None and problem.time in self.table:
+            times = self.table[problem.time].number(torch.float64).cpu()
+            place = torch.empty(len(times), dtype=torch.int64)
+            place[torch.argsort(times, stable=True)] = torch.arange(len(times))
+            return Folds(place * self.n_folds // len(times), method="blocks of time")
+        if problem.task in ("binary", "multiclass"):
+            return Folds.stratified(self.table, self.label.long(), self.n_folds)
+        return Folds.kfold(len(self.table), self.n_folds)
+
+    @property
+    def target_options(self) -> dict[str, Any] | None:
+        """What a ``TargetEncode`` of the raw target is to be told; None: the target has no means."""
+        if self.problem.task == "regression":
+            return {}
+        if self.problem.task == "binary":
+            one = self.problem.classes[-1]
+            return {} if one in (1, True) and self.problem.classes[0] in (0, False) else {"classes": [one]}
+        return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= 10 else None
+
+    def told_by(self, c: ColumnInfo) -> float:
+        """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
+        column = self.table[c.name]
+        codes = column.coded().codes.cpu().numpy() if c.kind == "category" or c.key else _binned(column)
+        y = self.label.double().numpy()
+        y = y if y.ndim == 1 else y[:, 0]
+        _, codes = np.unique(codes, return_inverse=True)
+        count = np.bincount(codes)
+        mean = np.bincount(codes, y) / count
+        whole = ((y - y.mean()) ** 2).sum()
+        between = (count * (mean - y.mean()) ** 2).sum()
+        n, k = len(y), len(count)
+        return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
+
+    def family(self, name: str, features: list[Feature]) -> Family:
+        """Try features; if they improve the score by more than its error, they are kept and join the base."""
+        if self._score is None:
+            self._score = self._cross_fitted(self.base)
+        before, _ = self._score
+        after, new = self._cross_fitted([*self.base, *features])
+        gain, error = self.gain(self.rows.label, after, before)
+        kept = is_worth(gain, error)
+        if kept:
+            self.base, self._score = [*self.base, *features], (after, new)
+        return Family(name, features, gain, error, kept)
+
+    def gain(self, label: torch.Tensor | None, after: torch.Tensor, before: torch.Tensor) -> tuple[float, float]:
+        """Return the gain of predictions over others of the same rows, and its standard error."""
+        seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0)
+        apart = seen.difference("after", "before")
+        sign = 1.0 if self.metric.greater_is_better else -1.0
+        gain = sign * (self.metric(label, after) - self.metric(label, before))
+        return gain, (apart.high - apart.low) / 3.92
+
+    def parts(self) -> Iterator[tuple[Rows, Rows]]:
+        """Iterate over the rows outside and inside of each fold, with the features."""
+        return self._parts(self.base)
+
+    def _rows(self, table: Table, made: Sequence[str]) -> Rows:
+        label = self.target.encode(table)
+        task, n = self.problem.task, self.target.n_outputs
+        return Rows(table, task, cats=self.cats, conts=[*self.conts, *made], label=label, n_outputs=n)
+
+    def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
+        if not features:
+            for outside, inside in self.folds:
+                yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
+            return
+        made = FeatureSet(list(features))
+        for train, valid in made.cross_fit(self.table, self.folds.codes, tables=self.tables):
+            outputs = [n for n in made.outputs if train[n].plain().kind == "number"]
+            yield self._rows(train, outputs), self._rows(valid, outputs)
+
+    def _cross_fitted(self, features: Sequence[Feature]) -> tuple[torch.Tensor, float]:
+        oof: torch.Tensor | None = None
+        for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
+            model = _judge()
+            # The time is shared by 24 fits, a few more than there are.
+            model.time_limit = self.seconds / 24
+            began = time.monotonic()
+            model.fit(train, None, seed=0)
+            # A model that used nine tenths of its time was stopped by it.
+            self.hurried |= time.monotonic() - began > 0.9 * model.time_limit
+            said = model.predict(valid)
+            if oof is None:
+                oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
+            oof[inside] = said
+        assert oof is not None
+        return oof, self.metric(self.rows.label, oof)
+
+
+def is_worth(gain: float, error: float, times: float = 1.0) -> bool:
+    """Return whether a gain exceeds so many of its standard errors."""
+    return gain > 0 and gain > times * error
+
+
+def _judge() -> Estimator:
+    """Return a model that learns all it can: with a weak one every encoding looks like a gain."""
+    if find_spec("lightgbm") is not None:
+        return LGBMModel("judge", rounds=800, learning_rate=0.1, early_stopping_rounds=30)
+    return XGBModel("judge", rounds=800, eta=0.1, early_stopping_rounds=30)
+
+
+def _binned(column: Any) -> np.ndarray:
+    values = column.number(torch.float64).cpu().numpy()
+    finite = values[np.isfinite(values)]
+    edges = np.unique(np.quantile(finite, np.linspace(0, 1, 33)[1:-1])) if len(finite) else np.zeros(0)
+    return np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))
+
+
+# Which features a table gets: those that its kinds of columns ask for, and of the others what pays out of fold.
+
+
+def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[str], None] | None = None) -> Chosen:
+    """Choose features.
+
+    Dates are taken apart, lists and texts made into numbers, side tables joined: without that nothing could be learned
+    from them. Counts, target means, crosses, row statistics and deviations are tried one after the other on some tens
+    of thousands of training rows: a model with and without them, cross-fitted, on the same folds.
+
+    Args:
+        problem: what is known of the table.
+        seconds: time for the trials; what does not fit in is left out.
+        say: told of each outcome.
+    """
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
+    chosen = Chosen(asked_for(problem))
+    if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:
+        return chosen
+    trial = QuickTrial(problem, chosen.features, seconds)
+    chosen.metric, chosen.rows = trial.metric.name, len(trial.table)
+    for name, make in _IDEAS:
+        if time.monotonic() > ends:
+            break
+        try:
+            features = make(problem, trial)
+        except FastrecError as error:
+            say(f"{name}: not tried ({error.problem})")
+            continue
+        if not features:
+            continue
+        family = trial.family(name, features)
+        chosen.families.append(family)
+        chosen.hurried = trial.hurried
+        word = "kept" if family.kept else "left out"
+        say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
+    return chosen
+
+
+# What is tried
+
+
+def _counts(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.COUNTED_VALUES]
+    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.COUNTED_VALUES]
+    return [CountEncode(cols[:40], log=True)] if cols else []
+
+
+def _means(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    if trial.target_options is None:
+        return []
+    cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.MEAN_VALUES]
+    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.MEAN_VALUES]
+    return [TargetEncode(cols[:30], problem.target[0], smooth=20, **trial.target_options)] if cols else []
+
+
+def _crosses(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    return _searched(problem, trial, 20)
+
+
+def _triples(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Add a third column to the best pairs: a flight is known by its two ends and its minute together."""
+    found = [f.cols for f in trial.base if isinstance(f, TargetEncode) and isinstance(f.cols, list)]
+    pairs = [c.columns for cols in found for c in cols if isinstance(c, Cross)]
+    return _searched(problem, trial, 6, pairs[:4]) if pairs else []
+
+
+def _searched(
+    problem: Problem, trial: QuickTrial, most: int, extend: Sequence[Sequence[str]] | None = None
+) -> list[Feature]:
+    """Return target means of the crosses that ``search_crosses`` keeps of the most informative columns."""
+    if trial.target_options is None or problem.task == "multiclass":
+        return []
+    cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
+    told = {c.name: trial.told_by(c) for c in cols}
+    # Pairs grow with the square of the columns: the 12 most informative ones are paired.
+    sources = [_source(c) for c in sorted(cols, key=lambda c: -told[c.name])[:12]]
+    if len(sources) < (2 if extend is None else 3):
+        return []
+    rows = trial.table.with_columns({"__y__": trial.rows.label})
+    folds = trial.folds.codes
+    search = search_crosses(rows, sources, "__y__", folds=folds, max_pairs=most, smooth=20, extend=extend)
+    kept = search.crosses()
+    return [TargetEncode(kept, problem.target[0], smooth=20, **trial.target_options)] if kept else []
+
+
+def _source(c: ColumnInfo) -> str | Feature:
+    """Return a column as a key: a number of many values by its twentieths."""
+    plain = c.kind == "category" or c.key or (c.whole and c.distinct <= 30)
+    return c.name if plain else Bucketize(c.name, quantiles=20)
+
+
+def _row_stats(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    numbers = [c.name for c in problem.kinds("number")]
+    if len(numbers) < limits.WIDE_TABLE:
+        return []
+    return [RowStats(numbers, stats=("zeros", "missing", "nunique", "sum", "std", "max"))]
+
+
+def _deviations(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    groups = [
+        c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")
+    ]
+    numbers = [c for c in problem.kinds("number") if c.distinct > 50]
+    if not groups or not numbers or len(numbers) > limits.WIDE_TABLE:
+        return []
+    groups = sorted(groups, key=lambda c: -trial.told_by(c))[:2]
+    numbers = sorted(numbers, key=lambda c: -trial.told_by(c))[:4]
+    return [
+        DeviationFromGroup([c.name for c in numbers if c.name != g.name], by=g.name, over="train")
+        for g in groups
+        if any(c.name != g.name for c in numbers)
+    ]
+
+
+_IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
+    ("counts of values", _counts),
+    ("target means of values", _means),
+    ("target means of pairs", _crosses),
+    ("target means of triples", _triples),
+    ("statistics of a row", _row_stats),
+    ("deviations from a group", _deviations),
+)

@@ -1,0 +1,259 @@
+"""How large trees should be: some sizes are tried on the table itself.
+
+Where what comes of a row hangs on several columns at once, such as the hours of one day at one airport, trees of
+hundreds of leaves learn in a third of the time what small ones never do; on noise they learn the noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from fastrec._core import limits
+from fastrec.auto.features import Chosen, QuickTrial, is_worth
+from fastrec.auto.problem import Problem
+from fastrec.errors import FastrecError
+from fastrec.estimators import LGBMModel
+from fastrec.estimators.wrapped import long_tails
+from fastrec.table import Table
+from fastrec.validate import Rows
+
+
+@dataclass(frozen=True)
+class TreeSize:
+    """Trees of one size, in the words of two libraries.
+
+    Args:
+        lgbm: LightGBM's parameters.
+        xgb: XGBoost's.
+    """
+
+    lgbm: dict[str, Any]
+    xgb: dict[str, Any]
+
+
+SIZES = {
+    "usual": TreeSize({}, {}),
+    "large": TreeSize(
+        {"num_leaves": 127, "min_data_in_leaf": 50},
+        {"max_depth": 9, "min_child_weight": 5, "native_cats": True},
+    ),
+    # Fine bins: numbers such as 1737 may be keys. All rows: neighbours of a row tell most about it.
+    "very large": TreeSize(
+        {"num_leaves": 511, "min_data_in_leaf": 10, "max_bin": 1023, "bagging_fraction": 1.0},
+        {
+            "max_depth": 0,
+            "max_leaves": 511,
+            "grow_policy": "lossguide",
+            "min_child_weight": 3,
+            "max_bin": 1024,
+            "subsample": 1.0,
+            "native_cats": True,
+        },
+    ),
+    "small": TreeSize(
+        {"num_leaves": 12, "feature_fraction": 0.3, "min_data_in_leaf": 100},
+        {"max_depth": 4, "colsample_bytree": 0.3, "min_child_weight": 20},
+    ),
+}
+
+
+def choose_trees(
+    problem: Problem, chosen: Chosen, *, seconds: float, say: Callable[[str], None] | None = None
+) -> Chosen:
+    """Try sizes of trees with the chosen features on a fifth of the rows, and note the one that learned most.
+
+    Each learns from the other rows in the same time. While there is time, the best is tried on other fifths. Another
+    size than the usual one is taken where it is better by more than chance may give.
+
+    Args:
+        problem: what is known of the table.
+        chosen: its features; ``trees`` and ``trees_why`` are set.
+        seconds: time for all sizes.
+        say: told of each outcome.
+
+    Returns:
+        ``chosen``.
+    """
+    say, ends = say or (lambda text: None), time.monotonic() + seconds
+    if seconds <= 0 or not _can_be_tried(problem):
+        return chosen
+    try:
+        # A fifth of the rows judges.
+        trial = QuickTrial(problem, chosen.features, seconds, rows=limits.TREE_TRIAL_ROWS, n_folds=5)
+        label, said = _tried(trial, ends)
+    except FastrecError as error:
+        say(f"sizes of trees: not tried ({error.problem})")
+        return chosen
+    if len(said) < 2:
+        return chosen
+    scores = {n: trial.metric(label[: len(s)], s) for n, s in said.items()}
+    best = _best({n: s for n, s in scores.items() if len(said[n]) == len(label)}, trial)
+    # The best of several sizes beats another by chance alone: hence 1.5 standard errors.
+    if best != "usual" and not is_worth(*trial.gain(label, said[best], said["usual"]), 1.5):
+        best = "usual"
+    told = ", ".join(f"{n} {s:.5f}" for n, s in scores.items())
+    chosen.trees, chosen.trees_why = best, f"{best}: a trial's {trial.metric.name} is {told}"
+    say(f"sizes of trees: {best} ({trial.metric.name} {told})")
+    return chosen
+
+
+def _can_be_tried(problem: Problem) -> bool:
+    outputs = len(problem.classes) if problem.task == "multiclass" else 1
+    size = min(len(problem.train), limits.TREE_TRIAL_ROWS) * max(len(problem.learned), 1) * outputs
+    known = problem.task in ("binary", "multiclass", "regression") and len(problem.target) == 1
+    # Below 2,000 rows chance decides; of more than 30 million numbers trees take too long to be tried.
+    enough = len(problem.train) >= 2_000 and outputs <= 12 and size <= 30e6
+    return known and enough and find_spec("lightgbm") is not None
+
+
+def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Predict the rows of a fold with each size, and those of more folds with the usual size and the best other one.
+
+    Returns:
+        The rows' targets, and size → predictions of the first of them.
+    """
+    names, labels = list(SIZES), []
+    said: dict[str, list[torch.Tensor]] = {n: [] for n in SIZES}
+    for train, valid in trial.parts():
+        began, label = time.monotonic(), valid.label
+        assert label is not None
+        made: dict[str, torch.Tensor] = {}
+        for i, name in enumerate(names):
+            left = ends - time.monotonic()
+            if made and left < trial.seconds / (2 * len(SIZES)):
+                break
+            made[name] = _fitted(name, train, left / (len(names) - i)).predict(valid)
+        if labels and len(made) < len(names):
+            break  # of this fold not all has been said
+        labels.append(label)
+        for name, values in made.items():
+            said[name].append(values)
+        if len(names) > 2 and len(made) > 1:
+            scores = {n: trial.metric(label, v) for n, v in made.items() if n != "usual"}
+            names = ["usual", _best(scores, trial)]
+        if len(made) == 1 or ends - time.monotonic() < time.monotonic() - began:
+            break
+    return torch.cat(labels), {n: torch.cat(v) for n, v in said.items() if v}
+
+
+def _fitted(name: str, train: Rows, seconds: float) -> LGBMModel:
+    own = SIZES[name].lgbm
+    # More rounds would only be hurried by a higher rate if time is short.
+    model = LGBMModel("size", rounds=150, early_stopping_rounds=20, learning_rate=0.1, **own)
+    model.time_limit = seconds
+    return model.fit(train, None, seed=0)
+
+
+def _best(scores: dict[str, float], trial: QuickTrial) -> str:
+    return (max if trial.metric.greater_is_better else min)(scores, key=scores.__getitem__)
+
+
+# Which models a table gets, the best first.
+
+_FINER = {"num_leaves": 1023, "feature_fraction": 0.7, "max_bin": 4095}
+
+
+@dataclass
+class ModelLine:
+    """A model in a recipe.
+
+    Args:
+        cls: its class.
+        text: the expression that makes it.
+        imports: another line that it needs.
+    """
+
+    cls: str
+    text: str
+    imports: str = ""
+
+
+def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
+    """Choose the base models of a recipe: LightGBM, XGBoost and CatBoost if they are installed, and a net.
+
+    Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
+    had too little time to be believed that model is the first, and one alone learns from the features.
+
+    Args:
+        problem: what is known of the table.
+        chosen: its features.
+    """
+    lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
+    tried = any(f.kept for f in chosen.families if f.gain is not None)
+    # Without a trial of sizes large trees are taken from 30,000 rows on: they learn more in less time.
+    wide, many = len(problem.learned) > 100, len(problem.train) >= 30_000
+    size = chosen.trees or ("large" if many and not wide and problem.task != "multiclass" else "usual")
+    lgb, few = _text(SIZES[size].lgbm), _text(SIZES[size].xgb)
+    if wide and size == "usual":
+        few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5"
+    made = [ModelLine("LGBMModel", f'LGBMModel("lgbm"{lgb if chosen.trees or not tried else ""})')] if lgbm else []
+    # What helps a trial's few rows may stand in the way of many: the stack sees which it is.
+    if tried:
+        plain = "LGBMModel" if lgbm else "XGBModel"
+        line = ModelLine(plain, f'{plain}("plain", columns=OWN{lgb if lgbm else few})')
+        made.insert(0 if chosen.hurried else 1, line)
+    # A model that was stopped before it had learned all it could finds help where there is none.
+    own = ", columns=OWN" if tried and chosen.hurried else ""
+    made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
+    if lgbm and size == "very large":  # what is found between single rows, found otherwise
+        made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size].lgbm, **_FINER})})'))
+    if lgbm and size in ("usual", "small") and not (many and wide is False and not chosen.trees):
+        share = 0.3 if wide else 0.5
+        made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
+    net, *logs = _nets(problem, wide=wide)
+    made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
+    # A saved forest is grown anew where it is read: with more rows that takes too long.
+    if len(problem.train) <= 30_000 and not wide:
+        made += [m for m in [_forest(problem.task)] if m is not None]
+    if cat and not _is_slow(problem):
+        named = {"keys": keys} if (keys := _keys(problem)) else {}
+        made.append(
+            ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
+        )
+    return made + [m for m in logs if m not in made]
+
+
+def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
+    """Return a net and, if there are long tails, one that takes them as logarithms: the two err differently."""
+    real = problem.task in ("multiclass", "regression") and not wide
+    net = ', model="RealMLP"' if real and problem.task == "multiclass" else ""
+    made = [ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)')]
+    numbers = [c.name for c in problem.kinds("number")]
+    if real and long_tails(Table.read(problem.train, numbers), numbers):
+        made.append(ModelLine("NetModel", f'NetModel("log_net"{net}, logs=True, bs=bs)'))
+    return made
+
+
+def _is_slow(problem: Problem) -> bool:
+    size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
+    return problem.task == "multiclass" and size > 10e6
+
+
+def _keys(problem: Problem) -> list[str]:
+    """Return numbers that are text in the files, such as ``c-8``: CatBoost learns more from pairs of categories."""
+    return [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
+
+
+def _forest(task: str) -> ModelLine | None:
+    """Return trees that are grown independently, not boosted: the stack gains by models that err differently."""
+    if task not in ("binary", "multiclass", "regression"):
+        return None
+    kind = "ExtraTreesRegressor" if task == "regression" else "ExtraTreesClassifier"
+    text = f'SKModel("forest", {kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5, n_jobs=-1), cats="code")'
+    return ModelLine("SKModel", text, f"from sklearn.ensemble import {kind}")
+
+
+def _text(params: Mapping[str, Any]) -> str:
+    return "".join(f", {n}={v!r}" for n, v in params.items())
+
+
+def own_columns(problem: Problem, chosen: Chosen) -> list[str]:
+    """Return the columns of the files, and features of columns that no model can take: parts of times, list values."""
+    made = [f for family in chosen.families if family.gain is None for f in family.features]
+    return [*(c.name for c in problem.kinds("category", "number")), *(n for f in made for n in f.outputs)]

@@ -1,0 +1,156 @@
+"""Commands to begin with: new, script, doctor."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column as RichColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fastrec._version import __version__
+from fastrec.cli.app import app, readable_errors
+from fastrec.competition.run import load_competition
+from fastrec.errors import DataError
+
+# ``fastrec new``: a competition's folder from its files, without code.
+
+_Target = Annotated[
+    list[str] | None, typer.Option("--target", help="Column to predict (several: give it several times).")
+]
+
+
+@app.command()
+def new(
+    name: Annotated[Path, typer.Argument(help="The folder to make, such as `competitions/flights`.")],
+    data: Annotated[Path, typer.Option(help="Folder with train, test and sample submission, or one file.")],
+    target: _Target = None,
+    metric: Annotated[str | None, typer.Option(help="What it is scored by, such as `auc`.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="`binary`, `multiclass`, `regression` or `multilabel`; else the target says.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    seconds: Annotated[float, typer.Option(min=0, help="Time for trying features.")] = 60.0,
+) -> None:
+    """Read a folder of CSV or Parquet files and write the competition's recipe, README and notebook."""
+    with readable_errors() as stages:
+        from fastrec.auto import new_competition
+
+        made = new_competition(
+            name,
+            data,
+            target=(target[0] if len(target) == 1 else target) if target else None,
+            metric=metric,
+            task=task,  # type: ignore[arg-type]
+            ask=None if yes else _ask,
+            seconds=seconds,
+            say=stages.say,
+        )
+        typer.echo(f"recipe {made.folder / 'competition.py'}")
+        where = [str(made.folder), "--data", str(made.problem.files.folder), "--out", f"runs/{made.folder.name}"]
+        typer.echo(f"next   {shlex.join(['fastrec', 'run', *where, '--minutes', '5'])}")
+
+
+def _ask(question: str, answer: str) -> str:
+    try:
+        return str(typer.prompt(question, default=answer))
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise DataError(
+            f"nobody can answer: {question}", remedy="Give --yes to take what is likeliest, or an option that says it"
+        ) from None
+
+
+# ``fastrec script``: a competition as one file for a machine without a network.
+
+
+@app.command("script")
+def write_offline_script(
+    competition: Annotated[
+        Path, typer.Argument(help="A competition's folder, such as `competitions/census`.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make; an earlier script there is replaced.", show_default=False)],
+    wheels: Annotated[
+        bool, typer.Option(help="Let pip download all packages into `wheels/` beside the script.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random, as in `fastrec run`.")] = 0,
+    minutes: Annotated[float | None, typer.Option(help="Time budget of the script; `--minutes` changes it.")] = None,
+) -> None:
+    """Write `submit.py`: input folder to `submission.csv` in one file, offline, for a kernel without internet."""
+    with readable_errors() as stages:
+        from fastrec.competition.offline_script import write_script
+
+        recipe = type(load_competition(competition))
+        made = write_script(competition, recipe, out, wheels=wheels, seed=seed, minutes=minutes, stages=stages)
+        typer.echo(f"script {made}")
+
+
+# ``fastrec doctor``: what is installed here, and whether it works.
+
+_OK, _BAD, _ABSENT = Text("ok", "green"), Text("wrong", "bold red"), Text("absent", "yellow")
+
+
+@app.command()
+def doctor(device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto") -> None:
+    """Say versions, device, threads, memory and optional parts, and carry a small competition out from end to end.
+
+    The exit code is 1 where the self-test fails, or a package is older than it may be.
+    """
+    with readable_errors() as stages:
+        from fastrec._core.environment import machine
+        from fastrec.competition.self_test import self_test
+
+        console = Console()
+        versions, sound = _versions()
+        about = RichTable("machine", "", title_justify="left")
+        for name, said in machine(device).items():
+            about.add_row(name, Text(said))
+        parts, remedies = _parts()
+        for table in (versions, about, parts):
+            console.print(table)
+        for remedy in remedies:  # outside the table, whole: it is there to be copied
+            console.print(f"  {remedy}", soft_wrap=True, markup=False, highlight=False)
+        checks = self_test(device=device, stages=stages)
+        tests = RichTable("self-test", "", "", "seconds")
+        for check in checks:
+            tests.add_row(check.name, _OK if check.ok else _BAD, Text(check.said), f"{check.seconds:.1f}")
+        console.print(tests)
+        if not sound or not all(c.ok for c in checks):
+            raise typer.Exit(1)
+
+
+def _versions() -> tuple[RichTable, bool]:
+    """Return a table of the required packages, and whether each is new enough."""
+    from fastrec._core.environment import REQUIRED, installed_version, is_older
+
+    table = RichTable("package", "version", "at least", "")
+    table.add_row("fastrec", __version__, "", "")
+    table.add_row("python", platform.python_version(), "3.11", _OK)
+    sound = True
+    for name, floor in REQUIRED.items():
+        found = installed_version(name)
+        good = found is not None and not is_older(found, floor)
+        sound &= good
+        table.add_row(name, found or "none", floor, _OK if good else _BAD)
+    return table, sound
+
+
+def _parts() -> tuple[RichTable, list[str]]:
+    """Return a table of the optional parts, and the commands that install the absent ones."""
+    from fastrec._core.environment import PARTS, installed_version, is_older
+
+    table, remedies = RichTable(*(RichColumn(h, overflow="fold") for h in ("optional part", "gives", "", ""))), []
+    for part in PARTS:
+        found = {n: installed_version(n) for n in part.packages}
+        lacking = [n for n, v in found.items() if v is None or is_older(v, part.packages[n])]
+        there = Text(", ".join(f"{n} {v}" for n, v in found.items() if v is not None))
+        remedies += [part.install] if lacking else []
+        table.add_row(part.extra, part.gives, _ABSENT if lacking else _OK, Text() if lacking else there)
+    return table, remedies

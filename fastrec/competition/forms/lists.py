@@ -1,0 +1,230 @@
+"""Submissions of ranked lists: how they look, are made, written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec.competition.forms.next_items import NextItemForm
+from fastrec.competition.forms.rows import (
+    IdLists,
+    SubmissionForm,
+    arrow_column,
+    check_lists,
+    codes_of,
+    fail,
+    key_text,
+    ranked_strings,
+    refuse_nulls,
+)
+from fastrec.competition.forms.values import ValueForm
+from fastrec.competition.run_json import read_json
+from fastrec.errors import DataError, SubmissionError, UnreadableFileError
+from fastrec.table.keys import is_text
+from fastrec.table.read import read_text_csv, write_text_csv
+
+# ``SubmissionFormat``: a submission of a list of item ids for each target (a row of the test file to rank).
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionFormat(SubmissionForm):
+    """The form of a submission of ranked lists, and the columns of its test file and ground truth.
+
+    Args:
+        keys: columns that name a target row, in the order of the file.
+        prediction: the column with the ordered item ids, last in the file.
+        sep: separates two ids.
+        max_items: the most ids in one list.
+        targets: (column, value) pairs; the test rows that equal all of them are the targets.
+        candidates: the test file's column with the ids that may be recommended.
+        candidates_sep: separates two of those.
+        answer: the ground truth's column with the right id.
+
+    Raises:
+        DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.
+    """
+
+    kind: ClassVar[str] = "lists"
+    keys: tuple[str, ...]
+    prediction: str
+    sep: str = " "
+    max_items: int = 25
+    targets: tuple[tuple[str, str], ...] = ()
+    candidates: str = "impressions"
+    candidates_sep: str = "|"
+    answer: str = "reference"
+
+    def __post_init__(self) -> None:
+        if not self.sep or not self.candidates_sep or self.max_items < 1 or len(set(self.header)) < len(self.header):
+            raise DataError(
+                f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r} and "
+                f"{self.candidates_sep!r} and {self.max_items} items",
+                remedy="Name each column once, and give separators and 1 item or more",
+            )
+
+    @property
+    def keys_needed(self) -> tuple[str, ...]:
+        """The columns that target rows need to be written in this form."""
+        return self.keys
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The column with the lists."""
+        return (self.prediction,)
+
+    def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
+        """Read a submission as text; a missing column is a ``MissingColumnError``."""
+        try:
+            return super().read_lines(path, exact=exact)
+        except SubmissionError:
+            read_text_csv(path, self.header)  # names a missing column rather than the header
+            raise
+
+
+RECSYS2019 = SubmissionFormat(
+    keys=("user_id", "session_id", "timestamp", "step"),
+    prediction="item_recommendations",
+    targets=(("action_type", "clickout item"), ("reference", "")),
+)
+
+
+def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
+    """Return the form of a run's submission.
+
+    Args:
+        folder: a run directory.
+
+    Raises:
+        MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
+        DataError: the run is of several goals, whose submissions have no form here.
+    """
+    path = Path(folder) / "config.json"
+    state = read_json(path)
+    try:
+        if state["task"] != "objectives":
+            kinds = {form.kind: form for form in (SubmissionFormat, ValueForm, NextItemForm)}
+            return kinds[state["submission"]["kind"]].from_state(state["submission"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UnreadableFileError(
+            f"the run's submission form cannot be read ({error})",
+            file=path,
+            remedy="Run the recipe again, or give the form by its competition",
+        ) from error
+    raise DataError(
+        "submissions of several goals are not checked or scored here", file=path, remedy="Read the run's scores.json"
+    )
+
+
+def form_around(submission: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
+    """Return the form of the run whose directory a submission is in; elsewhere ``RECSYS2019``.
+
+    Args:
+        submission: its path, which need not exist.
+
+    Raises:
+        UnreadableFileError: the run's ``config.json`` is damaged.
+    """
+    run = run_around(submission)
+    return RECSYS2019 if run is None else form_of_run(run)
+
+
+def run_around(path: str | Path) -> Path | None:
+    """Return the run directory that a path is in, or None."""
+    runs = (p for p in Path(path).absolute().parents if (p / "scores.json").is_file())
+    return next((p for p in runs if (p / "config.json").is_file()), None)
+
+
+# Lists of a submission, and the target rows of its test file.
+
+
+def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
+    column = arrow_column(lists, form.prediction)
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        ids = column.flatten()
+        if not (is_text(ids.type) or pa.types.is_integer(ids.type) or pa.types.is_null(ids.type)):
+            raise DataError(f"ids are {ids.type}", column=form.prediction, remedy="Give integers or strings")
+        if is_text(ids.type) and pc.any(pc.match_substring(ids, form.sep)).as_py():
+            raise DataError(f"an id holds {form.sep!r}", column=form.prediction, remedy="Choose another separator")
+        lists = column.cast(pa.large_list(pa.large_string()))
+        column = pc.binary_join(lists, pa.scalar(form.sep, pa.large_string()))
+    elif not is_text(kind) and len(column):
+        raise DataError(f"lists are {kind}", column=form.prediction, remedy="Give strings or lists of ids")
+    refuse_nulls(column, form.prediction, "a list, or an id in it, is missing")
+    return column.cast(pa.large_string())
+
+
+def _read_targets(path: str | Path, form: SubmissionFormat) -> tuple[pa.Table, np.ndarray]:
+    """Read the target rows of the test file, and their row numbers there."""
+    table = read_text_csv(path, dict.fromkeys((*form.keys, *(name for name, _ in form.targets), form.candidates)))
+    chosen = np.ones(len(table), dtype=bool)
+    for name, value in form.targets:
+        chosen &= np.asarray(pc.equal(table[name], value))
+    if not chosen.any():
+        wanted = " and ".join(f"{name} {value!r}" for name, value in form.targets)
+        raise DataError(f"no row with {wanted}", file=path, remedy="Give the test file, with its targets left empty")
+    return table.filter(pa.array(chosen)), np.flatnonzero(chosen)
+
+
+def _check_candidates(ids: IdLists, candidates: IdLists, path: str | Path, form: SubmissionFormat) -> tuple[str, ...]:
+    """Refuse ids that are not a candidate of their row; warn of candidates that are not listed."""
+    codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat]))
+    listed = ids.row * n_codes + codes[: len(ids.flat)]
+    offered = candidates.row * n_codes + codes[len(ids.flat) :]
+    outside = np.flatnonzero(~np.isin(listed, offered))
+    if len(outside):
+        problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {form.candidates} of its row"
+        fail(problem, ids.row[outside], path, form.prediction, f"List only ids from that row's {form.candidates}")
+    left_out = np.setdiff1d(offered, listed)
+    if not len(left_out):
+        return ()
+    n_rows = len(np.unique(left_out // n_codes))
+    return (f"{len(left_out)} {form.candidates} in {n_rows} rows are not listed: an answer among them scores 0",)
+
+
+# ``write_submission``: ranked lists as a file in the official form.
+
+
+def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
+    """Write a submission, or nothing: the same input always gives the same bytes.
+
+    Args:
+        path: the CSV to write or replace.
+        keys_frame: pandas, polars or Arrow table, or a dict of columns: the key columns, one row per target, in the
+            order to write; other columns are ignored. Integers or strings.
+        lists: one entry per target: strings as ``fastrec.competition.ranked_strings`` makes them, or lists of ids.
+        format: the form to write.
+
+    Raises:
+        DataError: a key column is missing, holds missing values or floats; lengths differ.
+        SubmissionError: a duplicate row, or a list that is empty, too long or names an id twice.
+        WriteError: the file system refused; what was at ``path`` is as it was.
+    """
+    columns = {name: key_text(keys_frame, name) for name in format.keys}
+    columns[format.prediction] = _list_text(lists, format)
+    table = format.table_of(columns, path)
+    check_lists(IdLists(table[format.prediction], format.sep), path, format)
+    write_text_csv(path, table)
+
+
+def write_ranked(
+    path: str | Path, keys_frame: Any, items: Any, scores: Any, groups: Any, format: SubmissionFormat = RECSYS2019
+) -> None:
+    """Write scored candidates as a submission: each list best first, cut to the form's length.
+
+    Args:
+        path, keys_frame, format: as for ``write_submission``.
+        items: ``[n]`` integers or strings, the candidates.
+        scores: ``[n]`` numbers.
+        groups: ``[n]`` integers or strings: the list of each; lists in the order of the targets.
+
+    Raises:
+        DataError, SubmissionError, WriteError: see ``write_submission`` and ``ranked_strings``.
+    """
+    lists = ranked_strings(items, scores, groups, sep=format.sep, k=format.max_items)
+    write_submission(path, keys_frame, lists, format)

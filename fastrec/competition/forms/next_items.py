@@ -1,0 +1,274 @@
+"""Submissions of next items: how they look, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm, check_lists
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.table import Table, Vocab, column_names
+from fastrec.table.read import read_file
+
+# ``NextItemForm``: a submission of next items: a line for each session, its items in order, the best first.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextItemForm(SubmissionForm):
+    """The form of a submission of next items, and of the test file that it answers.
+
+    Args:
+        items: the column of items, in the test file and in the submission.
+        session: the column of sessions; None: a row is a session, and lines are in the order of the rows.
+        target: the test file's column with the item that follows, where it is known.
+        order: columns by which a session's events are put in order.
+        sep: separates two ids.
+        max_items: the most ids in a line.
+
+    Raises:
+        DataError: no file can have this form.
+    """
+
+    kind: ClassVar[str] = "next items"
+    items: str = "items"
+    session: str | None = None
+    target: str = "target"
+    order: tuple[str, ...] = ()
+    sep: str = " "
+    max_items: int = 20
+
+    def __post_init__(self) -> None:
+        if not self.sep or self.max_items < 1 or self.items == self.session:
+            raise DataError(
+                f"no submission has the columns {', '.join(self.header)}, the separator {self.sep!r} and "
+                f"{self.max_items} items",
+                remedy="Name each column once, and give a separator and 1 item or more",
+            )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that name a line; none: its number does."""
+        return () if self.session is None else (self.session,)
+
+    @property
+    def prediction(self) -> str:
+        """The column with the ordered ids."""
+        return self.items
+
+    @property
+    def keys_needed(self) -> tuple[str, ...]:
+        """The column that names a line; none: its number does."""
+        return self.keys
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The column with the lists."""
+        return (self.items,)
+
+    def texts(self, items: Vocab) -> list[str]:
+        """Return the items' ids as text.
+
+        Raises:
+            DataError: one holds the separator.
+        """
+        text = id_text(items.values).to_pylist()
+        bad = next((t for t in text if self.sep in t), None)
+        if bad is not None:
+            raise DataError(
+                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission",
+                column=self.items,
+                remedy="Set the recipe's separator to text that no item holds",
+            )
+        return text
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def write(self, path: str | Path, items: Vocab, best: Any, sessions: Any = None) -> None:
+        """Write a submission, or nothing.
+
+        Args:
+            path: the file to write or replace.
+            items: what the codes mean.
+            best: codes int64 ``[n, k]``, the best first; 0: none.
+            sessions: the sessions' ids, a ``Column`` ``[n]``, where the form names them.
+
+        Raises:
+            DataError: an id holds the separator.
+            WriteError: the file system refused; what was at ``path`` is as it was.
+        """
+        words, none = np.array(self.texts(items), dtype=object), len(items.reserved)
+        lines = [self.sep.join(words[row[row >= none] - none]) for row in best.numpy()]
+        columns: dict[str, Any] = {self.items: pa.array(lines, pa.large_string())}
+        if self.session is not None:
+            columns = {self.session: id_text(sessions.to_arrow()), **columns}
+        self.write_lines(path, columns)
+
+    def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
+        """Read a submission as text, and its ids one after the other.
+
+        Raises:
+            SubmissionError: it has other columns, a session twice, or a list that is empty, too long, or names an id
+                twice.
+            MissingFileError, UnreadableFileError: it cannot be read.
+        """
+        table = self.read_lines(path)
+        ids = IdLists(table[self.items], self.sep)
+        check_lists(ids, path, self)
+        return table, ids
+
+    def sessions(self, path: str | Path) -> RowKeys:
+        """Read the sessions of a test file, each once.
+
+        Raises:
+            FastrecError: the file cannot be read, or lacks the column of sessions.
+        """
+        if self.session is None:
+            return RowKeys(read_file(path), (), path)
+        text = pc.unique(id_text(Table.read(path, [self.session])[self.session].to_arrow()))
+        if text.null_count:
+            raise DataError("a row belongs to no session", file=path, column=self.session, remedy="Fill the column")
+        return RowKeys(pa.table({self.session: text}), self.keys, path)
+
+    def answers(self, path: str | Path) -> tuple[RowKeys, pa.Array]:
+        """Read the sessions of a file with targets, and the item that followed each, as text.
+
+        A file without the target column may give the item that followed in the submission's own column of items, in
+        one row for each session.
+
+        Raises:
+            MissingColumnError: there is no target.
+            DataError: a session has none.
+            FastrecError: the file cannot be read.
+        """
+        names = column_names(read_file(path))
+        there = [n for n in (*self.keys, *self.order) if n in names]
+        name = self.target
+        if name not in names:
+            # A log of events has the items too: only one row for each session can be the answers.
+            plain = self.session in names and self.items in names
+            sessions = read_file(path, [self.session])[self.session] if plain else None
+            if sessions is None or len(pc.unique(sessions)) < len(sessions):
+                raise MissingColumnError(
+                    "it names no item that followed",
+                    file=path,
+                    column=name,
+                    remedy=f"Add the column {name!r}, or give one row for each session with "
+                    f"{', '.join(map(repr, self.header))}",
+                )
+            name = self.items
+        table = Table.read(path, list(dict.fromkeys([*there, name])))
+        target = table[name]
+        if self.session is None:
+            found, keys = target.to_arrow(), RowKeys(pa.table({"row": pa.nulls(len(target))}), (), path)
+        else:
+            found, keys = self._last(table, name, [n for n in self.order if n in there], path)
+        text = id_text(found)
+        if text.null_count or bool(pc.any(pc.equal(text, "")).as_py()):
+            gone = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(text, ""), True)))
+            raise DataError(
+                f"no answer ({len(gone)} sessions in all)", file=path, column=name, row=int(gone[0]),
+                remedy="Score against the file with the items that followed",
+            )  # fmt: skip
+        return keys, text
+
+    def _last(self, table: Table, target: str, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:
+        """Return the target of each session's last row; a session's rows need not be neighbours."""
+        arrow = table.to_arrow()
+        arrow = arrow.append_column("#row", pa.array(np.arange(len(arrow))))
+        first = id_text(arrow[self.session]).dictionary_encode()
+        arrow = arrow.append_column("#session", first.indices)
+        keys = [("#session", "ascending"), *((n, "ascending") for n in order), ("#row", "ascending")]
+        arrow = arrow.sort_by(keys)
+        numbers = arrow["#session"].to_numpy()
+        ends = np.flatnonzero(np.append(numbers[1:] != numbers[:-1], True)) if len(numbers) else numbers
+        found = arrow[target].take(pa.array(ends)).combine_chunks()
+        return found, RowKeys(pa.table({self.session: first.dictionary}), self.keys, path)
+
+
+def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return ids as text without further spaces: days as 2026-01-31, moments as 2026-01-31T12:00:00."""
+    ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    if pa.types.is_dictionary(ids.type):
+        ids = ids.dictionary_decode()
+    if not pa.types.is_timestamp(ids.type):
+        return ids.cast(pa.large_string())
+    text = pc.cast(ids, pa.large_string())
+    if pc.all(pc.ends_with(text, " 00:00:00")).as_py():
+        return pc.utf8_slice_codeunits(text, 0, 10)
+    return pc.replace_substring(text, " ", "T")
+
+
+# A submission of next items held against its test file, and against the items that followed.
+
+
+@dataclass(frozen=True)
+class NextItemScore(ReportLines):
+    """A submission's scores at ``k``, over how many sessions, and each session's rank (0: not among its items)."""
+
+    k: int
+    hr: float
+    ndcg: float
+    mrr: float
+    ranks: np.ndarray
+
+    def lines(self) -> list[str]:
+        """Return lines to print; the last is MRR with five decimals."""
+        found = {"hr": self.hr, "ndcg": self.ndcg, "mrr": self.mrr}
+        return [f"sessions {len(self.ranks)}", *(f"{n}@{self.k} {v:.5f}" for n, v in found.items())]
+
+
+def check_items(path: str | Path, test_path: str | Path, form: NextItemForm) -> tuple[int, int, tuple[str, ...]]:
+    """Check that a submission has the form, and exactly the test file's sessions.
+
+    Args:
+        path: the submission.
+        test_path: the test file.
+        form: the form of both.
+
+    Returns:
+        The number of lines and of ids, and warnings: what is allowed but loses score.
+
+    Raises:
+        SubmissionError: other columns, sessions or lists than there may be; the first is named, the rest are counted.
+        FastrecError: a file cannot be read, or lacks a column.
+    """
+    table, ids = form.read(path)
+    match = form.match(table, form.sessions(test_path), path, role="no session")
+    warnings = []
+    if (match[1:] < match[:-1]).any():
+        warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
+    short = int((ids.length < form.max_items).sum())
+    if short:
+        warnings.append(f"{short} lists have fewer than {form.max_items} ids")
+    return len(table), len(ids.flat), tuple(warnings)
+
+
+def score_items(path: str | Path, truth_path: str | Path, form: NextItemForm) -> NextItemScore:
+    """Score a submission by where the item that followed stands in each list.
+
+    Args:
+        path: the submission.
+        truth_path: the file with the targets; it needs no other column but the sessions' ids, where the form has them.
+        form: the form of both.
+
+    Raises:
+        SubmissionError: the lines are not those of the truth, or no lists of the form.
+        FastrecError: a file cannot be read, or lacks a column or a target.
+    """
+    table, ids = form.read(path)
+    wanted, answers = form.answers(truth_path)
+    match = form.match(table, wanted, path, role="no session")
+    answer = answers.take(pa.array(match)).take(pa.array(ids.row))
+    hit = pc.equal(pc.cast(ids.flat, pa.large_string()), answer).to_numpy(zero_copy_only=False)
+    ranks = np.zeros(len(table), dtype=np.int64)
+    ranks[match[ids.row[hit]]] = ids.place[hit] + 1
+    place = ranks[ranks > 0].astype(np.float64)
+    n = max(len(ranks), 1)
+    gains = len(place), (1 / np.log2(place + 1)).sum(), (1 / place).sum()
+    return NextItemScore(form.max_items, *(float(g) / n for g in gains), ranks)

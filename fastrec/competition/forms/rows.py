@@ -1,0 +1,480 @@
+"""Rows of a submission: their keys, their order, their lists of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError, MissingColumnError, SubmissionError
+from fastrec.metrics.ranking import cut, flat_tensor
+from fastrec.table.keys import is_text
+from fastrec.table.read import csv_header, read_text_csv, write_text_csv
+
+# Scores to ordered lists: one list per group, best first, always the same for the same input.
+
+
+class RankedLists(NamedTuple):
+    """Rows in ranked order: list ``i`` is ``order[offsets[i]:offsets[i + 1]]``.
+
+    ``order`` ``[m]`` int64 are row numbers, ``offsets`` ``[g + 1]`` int64; lists stand in the order in which their
+    groups first appear.
+    """
+
+    order: Tensor
+    offsets: Tensor
+
+
+def rank_lists(scores: Any, groups: Any, *, k: int | None = None) -> RankedLists:
+    """Order every group's rows by score, highest first.
+
+    Equal scores keep the order of the rows (the order of display, where rows are in it); missing scores come last.
+
+    Args:
+        scores: ``[n]`` numbers; tensor, array or Series.
+        groups: ``[n]`` integers or strings, in any order.
+        k: keep the first k of each list; None for all.
+
+    Returns:
+        Row numbers in ranked order and where each list starts, on the device of the scores.
+
+    Raises:
+        DataError: lengths differ, or a group is missing.
+    """
+    s = flat_tensor(scores, "scores")
+    s = (s.cpu() if s.device.type == "mps" else s).double()
+    codes = _codes_by_appearance(groups).to(s.device)
+    if len(codes) != len(s):
+        raise DataError(f"groups has {len(codes)} rows, scores has {len(s)}", remedy="Give one group per scored row")
+    best_first = torch.sort(-s, stable=True).indices  # ascending, so that NaN is last
+    order = best_first[torch.sort(codes[best_first], stable=True).indices]
+    sizes = torch.bincount(codes)
+    if k is not None:
+        place = torch.arange(len(s), device=s.device) - (sizes.cumsum(0) - sizes)[codes[order]]
+        order = order[place < cut(k)]
+        sizes = sizes.clamp(max=cut(k))
+    return RankedLists(order, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+
+def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: int | None = 25) -> pa.Array:
+    """Join the items of each group to one string, the best first.
+
+    Args:
+        items: ``[n]`` integers or strings; tensor, array, Series or Arrow array.
+        scores: ``[n]`` numbers.
+        groups: ``[n]`` integers or strings.
+        sep: what stands between two items.
+        k: keep the first k of each list; None for all.
+
+    Returns:
+        ``[g]`` Arrow strings, in the order in which the groups first appear.
+
+    Raises:
+        DataError: lengths differ, an item or a group is missing, an item holds ``sep``, or items are floats.
+    """
+    text = _item_strings(items, sep)
+    order, offsets = rank_lists(scores, groups, k=k)
+    if len(text) != len(scores):
+        raise DataError(f"items has {len(text)} rows, scores has {len(scores)}", remedy="Give one item per scored row")
+    chosen = text.take(pa.array(order.cpu().numpy()))
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets.cpu().numpy()), chosen)
+    return pc.binary_join(lists, pa.scalar(sep, pa.large_string()))
+
+
+def arrow_column(values: Any, name: str) -> pa.Array:
+    """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array.
+
+    Args:
+        values: ``[n]`` values; missing ones (None, NaN, NA) become null, categories their values.
+        name: what to call it in an error.
+
+    Returns:
+        An Arrow array ``[n]``.
+
+    Raises:
+        DataError: the values are of mixed or unknown types.
+    """
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().as_subclass(Tensor).cpu().numpy()
+        elif not isinstance(values, pa.Array | pa.ChunkedArray) and hasattr(values, "to_arrow"):
+            values = values.to_arrow()
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            values = pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            f"the values cannot be read as one column ({error})", column=name, remedy="Give values of one type"
+        ) from error
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _codes_by_appearance(groups: Any) -> Tensor:
+    if isinstance(groups, Tensor) and groups.device.type != "cpu":
+        ids, codes = torch.unique(flat_tensor(groups, "groups"), return_inverse=True)
+        row = torch.arange(len(codes), device=codes.device)
+        first = torch.full((len(ids),), len(codes), device=codes.device).scatter_reduce(0, codes, row, "amin")
+        number = torch.empty_like(first)
+        number[torch.argsort(first)] = torch.arange(len(ids), device=codes.device)
+        return number[codes]
+    column = arrow_column(groups, "groups")
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null())[0])
+        raise DataError("a group is missing", column="groups", row=row, remedy="Give every row the list it is in")
+    codes = column.dictionary_encode().indices  # Arrow numbers values as it meets them
+    return torch.from_numpy(codes.to_numpy().astype(np.int64))
+
+
+def _item_strings(items: Any, sep: str) -> pa.Array:
+    column = arrow_column(items, "items")
+    if not (pa.types.is_integer(column.type) or is_text(column.type)):
+        raise DataError(
+            f"items are {column.type}, which has no exact text", column="items", remedy="Give integers or strings"
+        )
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null())[0])
+        raise DataError("an item is missing", column="items", row=row, remedy="Drop rows without an item")
+    text = column.cast(pa.large_string())
+    holds = pc.match_substring(text, sep) if is_text(column.type) else None
+    if holds is not None and pc.any(holds).as_py():
+        row = int(np.flatnonzero(holds)[0])
+        raise DataError(f"an item holds the separator {sep!r}", column="items", row=row, remedy="Choose another sep")
+    return text
+
+
+# ``RowKeys``: the columns that name a submission's rows, as one text for each row.
+#
+# Keys are read and compared as text, so that they stay exactly what they are in the file.
+
+_UNIT = "\x1f"  # stands between the keys of a row
+
+
+class RowKeys:
+    """The keys of a file's rows.
+
+    Args:
+        table: the rows.
+        names: the columns that name a row; none: its number does.
+        path: the file that the rows are of, or are to be.
+        numbers: ``[n]`` where the rows stand in that file; None: they are all of it.
+    """
+
+    def __init__(
+        self, table: pa.Table, names: Sequence[str], path: str | Path, numbers: np.ndarray | None = None
+    ) -> None:
+        self.names, self.path = tuple(names), Path(path)
+        self.numbers = np.arange(len(table)) if numbers is None else numbers
+        if self.names:
+            columns = [arrow_column(table[n], n).cast(pa.large_string()) for n in self.names]
+            self.text = pc.binary_join_element_wise(*columns, pa.scalar(_UNIT, pa.large_string()))
+        else:
+            self.text = pa.array(self.numbers).cast(pa.large_string())
+
+    def named(self, row: int) -> str:
+        """Describe a row by its keys."""
+        text = self.text[int(row)].as_py()
+        return ", ".join(f"{n} {v}" for n, v in zip(self.names, text.split(_UNIT))) if self.names else f"row {text}"
+
+    def repeated(self) -> np.ndarray:
+        """Return the rows whose keys an earlier row has."""
+        codes = self.text.dictionary_encode().indices.to_numpy()  # as they appear: what is new has the highest code
+        return np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
+
+    def refuse_repeated(self) -> None:
+        """Refuse a submission with two rows of the same keys.
+
+        Raises:
+            SubmissionError: naming the first such row.
+        """
+        again = self.repeated()
+        if len(again):
+            raise SubmissionError(
+                f"{self.named(again[0])} stands in an earlier row too ({len(again)} such rows in all)",
+                file=self.path, column=", ".join(self.names), row=int(self.numbers[again[0]]),
+                remedy="Keep one row each",
+            )  # fmt: skip
+
+    def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
+        """Find for every row of a submission the row that it is about: int64 ``[n]``.
+
+        Args:
+            wanted: the keys of the rows that the submission must have.
+            role: what a row is that is not among them (``'not a target'``).
+            complete: none of them may be left out.
+
+        Raises:
+            DataError: two of the wanted rows have the same keys.
+            SubmissionError: a row is about none of them, or one is left out.
+        """
+        column, name, twice = ", ".join(self.names), wanted.path.name, wanted.repeated()
+        if len(twice):
+            raise DataError(
+                f"{wanted.named(twice[0])} stands in an earlier row too ({len(twice)} in all)",
+                file=wanted.path, column=column, row=int(wanted.numbers[twice[0]]),
+                remedy="Give the file as it was published",
+            )  # fmt: skip
+        found = pc.index_in(self.text, value_set=wanted.text)
+        extra = np.flatnonzero(found.is_null())
+        if len(extra):
+            raise SubmissionError(
+                f"{self.named(extra[0])} is {role} of {name} ({len(extra)} such rows in all)",
+                file=self.path, column=column, row=int(extra[0]),
+                remedy="Keep the rows of that file alone, with their keys as they are there",
+            )  # fmt: skip
+        rows = found.to_numpy().astype(np.int64)
+        missing = np.setdiff1d(np.arange(len(wanted.text)), rows)
+        if len(missing) and complete:
+            raise SubmissionError(
+                f"row {wanted.numbers[missing[0]]} of {name} has no row here: {wanted.named(missing[0])} "
+                f"({len(missing)} missing in all)",
+                file=self.path, column=column, remedy="Write one row for each that is to be predicted",
+            )  # fmt: skip
+        return rows
+
+
+def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -> pa.Array:
+    """Convert a column of keys to text.
+
+    Args:
+        frame: a table of any library, or a dict of columns.
+        name: the column.
+        what: what errors call one of its values.
+        times: dates and times are keys too: days as days, moments to the second.
+
+    Raises:
+        MissingColumnError: there is no such column.
+        DataError: a key is missing, or of a type that has no exact text.
+    """
+    names = frame.column_names if isinstance(frame, pa.Table) else list(getattr(frame, "columns", frame))
+    if name not in names:
+        raise MissingColumnError(f"the {what}s lack it", column=name, remedy=f"They have {', '.join(map(str, names))}")
+    column = arrow_column(frame[name], name)
+    refuse_nulls(column, name, f"{'an' if what[0] in 'aeiou' else 'a'} {what} is missing")
+    if times and pa.types.is_timestamp(column.type):
+        midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
+        return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
+    if not (is_text(column.type) or pa.types.is_integer(column.type) or (times and pa.types.is_date(column.type))):
+        raise DataError(
+            f"{what}s are {column.type}, which has no exact text", column=name, remedy="Give integers or strings"
+        )
+    return column.cast(pa.large_string())
+
+
+def refuse_nulls(column: pa.Array, name: str, problem: str) -> None:
+    """Refuse a column with missing values.
+
+    Raises:
+        DataError: naming the first such row.
+    """
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null())[0])
+        raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy="Fill it first")
+
+
+# ``SubmissionForm``: what all forms of a submission share: lines named by keys, checked, read and written as text.
+
+
+class SubmissionForm:
+    """A submission: keys that name a line, and columns of predictions. Its kinds are frozen dataclasses.
+
+    Everything is read and compared as text, so that ids are exactly as they are in the file.
+    """
+
+    kind: ClassVar[str]
+    delimiter: ClassVar[str] = ","
+
+    @property
+    def keys_needed(self) -> tuple[str, ...]:
+        """The columns that name a line; none: its number does."""
+        raise NotImplementedError
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The columns of predictions, after the keys."""
+        raise NotImplementedError
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of a submission file, in order."""
+        return (*self.keys_needed, *self.predictions)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the form as JSON values, for a run's ``config.json``."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Invert ``to_state``.
+
+        Raises:
+            ValueError, TypeError, KeyError: the state is not one that ``to_state`` returns.
+        """
+        hints = get_type_hints(cls)
+        known = {n: _frozen(state[n]) for n in (f.name for f in fields(cls))}  # type: ignore[arg-type]
+        wrong = next((n for n, value in known.items() if not _fits(value, hints[n])), None)
+        if wrong is not None:
+            raise TypeError(f"{wrong} is {known[wrong]!r}")
+        return cls(**known)
+
+    def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
+        """Read a submission as text.
+
+        Args:
+            path: the file.
+            exact: it has the form's columns alone, in their order.
+
+        Raises:
+            SubmissionError: it has other columns, or two lines with the same keys.
+            MissingFileError, UnreadableFileError, MissingColumnError: it cannot be read, or lacks a column.
+        """
+        sep = self.delimiter
+        names = tuple(csv_header(path, sep=sep)) if exact else self.header
+        if names != self.header:
+            other = next((n for n in names if n not in self.header), None)
+            remedy = f"Write exactly {sep.join(self.header)}"
+            raise SubmissionError(f"the header is {sep.join(names)}", file=path, column=other, remedy=remedy)
+        table = read_text_csv(path, self.header, sep=sep)
+        RowKeys(table, self.keys_needed, path).refuse_repeated()
+        return table
+
+    def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> pa.Table:
+        """Write columns of text, or nothing.
+
+        Raises:
+            DataError: lengths differ.
+            SubmissionError: two lines have the same keys.
+            WriteError: the file system refused; what was at ``path`` is as it was.
+        """
+        table = self.table_of(columns, path)
+        write_text_csv(path, table, sep=self.delimiter)
+        return table
+
+    def table_of(self, columns: Mapping[str, pa.Array], path: str | Path) -> pa.Table:
+        """Put columns of text together; raises as ``write_lines`` does."""
+        lengths = {n: len(c) for n, c in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of keys")
+        table = pa.table(dict(columns))
+        RowKeys(table, self.keys_needed, path).refuse_repeated()
+        return table
+
+    def match(
+        self, table: pa.Table, wanted: RowKeys, path: str | Path, *, role: str = "no row", complete: bool = True
+    ) -> np.ndarray:
+        """Find for every line the row that it is about: int64 ``[n]``.
+
+        Args:
+            table: the submission.
+            wanted: the keys of the rows that it must have.
+            path: the submission's file, for errors.
+            role: what a line is that is not about one of them.
+            complete: every row needs a line.
+
+        Raises:
+            DataError: two of the rows have the same keys.
+            SubmissionError: a line is about no such row, or a row has no line.
+        """
+        if not self.keys_needed and len(table) != len(wanted.text):
+            problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
+            raise SubmissionError(problem, file=path, remedy="Write one line for each, in their order")
+        return RowKeys(table, self.keys_needed, path).match(wanted, role=role, complete=complete)
+
+
+class ReportLines:
+    """A result that prints as lines."""
+
+    def lines(self) -> list[str]:
+        """Return the lines to print."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kinds = get_args(hint)
+    if get_origin(hint) is tuple:
+        kinds = kinds[:1] * len(value) if kinds[-1] is ... and isinstance(value, tuple) else kinds
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+    return any(_fits(value, k) for k in kinds) if kinds else type(value) is hint
+
+
+# ``IdLists``: lists of ids, a text for each row, taken apart and checked.
+
+
+class ListForm(Protocol):
+    """What a form says of its lists."""
+
+    @property
+    def sep(self) -> str:
+        """What stands between two ids."""
+
+    @property
+    def max_items(self) -> int:
+        """The most ids in a list."""
+
+    @property
+    def prediction(self) -> str:
+        """The column with the lists."""
+
+
+class IdLists:
+    """The ids of all rows end to end, with the row and the place in its list of each."""
+
+    def __init__(self, column: pa.ChunkedArray, sep: str) -> None:
+        lists = arrow_column(pc.split_pattern(column, sep), "ids")
+        self.flat = lists.flatten()
+        self.length = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+        self.row = np.repeat(np.arange(len(lists)), self.length)
+        self.place = np.arange(len(self.flat)) - np.repeat(np.cumsum(self.length) - self.length, self.length)
+
+
+def check_lists(ids: IdLists, path: str | Path, form: ListForm) -> None:
+    """Refuse a list that is empty, too long, holds an empty id or names one twice."""
+    column, blank = form.prediction, np.asarray(pc.equal(ids.flat, ""))
+    empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
+    if len(empty):
+        fail("the list is empty", ids.row[empty], path, column, "Rank the row's candidates")
+    if blank.any():
+        remedy = f"Put one {form.sep!r} between two ids and none at the ends"
+        fail("the list holds an empty id", ids.row[blank], path, column, remedy)
+    long = np.flatnonzero(ids.length > form.max_items)
+    if len(long):
+        problem = f"the list has {ids.length[long[0]]} ids, more than {form.max_items}"
+        fail(problem, long, path, column, f"Keep the first {form.max_items}")
+    codes, n_codes = codes_of(ids.flat)
+    pairs = ids.row * n_codes + codes
+    order = np.argsort(pairs, kind="stable")
+    again = np.sort(order[1:][pairs[order][1:] == pairs[order][:-1]])
+    if len(again):
+        problem = f"id {ids.flat[int(again[0])].as_py()!r} is listed twice"
+        fail(problem, ids.row[again], path, column, "List every id once; an answer that is listed twice scores 0")
+
+
+def codes_of(values: pa.Array) -> tuple[np.ndarray, int]:
+    """Encode text as codes int64 ``[n]``, and bound their number."""
+    encoded = values.dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
+
+
+def fail(problem: str, rows: np.ndarray, path: str | Path, column: str, remedy: str) -> NoReturn:
+    """Name the first of some rows, and count them."""
+    raise SubmissionError(
+        f"{problem} ({len(np.unique(rows))} such rows in all)",
+        file=path,
+        column=column,
+        row=int(rows[0]),
+        remedy=remedy,
+    )

@@ -1,0 +1,461 @@
+"""Submissions with one line per row: how they look, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.competition.forms.rows import ReportLines, RowKeys, SubmissionForm, arrow_column, key_text
+from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
+from fastrec.metrics import Metric, get_metric
+from fastrec.table import Table
+from fastrec.table.read import csv_header, read_file, read_text_csv
+from fastrec.validate import Target
+
+# ``ValueForm``: a submission with one line per row (or per candidate): ids, and predicted values.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueForm(SubmissionForm):
+    """The form of a submission with one line for each test row.
+
+    Args:
+        ids: the columns that name a row, first in the file; none: lines are in the order of the test rows.
+        values: the columns that are predicted. Of classes: one column for each class (their probabilities, in the order
+            of the classes), or one (the probability of class 1, or the class itself if the metric scores classes).
+        sep: separates two values, one character.
+        decimals: digits after the point; None: as many as tell one float64 from another.
+        per_list: in a ranking task the most lines of a list, best first; None: all, in the order of the candidates.
+        probabilities: values must lie between 0 and 1.
+
+    Raises:
+        DataError: no file can have this form.
+    """
+
+    kind: ClassVar[str] = "values"
+    ids: tuple[str, ...] = ()
+    values: tuple[str, ...]
+    sep: str = ","
+    decimals: int | None = None
+    per_list: int | None = None
+    probabilities: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("ids", "values"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))  # it is frozen
+        if not self.values or len(set(self.header)) < len(self.header) or len(self.sep) != 1 or self.sep in '"\r\n':
+            raise DataError(
+                f"no submission has the columns {', '.join(self.header)} and the separator {self.sep!r}",
+                remedy="Name each column once, one of them to be predicted, and give one character as the separator",
+            )
+
+    @property
+    def keys_needed(self) -> tuple[str, ...]:
+        """The columns that rows need to be written in this form."""
+        return self.ids
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The columns of predicted values."""
+        return self.values
+
+    @property
+    def delimiter(self) -> str:  # type: ignore[override]
+        """The character between two columns."""
+        return self.sep
+
+    @classmethod
+    def of_sample(cls, path: str | Path, *, ids: Sequence[str] | str | None = None, **options: Any) -> ValueForm:
+        """Take the form from a sample submission: its separator and its columns.
+
+        Args:
+            path: the sample, such as ``sample_submission.csv``.
+            ids: the columns that name a row; None: the first column, where there are two or more.
+            **options: other arguments of ``ValueForm``.
+
+        Raises:
+            MissingFileError, UnreadableFileError, MissingColumnError: the file cannot be used.
+        """
+        sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(path, sep=s)))
+        header = csv_header(path, sep=sep)
+        ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
+        absent = next((n for n in ids if n not in header), None)
+        if absent is not None:
+            raise MissingColumnError(
+                "the column is not in the file", file=path, column=absent, remedy=f"It has {', '.join(header)}"
+            )
+        return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
+        """Write a submission, or nothing: the same input always gives the same bytes.
+
+        Args:
+            path: the file to write or replace.
+            ids: pandas, polars or Arrow table, or a dict of columns, with the id columns; other columns are ignored.
+            values: column → ``[n]`` numbers (or classes as text, integers or booleans), in the order of the ids.
+
+        Raises:
+            MissingColumnError: a column is not there.
+            DataError: a value is missing or not finite, or lengths differ.
+            SubmissionError: two rows have the same ids.
+            WriteError: the file system refused; what was at ``path`` is as it was.
+        """
+        columns = {n: key_text(ids, n, what="id", times=True) for n in self.ids} | {
+            n: self._value_text(values, n) for n in self.values
+        }
+        self.write_lines(path, columns)
+
+    def read(self, path: str | Path) -> pa.Table:
+        """Read a submission as text; see ``read_lines``."""
+        return self.read_lines(path)
+
+    def numbers(self, table: pa.Table, name: str, path: str | Path) -> np.ndarray:
+        """Return a value column of a submission as float64 ``[n]``.
+
+        Raises:
+            SubmissionError: a value is no finite number, or no probability if the form wants one.
+        """
+        text = arrow_column(table[name], name)
+        try:
+            numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            bad = ~np.isfinite(numbers)
+        except pa.ArrowInvalid:
+            bad = np.array([not _is_number(t) for t in text.to_pylist()])
+            numbers = np.zeros(len(text))
+        problem = "is no finite number"
+        if self.probabilities and not bad.any():
+            bad, problem = (numbers < 0) | (numbers > 1), "is no probability"
+        if bad.any():
+            row = int(bad.argmax())
+            raise SubmissionError(
+                f"{text[row].as_py()!r} {problem} ({int(bad.sum())} such rows in all)",
+                file=path,
+                column=name,
+                row=row,
+                remedy="Write a number between 0 and 1" if self.probabilities else "Write a number",
+            )
+        return numbers
+
+    def _value_text(self, values: Mapping[str, Any], name: str) -> pa.Array:
+        if name not in values:
+            raise MissingColumnError(
+                "nothing was predicted for it", column=name, remedy=f"There is {', '.join(values)}"
+            )
+        column = arrow_column(values[name], name)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null())[0])
+            raise DataError("a value is missing", column=name, row=row, remedy="Predict every row")
+        if not pa.types.is_floating(column.type):
+            return column.cast(pa.large_string())
+        numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
+        if not np.isfinite(numbers).all():
+            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise DataError("a value is not finite", column=name, row=row, remedy="Look at the model that made it")
+        if self.decimals is None:
+            return pa.array(list(map(repr, numbers.tolist())), pa.large_string())
+        return pa.array([f"{v:.{self.decimals}f}" for v in numbers.tolist()], pa.large_string())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+# Which prediction each value column of a submission has.
+
+
+def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
+    """Map each value column to its prediction: by its name, or the end of it (``Class_3``), else by place."""
+    outputs = target.outputs
+    if target.task == "binary" and len(columns) == 2 and target.classes is not None:
+        outputs = [str(v) for v in target.classes.values.to_pylist()]
+    if set(columns) == set(outputs):
+        return {n: outputs.index(n) for n in columns}
+    ends = [[i for i, o in enumerate(outputs) if n.endswith(o) and not n[: -len(o)][-1:].isalnum()] for n in columns]
+    if all(len(e) == 1 for e in ends) and len({e[0] for e in ends}) == len(columns):
+        return {n: e[0] for n, e in zip(columns, ends, strict=True)}
+    return {n: i for i, n in enumerate(columns)}
+
+
+# The rows and the truth that lines of a ``ValueForm`` are about.
+
+
+def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
+    """Read columns of a CSV or Parquet file as text.
+
+    Raises:
+        FastrecError: there is no such file, or a column is not in it.
+    """
+    if _is_parquet(path):
+        table = read_file(path, list(names))
+        return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
+    return read_text_csv(path, names, sep=_separator(path, form))
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() in (".parquet", ".pq")
+
+
+def _separator(path: Path, form: ValueForm) -> str:
+    return max((form.sep, "\t", ","), key=lambda s: len(csv_header(path, sep=s)))
+
+
+def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table, str | None]:
+    """Read a ranking's truth as text, and name its column of labels.
+
+    Args:
+        path: a CSV or Parquet file with the form's ids.
+        form: the submission's form.
+        label: the recipe's column of labels; if the truth lacks it, its one column of 0 and 1 is taken.
+
+    Returns:
+        The ids and the labels; None as the labels' name: the truth has none, and its lines are the relevant ones.
+
+    Raises:
+        FastrecError: the file cannot be read or lacks an id.
+    """
+    if _is_parquet(path):
+        names = [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
+    else:
+        names = csv_header(path, sep=_separator(path, form))
+    beside = [n for n in names if n not in form.ids]
+    if label not in beside:
+        flags = [n for n in beside if _is_flag(read_text(path, (n,), form)[n])]
+        label = flags[0] if len(flags) == 1 else None
+    return read_text(path, (*form.ids, *([label] if label else [])), form), label
+
+
+def relevance(
+    lines: pa.Table, truth: pa.Table, ids: Sequence[str], label: str | None, path: str | Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of candidates.
+
+    Args:
+        lines: candidates with the columns ``ids``.
+        truth: its ids and labels; lines that it lacks are irrelevant.
+        ids: the columns of the list and of the item.
+        label: the truth's column of labels; None: its lines are relevant, all of them.
+        path: the file of the truth, for errors.
+
+    Returns:
+        Labels float64 ``[n]``, and whether the candidate's list is in the truth, bool ``[n]``.
+
+    Raises:
+        DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
+    """
+    asked, known = RowKeys(lines, ids, path), RowKeys(truth, ids, path)
+    value = np.ones(len(truth)) if label is None else _labels(arrow_column(truth[label], label), label, path)
+    again = known.repeated() if label is not None else []
+    if len(again):
+        raise DataError(
+            f"{known.named(again[0])} stands in an earlier row too ({len(again)} in all)", file=path,
+            column=", ".join(ids), row=int(again[0]), remedy="Keep one label for each candidate",
+        )  # fmt: skip
+    found = pc.index_in(asked.text, value_set=known.text)
+    there = np.asarray(found.is_valid())
+    made = np.zeros(len(lines))
+    made[there] = value[found.drop_null().to_numpy()]
+    counted = np.asarray(pc.is_in(_first(lines, ids), value_set=_first(truth, ids)))
+    if not counted.any():
+        raise DataError("the truth has no list of the submission", file=path, remedy="Give the right file")
+    relevant = made[counted] > 0
+    if relevant.all() or not relevant.any():
+        raise DataError(
+            f"{'every' if relevant.any() else 'no'} line of the submission is relevant by this truth", file=path,
+            column=label, remedy="Give labels in a column, such as 0 and 1, or the relevant candidates alone",
+        )  # fmt: skip
+    return made, counted
+
+
+def _first(table: pa.Table, ids: Sequence[str]) -> pa.Array:
+    return arrow_column(table[ids[0]], ids[0]).cast(pa.large_string())
+
+
+def _is_flag(column: pa.ChunkedArray) -> bool:
+    values = set(pc.unique(pc.utf8_lower(column)).to_pylist())
+    return values in ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"})
+
+
+def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
+    made = np.empty(len(column))
+    for row, text in enumerate(column.cast(pa.large_string()).to_pylist()):
+        text = (text or "").lower()
+        try:
+            made[row] = text == "true" if text in ("true", "false") else float(text)
+        except ValueError:
+            made[row] = np.nan
+        if np.isnan(made[row]):
+            raise DataError(
+                f"{text!r} is no label", file=path, column=name, row=row, remedy="Write a number, such as 0 or 1"
+            )
+    return made
+
+
+def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
+    """Read the ids of the rows that a submission must have; of a form without ids their numbers.
+
+    Raises:
+        FastrecError: the file cannot be read or lacks an id column.
+    """
+    return RowKeys(read_text(path, form.ids, form) if form.ids else read_file(path), form.ids, path)
+
+
+# ``score_values``: the score of a submission with one line per row, by any metric.
+
+
+@dataclass(frozen=True)
+class ValueScore(ReportLines):
+    """A submission's score.
+
+    Args:
+        metric: the metric's name.
+        value: the metric.
+        rows: how many rows it is over.
+        relevant: of lists: which of their lines are relevant.
+        note: why ``metric`` is not the one that was asked for.
+        others: other metrics of the same lines, by name.
+    """
+
+    metric: str
+    value: float
+    rows: int
+    relevant: str = ""
+    note: str = ""
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return lines to print; the last is the metric and the score with five decimals."""
+        relevant = [f"relevant: {self.relevant}"] if self.relevant else []
+        note = [f"note: {self.note}"] if self.note else []
+        others = [f"{name} {value:.5f}" for name, value in self.others.items()]
+        return [f"rows {self.rows}", *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
+
+
+def score_values(
+    submission_path: str | Path,
+    truth_path: str | Path,
+    form: ValueForm,
+    *,
+    metric: str | Metric,
+    target: Target | None,
+    label: str | None = None,
+) -> ValueScore:
+    """Score a submission against the truth, whose rows it must have, in any order.
+
+    A submission of classes has no probabilities: if the metric needs them, it is scored by accuracy instead.
+
+    Args:
+        submission_path: the submission.
+        truth_path: a CSV or Parquet file with the form's ids and the target; of a ranking task the candidates (list and
+            item, in the form's ids) with their labels, or the relevant candidates alone: every other line is
+            irrelevant, and lists that are not there do not count.
+        form: the submission's form.
+        metric: the metric or its name.
+        target: what is predicted; None in a ranking task.
+        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1 is taken.
+
+    Raises:
+        SubmissionError: the rows are not those of the truth, or a value is none of the task's.
+        DataError: by the truth of a ranking every line of the submission is relevant, or none.
+        FastrecError: a file is absent, corrupt or lacks a column.
+    """
+    path, truth_path, metric = Path(submission_path), Path(truth_path), get_metric(metric)
+    table = form.read_lines(path)
+    if target is None:
+        return _score_lists(path, table, truth_path, form, metric, label)
+    truth = Table.read(read_file(truth_path))
+    rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
+    try:
+        codes = target.encode(truth)
+    except FastrecError as error:
+        raise error.of_file(truth_path) from None
+    label = target.restore(codes if target.task == "multiclass" else codes.double())
+    predicted, are_classes = _predicted(table, form, target, path)
+    placed = torch.zeros_like(predicted)
+    placed[torch.from_numpy(rows)] = predicted
+    if not are_classes or metric.wants not in ("probabilities", "scores"):
+        return ValueScore(metric.name, metric(label, placed), len(table))
+    note = f"the submission holds classes, and {metric.name} needs probabilities; {_how_to_write(form, target)}"
+    others = {name: get_metric(name)(label, placed) for name in ("balanced_accuracy", "f1_macro")}
+    return ValueScore("accuracy", get_metric("accuracy")(label, placed), len(table), note=note, others=others)
+
+
+def _how_to_write(form: ValueForm, target: Target) -> str:
+    assert target.classes is not None
+    names = [str(v) for v in target.classes.values.to_pylist()]
+    if target.task == "binary":
+        return f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
+    values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
+    return (
+        f"submission = ValueForm(ids={form.ids!r}, values=({values})) in the recipe writes them, one column for each "
+        "class"
+    )
+
+
+def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
+    """Return predictions on the target's own scale, classes by their codes; and whether they are classes."""
+    if len(form.values) == 1 and target.classes is not None:
+        name = form.values[0]
+        try:
+            numbers = form.numbers(table, name, path)
+        except SubmissionError:
+            numbers = None
+        if numbers is None or target.task == "multiclass" or _are_classes(numbers, target):
+            known = pa.array([str(v) for v in target.classes.values.to_pylist()], pa.large_string())
+            codes = pc.index_in(pc.cast(table[name], pa.large_string()), value_set=known)
+            if codes.null_count:
+                row = int(np.flatnonzero(np.asarray(codes.is_null()))[0])
+                raise SubmissionError(
+                    f"{table[name][row].as_py()!r} is no class", file=path, column=name, row=row,
+                    remedy=f"The classes are {', '.join(known.to_pylist()[:10])}",
+                )  # fmt: skip
+            return torch.from_numpy(codes.to_numpy().astype(np.float64)), True
+        return torch.from_numpy(numbers), False
+    places = class_columns(form.values, target)
+    wide = np.zeros((len(table), len(form.values)))
+    for name, i in places.items():
+        wide[:, i] = form.numbers(table, name, path)
+    made = torch.from_numpy(wide)
+    if target.task == "binary":
+        return made[:, -1], False
+    return made[:, 0] if made.shape[1] == 1 else made, False
+
+
+def _are_classes(numbers: np.ndarray, target: Target) -> bool:
+    """Return whether a binary task's numbers are its own raw values, and not probabilities."""
+    raw = target.classes.values.to_pylist()
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw):
+        return False
+    return {float(v) for v in raw} != {0.0, 1.0} and set(np.unique(numbers)) <= {float(v) for v in raw}
+
+
+def _score_lists(
+    path: Path, table: pa.Table, truth_path: Path, form: ValueForm, metric: Metric, label: str | None
+) -> ValueScore:
+    truth, label = read_truth(truth_path, form, label)
+    scores = torch.from_numpy(form.numbers(table, form.values[-1], path))
+    wanted, lists = truth[form.ids[0]].combine_chunks(), table[form.ids[0]].combine_chunks()
+    absent = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=lists)))
+    if len(absent):
+        row = int(absent[0])
+        raise SubmissionError(
+            f"{form.ids[0]} {wanted[row].as_py()} has no line ({len(absent)} such in all)", file=path,
+            column=form.ids[0], remedy="Write lines for every list of the truth",
+        )  # fmt: skip
+    relevant, counted = map(torch.from_numpy, relevance(table, truth, form.ids, label, truth_path))
+    groups = torch.from_numpy(lists.dictionary_encode().indices.to_numpy().astype(np.int64))
+    value = metric(relevant[counted], scores[counted], groups=groups[counted])
+    said = "every line of the truth" if label is None else f"{label} above 0"
+    return ValueScore(metric.name, value, int(counted.sum()), said)

@@ -1,0 +1,503 @@
+"""Recipes for sessions whose next item is asked.
+
+``recipe.py`` is the recipe and its run, ``parts.py`` what an interrupted run goes on from, ``predict.py`` predicts from
+a run directory. The submission's form is in ``forms/``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.progress import Stages
+from fastrec._version import __version__
+from fastrec.competition.forms.next_items import NextItemForm
+from fastrec.competition.prepare import Parts, say_damaged
+from fastrec.competition.recipe import Competition, Kind
+from fastrec.competition.run_files import run_folder, write_config, write_scores
+from fastrec.competition.run_json import read_json
+from fastrec.competition.run_record import Run
+from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
+from fastrec.features._engine.digests import NoDigestError, class_digest, digest
+from fastrec.metrics import bootstrap_interval
+from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.sequences.neighbours import VSTAN
+from fastrec.sequences.next_item_net import NextItemNet
+from fastrec.sequences.session_blend import SessionBlend, item_ranks, sequence_metrics
+from fastrec.table import Vocab, as_column, column_names, load_state, save_state
+from fastrec.table.column import offsets_of
+from fastrec.table.read import read_file
+
+# ``SessionParts``: what a run for next items has finished, so that an interrupted one goes on from there.
+
+
+class SessionParts:
+    """The store of a ``SessionBlend``: fitted models and chosen weights, by a digest of all that they were made from.
+
+    Args:
+        parts: of the run directory.
+        about: what else decides what comes out: the seed, the device, the time that is given.
+    """
+
+    def __init__(self, parts: Parts, *about: Any) -> None:
+        self.parts, self.about = parts, (__version__, torch.get_num_threads(), *about)
+
+    def fit(self, model: SessionModel, sessions: SessionFrame, fit: Callable[[], object]) -> None:
+        """See ``FitStore``."""
+        key = self._key("model", sessions, [model])
+        if key is None:
+            fit()
+            return
+        place = self.parts.folder_of(f"model-{type(model).__name__}", key)
+        if place.is_dir():
+            try:
+                state = load_state(place)
+                model.items = sessions.items
+                model._restore(state["learned"])
+                self.parts.reused += 1
+                return
+            except (FastrecError, KeyError, TypeError, ValueError, RuntimeError):
+                say_damaged(place)
+        fit()
+        self._keep(place, {"learned": model._state()})
+
+    def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
+        """See ``FitStore``."""
+        settings = {**blend.settings(), "weights": None, "models": list(blend.models)}
+        key = self._key("weights", sessions, list(blend.models.values()), settings)
+        if key is None:
+            choose()
+            return
+        place = self.parts.folder_of("weights", key)
+        if place.is_dir():
+            try:
+                state = load_state(place)
+                blend.weights, blend.valid, blend.held = state["weights"], state["valid"], state["held"]
+                self.parts.reused += 1
+                return
+            except (FastrecError, KeyError):
+                say_damaged(place)
+        choose()
+        self._keep(place, {"weights": blend.weights, "valid": blend.valid, "held": blend.held})
+
+    def _key(
+        self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
+    ) -> str | None:
+        """Return a digest; None: something has none, and is made anew each time."""
+        try:
+            described = [(class_digest(type(m)), str(m.settings())) for m in models]
+            return digest(*self.about, kind, _content(sessions), described, str(settings))[:20]
+        except NoDigestError:
+            return None
+
+    def _keep(self, place: Any, state: dict[str, Any]) -> None:
+        if place.is_dir():  # damaged, and could not be removed
+            shutil.rmtree(place)
+        save_state(place, state)
+
+
+def _content(sessions: SessionFrame) -> str:
+    """Return the digest of all of the sessions that a model can learn from."""
+    codings = [sessions.codings, sessions.item_codings]
+    about = [str({n: (c.kind, c.mean, c.scale, c.width) for n, c in group.items()}) for group in codings]
+    values = [sessions.values, sessions.offsets, sessions.times, sessions.sides, sessions.item_sides, sessions.target]
+    return digest(*values, sessions.items.values, *about)
+
+
+# ``NextItemCompetition``: which item comes next in a session; ``fastrec run`` carries it out.
+
+
+class NextItemCompetition(Competition):
+    """A recipe for sessions: ``train`` holds sessions, ``test`` those whose next item is asked.
+
+    Files are ``train`` and ``test``, ``.parquet`` or ``.csv``: one session a row with its items as a list, or, with
+    ``session``, one event a row.
+
+    Attributes:
+        items: the column of items.
+        session: the column of sessions, in a log of events; None: a row is a session.
+        order: columns by which a session's events are put in order; none: they are.
+        target: the column with the item that follows: in ``test`` where it is known, in ``train`` if need be.
+        k: how many items are submitted.
+        separator: what stands between them.
+        hold: what is held out to choose the blend's weights by: the last ``'sessions'``, or each one's last of its
+            ``'events'`` (see ``SessionBlend``).
+        weights: of the models' scores, in their order, where they are known; None: chosen on what is held out, in half
+            of the time.
+        exclude_seen: nothing comes twice in a session: its own items are left out.
+        minutes: wall time of all training, unless ``fastrec run --minutes`` says another.
+    """
+
+    _kind: ClassVar[Kind] = Kind(
+        "fastrec.competition.next_items:SESSIONS", frozenset({"bs", "minutes"}), keeps_parts=True
+    )
+    task = "next_item"  # type: ignore[assignment]
+    items = "items"
+    session: str | None = None
+    order: str | tuple[str, ...] = ()
+    target = "target"
+    k = 20
+    separator = " "
+    hold: Literal["sessions", "events"] = "sessions"
+    weights: Sequence[float] | None = None
+    exclude_seen = False
+    minutes = 14.0
+
+    @property
+    def submission(self) -> NextItemForm:  # type: ignore[override]
+        """The form of the submission."""
+        order = (self.order,) if isinstance(self.order, str) else tuple(self.order)
+        about = {"session": self.session, "target": self.target, "order": order}
+        return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
+
+    def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
+        """Return the models to blend, the slowest first; by default a net and session kNN.
+
+        Args:
+            bs: positions in a net's batch; None: its own.
+        """
+        return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "knn": VSTAN()}
+
+    def read(self, data: Path, rows: int | None) -> tuple[SessionFrame, SessionFrame]:
+        """Read the sessions to learn from and those to predict for, with their known targets.
+
+        Args:
+            data: the folder.
+            rows: use only this many training sessions, the last ones.
+        """
+        common: dict[str, Any] = {"item": self.items, "session": self.session, "order": self.order}
+        path = session_file(data, "train")
+        known = self.target if self.target in column_names_of(path) else None
+        train = SessionFrame(path, target=known, **common).with_target()
+        if rows is not None and rows < len(train):
+            train = train.take(torch.arange(len(train) - rows, len(train)))
+        path = session_file(data, "test")
+        return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
+
+
+def run_sessions(run: Run) -> None:
+    """Carry a recipe for sessions out: a blend of its models, the submission, the scores and the report.
+
+    Without a limit of time the recipe's minutes hold.
+    """
+    recipe, stages = run.recipe, run.stages
+    with stages.stage("read", unit="sessions") as advance:
+        train, test = recipe.read(run.data, run.rows)
+        advance(len(train) + len(test))
+    recipe.submission.texts(train.items)  # ids that cannot be written are refused before hours of training, not after
+    blend = _blend(run)
+    left = recipe.minutes if run.budget is None else max(run.budget.left / 60, 0.05)
+    with stages.stage("train", unit="sessions") as advance:
+        blend.fit(train, seed=run.seed, minutes=left)
+        advance(len(train))
+    for name, scores in blend.valid.items():
+        stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in scores.items()))
+    with stages.stage("predict", len(test), unit="sessions") as advance:
+        best = {**_popular(recipe, blend, train, test), **blend.recommend_each(test, recipe.k, advance)}
+    scores = _scores(recipe, blend, best, test, train)
+    with run_folder(run) as part:
+        with stages.stage("write"):
+            recipe.submission.write(part / "submission.csv", test.items, best[list(best)[-1]][0], test.sessions)
+            blend.save(part / "models" / "blend")
+            save_state(part / "sessions", train.form())
+            pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
+            # By some test sessions an export is verified.
+            some = test.take(torch.arange(min(len(test), 1_000)))
+            pq.write_table(pa.table({recipe.items: lists_of(some)}), part / "sample.parquet")
+            config = {
+                "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
+                "submission": recipe.submission.to_state(),
+                "exclude_seen": recipe.exclude_seen,
+                "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
+            }
+            write_config(part, run, config)
+        write_scores(part, run, scores)
+
+
+SESSIONS = [run_sessions]
+
+
+def _blend(run: Run) -> SessionBlend:
+    recipe = run.recipe
+    chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
+    blend = SessionBlend(dict(recipe.models(bs=run.bs)), **chosen, exclude_seen=recipe.exclude_seen)
+    for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
+        net.device = run.device
+    if run.parts is not None:
+        limit = recipe.minutes if run.budget is None else run.budget.minutes
+        blend.store = SessionParts(run.parts, run.seed, run.device.type, limit)
+    return blend
+
+
+def _popular(
+    recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
+) -> dict[str, Any]:
+    """Recommend the most popular items, which any model must beat; empty if they are among the models."""
+    model = blend.popular_beside()
+    if model is None:
+        return {}
+    model.fit(train)
+    return {"popularity": model.recommend(test, recipe.k, recipe.exclude_seen)}
+
+
+def _scores(
+    recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame, train: SessionFrame
+) -> dict[str, Any]:
+    k, codes = recipe.k, len(train.items)
+    known: dict[str, dict[str, float]] = {}
+    if test.target is not None and len(test):
+        known = {n: sequence_metrics(items, test.target, k, codes=codes) for n, (items, _) in best.items()}
+    name = f"mrr@{k}"
+    also = [m for m in next(iter(known.values()), {}) if m != name]
+    found: dict[str, Any] = {
+        "metric": name,
+        "greater_is_better": True,
+        "final": list(best)[-1],
+        "models": {n: v[name] for n, v in known.items()},
+        "oof": {n: v[name] for n, v in blend.valid.items()},
+        "also": {m: {n: v[m] for n, v in known.items()} for m in also},
+        "held_out": blend.valid,
+        "weights": dict(zip(blend.models, blend.weights or [], strict=False)),
+        "rows": {"train sessions": len(train), "train events": len(train.values), "test sessions": len(test)},
+    }
+    final = blend.held.get(list(best)[-1])
+    if final is not None:
+        found["intervals"] = {list(best)[-1]: list(bootstrap_interval(reciprocal(final, k)))}
+    return {**(known[list(best)[-1]] if known else {}), **found}
+
+
+def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
+    """Return 1 / rank of ranks int64 ``[n]``, 0 above ``k``: float64 ``[n]``."""
+    return torch.where(ranks <= k, 1 / ranks.double(), 0.0)
+
+
+def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
+    """Return each model's reciprocal rank at each session with an answer: held-out ones, and the test's."""
+    parts = []
+    if blend.held:
+        ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}
+        parts.append(_rank_rows("oof", test.items, blend.held["target"], blend.held["length"], ranks))
+    if test.target is not None:
+        target, k = test.target, recipe.k
+        ranks = {n: reciprocal(item_ranks(items, target, k), k) for n, (items, _) in best.items()}
+        parts.append(_rank_rows("test", test.items, target, test.lengths, ranks))
+    empty = torch.zeros(0, dtype=torch.int64)
+    none = _rank_rows("oof", test.items, empty, empty, dict.fromkeys(best, torch.zeros(0, dtype=torch.float64)))
+    return pa.concat_tables([none, *parts])
+
+
+def lists_of(sessions: SessionFrame) -> pa.LargeListArray:
+    """Return the ids of sessions' items, a list for each."""
+    return pa.LargeListArray.from_arrays(pa.array(sessions.offsets.numpy()), sessions.decode(sessions.values))
+
+
+def _rank_rows(
+    split: str, items: Vocab, target: torch.Tensor, length: torch.Tensor, ranks: Mapping[str, torch.Tensor]
+) -> pa.Table:
+    columns = {"split": pa.array([split] * len(target), pa.string()), "length": pa.array(length.numpy())}
+    columns["target"] = items.decode(target).cast(pa.large_string())
+    return pa.table({**columns, **{f"rr_{n}": pa.array(v.numpy()) for n, v in ranks.items()}})
+
+
+def session_file(data: Path, name: str) -> Path:
+    """Return the file of that name in a folder.
+
+    Raises:
+        MissingFileError: there is none.
+    """
+    for path in (data / f"{name}.parquet", data / f"{name}.csv"):
+        if path.exists():
+            return path
+    raise MissingFileError(
+        "there is no such file", file=data / f"{name}.parquet", remedy="Give a folder with train and test files"
+    )
+
+
+def column_names_of(path: Path) -> list[str]:
+    """Return the columns of a file.
+
+    Raises:
+        MissingFileError, UnreadableFileError: there is none, or it is damaged.
+    """
+    if path.suffix == ".parquet" and path.exists():
+        try:
+            return pq.ParquetDataset(path).schema.names
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableFileError(
+                f"the file cannot be read ({str(error).splitlines()[0]})",
+                file=path,
+                remedy="Check that it is whole and of the kind that its name says",
+            ) from error
+    return column_names(read_file(path))
+
+
+# ``SavedNextItems``: what a run for next items holds to predict other sessions with, without the recipe's code.
+
+
+def is_next_item_run(folder: str | Path) -> bool:
+    """Return whether a folder is the run directory of a recipe for sessions."""
+    try:
+        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task") == "next_item"
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+class SavedNextItems:
+    """What a run directory for next items holds.
+
+    Args:
+        folder: the run directory.
+        trust: modules that may be imported: those of models of one's own, which runs their code.
+        device: where nets compute.
+
+    Attributes:
+        blend: the fitted models, and how they are added up.
+        form: of the submission, and of the files that are read.
+        exclude_seen: whether a session's own items are left out.
+
+    Raises:
+        MissingFileError, UnreadableFileError: it is no run directory, or a damaged one.
+        DataError: it holds a model of a class that is not known here.
+    """
+
+    def __init__(self, folder: str | Path, *, trust: Sequence[str] = (), device: DeviceLike = None) -> None:
+        self.folder = Path(folder)
+        trust_modules(trust)
+        path = self.folder / "config.json"
+        self.config = read_json(path)
+        try:
+            self.form = NextItemForm.from_state(self.config["submission"])
+            self.exclude_seen = bool(self.config["exclude_seen"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UnreadableFileError(
+                f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"
+            ) from error
+        self.blend = SessionBlend.load(self.folder / "models" / "blend")
+        for net in (m for m in self.blend.models.values() if isinstance(m, NextItemNet)):
+            net.device = device
+            assert net.model is not None
+            net.model.to(resolve_device(device))
+        items = self.blend.items
+        assert items is not None
+        self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), items)
+
+    def read(self, data: str | Path) -> SessionFrame:
+        """Read the sessions of a file, or of the file ``test`` in a folder.
+
+        Raises:
+            FastrecError: there is no such file, or its columns do not fit.
+        """
+        data = Path(data)
+        path = session_file(data, "test") if data.is_dir() else data
+        target = self.form.target if self.form.target in column_names_of(path) else None
+        return self.empty.new(path, target=target)
+
+    def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:
+        """Recommend items for each session, as the run's submission has them.
+
+        Args:
+            sessions: any.
+            k: how many; None: as many as the submission has.
+            done: called with the number of sessions just scored.
+
+        Returns:
+            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer. Of
+            one model these are its own scores, of several the blend's, whose mean is 0 in every session.
+
+        Raises:
+            DataError: ``sessions`` is no ``SessionFrame``.
+        """
+        if not isinstance(sessions, SessionFrame):
+            raise DataError(
+                f"a {type(sessions).__name__} is no SessionFrame",
+                remedy="Call recommend_items with lists of ids, or make one by read(file) or empty.new(frame)",
+            )
+        k = k or self.form.max_items
+        if len(self.blend.models) == 1:  # its own scores, as its export gives them
+            alone = next(iter(self.blend.models.values())).recommend(sessions, k, self.exclude_seen)
+            if done is not None:
+                done(len(sessions))
+            return alone
+        best = self.blend.recommend_each(sessions, k, done)
+        return best[list(best)[-1]]
+
+    def recommend_items(self, sessions: Sequence[Sequence[Any]], k: int | None = None) -> list[list[Any]]:
+        """Return the ids of the best items of sessions that are given as ids.
+
+        Args:
+            sessions: for each session the ids of its items so far, the last one last. Unknown ids are skipped.
+            k: how many; None: as many as the submission has.
+
+        Returns:
+            For each session the ids of the best items, the best first.
+
+        Raises:
+            DataError: ``sessions`` is one list of ids, or the run learned from more columns than the item.
+        """
+        if self.empty.codings:
+            raise DataError(
+                f"the run learned from {', '.join(self.empty.codings)} too, which lists of ids lack",
+                remedy="Give a table with these columns: recommend(saved.empty.new(frame))",
+            )
+        bare = next((s for s in sessions if isinstance(s, str) or not isinstance(s, Sequence)), None)
+        if bare is not None:
+            raise DataError(f"{bare!r} is no session", remedy="Give a list of sessions, each a list of item ids")
+        items = self.empty.items
+        column = as_column([i for s in sessions for i in s] or torch.zeros(0, dtype=torch.int64), name="item")
+        codes = items.encode(column) if len(column) else torch.zeros(0, dtype=torch.int64)
+        known = codes >= len(items.reserved)
+        lengths = torch.tensor([len(s) for s in sessions], dtype=torch.int64)
+        session = torch.repeat_interleave(lengths)[known]
+        offsets = offsets_of(torch.bincount(session, minlength=len(sessions)))
+        best, _ = self.recommend(SessionFrame.of(codes[known], offsets, items), k)
+        ids = self.empty.decode(best).to_pylist()
+        width = best.shape[1]
+        return [[i for i in ids[a * width : (a + 1) * width] if i is not None] for a in range(len(sessions))]
+
+    def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:
+        """Predict the sessions of a file, and write them in the form of the run's submission.
+
+        Args:
+            data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
+            out: the file to write.
+            stages: progress; None: none is shown.
+
+        Returns:
+            The file.
+
+        Raises:
+            FastrecError: the data cannot be used; nothing is written.
+        """
+        stages = stages or Stages(quiet=True)
+        with stages.stage("read", unit="sessions") as advance:
+            sessions = self.read(data)
+            advance(len(sessions))
+        with stages.stage("predict", len(sessions), unit="sessions") as advance:
+            items, _ = self.recommend(sessions, done=advance)
+        self.form.write(out, sessions.items, items, sessions.sessions)
+        return Path(out)
+
+
+def trust_modules(modules: Sequence[str]) -> None:
+    """Import modules that a user trusts.
+
+    Raises:
+        DataError: one cannot be imported.
+    """
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise DataError(
+                f"the trusted module {module} cannot be imported ({error})",
+                remedy="Start from the folder that it is in, or put that folder into PYTHONPATH",
+            ) from error

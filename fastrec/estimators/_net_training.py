@@ -1,0 +1,518 @@
+"""How nets are trained as estimators: recipes, schedules, limits of time."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fastai.callback.core import Callback, CancelFitException
+from fastai.callback.schedule import ParamScheduler
+from fastai.learner import Recorder
+from torch import Tensor, nn
+
+import fastrec.models
+from fastrec._core import limits
+from fastrec._core.ranks import on_first_rank, world_size
+from fastrec.errors import DataError, OutOfTimeError
+from fastrec.estimators._tree_model import Deadline
+from fastrec.models import EmbeddingTables, RealMLP, TabM, TabularNet, embedding_sizes
+from fastrec.models.fields import InputOptions
+from fastrec.models.real_mlp import RATES, UNDECAYED
+from fastrec.optim import adamw, scale_lr, scale_moms, split_embeddings
+from fastrec.table import load_state, save_state
+from fastrec.tabular import Categorify, RankGauss, RobustScale
+from fastrec.training import rec_learner
+from fastrec.training.ranks import is_sharded
+from fastrec.validate import Rows
+from fastrec.validate.target import Task
+
+# How a net's training keeps a deadline: as many epochs as fit, judged by a few batches, and a stop.
+
+
+def epochs_in_time(
+    deadline: Deadline,
+    dls: Any,
+    net: nn.Module,
+    loss: Any,
+    report: Callable[[nn.Module], Any],
+    epochs: int,
+    *,
+    name: str,
+) -> int:
+    """Return how many of the epochs fit into the time that is left; of several processes the first one decides.
+
+    A copy of the net learns from a few batches against the clock, and is scored once, as it is after every epoch.
+
+    Args:
+        dls: dataloaders of the training rows.
+        net: the net; it stays as it is.
+        report: what scores it after an epoch.
+        epochs: how many there would be with all the time.
+        name: the estimator, for messages.
+
+    Returns:
+        1 to ``epochs``.
+    """
+
+    def judged() -> int:
+        state = torch.random.get_rng_state()
+        trial = copy.deepcopy(net).train()
+        own = trial.wrap_loss(loss) if hasattr(trial, "wrap_loss") else loss
+        rule = torch.optim.AdamW(trial.parameters(), lr=1e-4)
+        n, warm, timed = len(dls.train), 2, 6  # batches; the first ones, which allocate, are not timed
+        # of several ranks the others do not come to these batches
+        loader = dls.train if dls.train.world_size == 1 else dls.train.new(rank=0, world_size=1)
+        count, seconds = 0, 0.0
+        for i, batch in enumerate(islice(loader, min(warm + timed, n))):
+            began = time.monotonic()
+            *xb, yb = batch
+            own(trial(*xb), yb).backward()
+            rule.step()
+            rule.zero_grad()
+            if i >= warm or n <= warm:
+                count, seconds = count + 1, seconds + time.monotonic() - began
+        began = time.monotonic()
+        report(trial.eval())
+        epoch = seconds / max(count, 1) * n + time.monotonic() - began
+        torch.random.set_rng_state(state)
+        if epoch > deadline.left * 1.25:
+            raise OutOfTimeError(
+                f"{name}: an epoch takes {epoch:.0f} s, {deadline.left:.0f} s are left",
+                remedy="Give more minutes, or a smaller model",
+            )
+        return max(1, min(epochs, int(deadline.left / epoch)))
+
+    return on_first_rank(judged, "trying how long an epoch takes")
+
+
+class StopInTime(Callback):
+    """Ends a training whose next epoch would not fit; the best epoch's weights stay."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self.deadline = deadline
+
+    def before_epoch(self) -> None:
+        """Note when an epoch begins."""
+        self._began = time.monotonic()
+
+    def after_epoch(self) -> None:
+        """Stop if the next epoch would be too long."""
+        took = time.monotonic() - self._began
+        is_late = on_first_rank(lambda: self.deadline.left < took * 0.75, "looking at the clock")
+        if is_late and self.learn.epoch + 1 < self.learn.n_epoch:
+            raise CancelFitException
+
+
+# ``KeepBest``: after each epoch held-out rows are scored; the best epoch's weights stay.
+
+Score = Callable[[Any], dict[str, float]]
+
+
+class KeepBest(Callback):
+    """Scores the net after each epoch, ends the training where it gets no better, and puts the best weights back.
+
+    Args:
+        report: net → what to note of an epoch, the value to stop by among it.
+        by: the name of that value; None: nothing is held out, the last weights stay.
+        greater_is_better: its direction.
+        patience: epochs without a better value after which training ends; None: never.
+
+    Attributes:
+        records: what was noted of each epoch.
+        best: the epoch whose weights stay.
+    """
+
+    order = Recorder.order + 1
+
+    def __init__(
+        self, report: Score, by: str | None, *, greater_is_better: bool = False, patience: int | None = None
+    ) -> None:
+        super().__init__()
+        self.report, self.by, self.patience = report, by, patience
+        self.sign = -1.0 if greater_is_better else 1.0
+        self.records: list[dict[str, float]] = []
+        self.best, self._least = 0, math.inf
+        self._weights: dict[str, torch.Tensor] | None = None
+
+    def after_epoch(self) -> None:
+        """Score, and keep the weights if they are the best so far."""
+        net = self.learn.model.eval()
+        scores = on_first_rank(lambda: self.report(net), "scoring an epoch")  # all stop at the same one
+        self.records.append(
+            {"epoch": self.learn.epoch, "train_loss": float(self.learn.recorder.values[-1][0]), **scores}
+        )
+        if self.by is None:
+            self.best = self.learn.epoch
+            return
+        value = self.sign * scores[self.by]
+        if value < self._least or self._weights is None:  # NaN is never better
+            self._least = math.inf if math.isnan(value) else value
+            self.best = self.learn.epoch
+            self._weights = {n: w.clone() for n, w in net.state_dict().items()}
+        elif self.patience is not None and self.learn.epoch - self.best >= self.patience:
+            raise CancelFitException
+
+    def after_fit(self) -> None:
+        """Put the best weights back."""
+        if self._weights is not None:
+            self.learn.model.load_state_dict(self._weights)
+        self._weights = None
+
+
+# The rule of training by batch size: AdamW, whose momenta and rates scale with a large batch.
+
+_MOMS, _SQR_MOM, _EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
+_LEAST_MOM, _LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
+
+
+def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return options of the Learner, and of its ``fit_one_cycle``, for a batch size.
+
+    Small batches use plain AdamW, at a rate that goes with the root of the batch. In large ones embeddings have no
+    momentum; ``1 - momentum`` and ``1 - β2`` go with the batch, as far as to .5 and .1; the embeddings' rate goes with
+    ``√(1 - β2)``, the others' with the root of the batch, ``ε`` with its inverse. Source: the rule *scaled* of
+    BENCHMARKS.md (extreme batches), after arXiv 2205.10287.
+
+    Args:
+        lr: the highest rate at ``base_bs`` rows.
+        bs: rows in a batch.
+        base_bs: the batch size that ``lr`` is for.
+    """
+    rate = scale_lr(lr, bs, base_bs)
+    if bs < limits.LARGE_BATCH:
+        return {"opt_func": adamw}, {"lr_max": rate}
+    moms, sqr_mom = (
+        scale_moms(_MOMS, bs, base_bs, floor=_LEAST_MOM),
+        scale_moms(_SQR_MOM, bs, base_bs, floor=_LEAST_SQR_MOM),
+    )
+    rule: dict[str, Any] = {"opt_func": partial(adamw, sqr_mom=sqr_mom, eps=_EPS * base_bs / bs)}
+    if not any(isinstance(m, EmbeddingTables) for m in net.modules()):
+        return rule, {"lr_max": rate, "moms": moms}
+    new = (1 - sqr_mom) / (1 - _SQR_MOM)
+    apart = [np.array([0.0, m]) for m in moms]  # of embeddings, and of all else
+    return {**rule, "splitter": split_embeddings}, {"lr_max": [lr * new**0.5, rate], "moms": apart}
+
+
+# Training by the one-cycle schedule.
+
+
+def train_one_cycle(
+    dls: Any,
+    net: nn.Module,
+    loss: Any,
+    epochs: int,
+    *,
+    lr: float,
+    bs: int,
+    base_bs: int,
+    wd: float,
+    cbs: Sequence[Any] = (),
+) -> None:
+    """Train a net by AdamW and fastai's one-cycle schedule.
+
+    Args:
+        dls: dataloaders; validation rows are not looked at.
+        lr: the highest rate, at batches of ``base_bs`` rows; see ``fit_options`` for others.
+        bs: rows in a batch, of all ranks together.
+    """
+    rule, schedule = fit_options(net, lr, bs, base_bs)
+    learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)
+    with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
+        learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
+
+
+# Defaults of each model's training on a table: procs, options, epochs, batch, rate.
+
+
+@dataclass(frozen=True)
+class NetRecipe:
+    """Defaults for a model.
+
+    Args:
+        epochs: how often every row is seen, at most.
+        max_rows: epochs are cut so that about so many rows are seen.
+        min_rows: of a small table there are more epochs, until so many rows are seen; 64 epochs at most.
+        lr: the schedule's highest rate, at ``base_bs`` rows.
+        wd: weight decay.
+        procs: what prepares the columns.
+        options: of the model.
+        bs: rows in a batch; None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
+        base_bs: the batch size that ``lr`` is for.
+    """
+
+    epochs: int = 16
+    max_rows: int = 8_000_000
+    min_rows: int = 0
+    lr: float = 2e-3
+    wd: float = 0.02
+    procs: tuple[Any, ...] = (Categorify, RankGauss)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    bs: int | None = None
+    base_bs: int = 256
+
+    def epochs_for(self, n: int) -> int:
+        """Return the epochs over ``n`` training rows, before ``max_rows``."""
+        return max(self.epochs, min(-(-self.min_rows // n), 64))
+
+    def batch(self, n: int) -> int:
+        """Return the rows in a batch, for ``n`` training rows."""
+        if self.bs is not None:
+            return self.bs
+        # About a hundred steps an epoch, but neither tiny nor huge batches.
+        return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
+
+
+_TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "bn_cont": False, "act_cls": nn.SiLU}
+# A TabM of the paper's size (32 members, layers of 256) costs seven times as much, for tables that a CPU should do.
+_TABM = {"k": 8, "layers": [128, 128], "d_embedding": 8}
+_RECIPES: dict[type[nn.Module], NetRecipe] = {
+    TabularNet: NetRecipe(options=_TABULAR, max_rows=4_000_000),
+    TabM: NetRecipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000),
+}
+# arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that is hours for a million rows, so the rows that are
+# seen are bounded, to 7,800 updates: some 100 seconds of one core.
+_CLASSES = NetRecipe(epochs=256, max_rows=2_000_000, lr=0.04, wd=0.02, procs=(Categorify, RobustScale), bs=256)
+_AMOUNTS = replace(_CLASSES, lr=0.2, options={"act": "mish"})
+
+
+def recipe_of(model: type[nn.Module], task: Task) -> NetRecipe:
+    """Return the defaults of a model; those without ones of their own share the plain ones."""
+    if issubclass(model, RealMLP):
+        return _AMOUNTS if task == "regression" else _CLASSES
+    return _RECIPES.get(model, NetRecipe())
+
+
+def default_model(data: Rows) -> str:
+    """Name the model of ``model='auto'``: the best on held-out rows at the same cost.
+
+    For amounts RealMLP (Rossmann), for classes and labels TabM (Adult, Census-Income), for many numbers TabularNet.
+    """
+    # Beyond, a TabM's embeddings of numbers cost more than they bring.
+    if len(data.conts) > 150:
+        return "TabularNet"
+    return "RealMLP" if data.task == "regression" else "TabM"
+
+
+# Training RealMLP as its authors do: several waves of the rate, parts at rates of their own, falling dropout.
+
+_ADAM = {"mom": 0.9, "sqr_mom": 0.95, "eps": 1e-8}
+
+
+def train_real_mlp(
+    dls: Any, net: RealMLP, loss: Any, epochs: int, *, lr: float, wd: float, cbs: Sequence[Any] = ()
+) -> None:
+    """Train by arXiv 2407.04491, section 3 and table A.1: Adam with β₂ .95, ``coslog4``, decay and dropout flat-cosine.
+
+    Args:
+        dls: dataloaders; validation rows are not looked at.
+        lr: the highest rate; parts of the net have theirs in proportion (``RATES``).
+        wd: weight decay, of all but biases, at the beginning.
+    """
+    parts = dict(zip(RATES, RealMLP.rate_groups(net), strict=True))
+    used = [name for name, parameters in parts.items() if parameters]
+    rates = np.array([lr * RATES[name] for name in used])
+    decays = np.array([0.0 if name == UNDECAYED else wd for name in used])
+    learn = rec_learner(
+        dls,
+        net,
+        loss_func=loss,
+        opt_func=partial(adamw, **_ADAM),
+        splitter=lambda net: [p for p in RealMLP.rate_groups(net) if p],
+    )
+    schedule = ParamScheduler({"lr": lambda t: rates * coslog(t), "wd": lambda t: decays * flat_cos(t)})
+    with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
+        learn.fit(epochs, lr, wd=wd, cbs=[schedule, ScheduledDropout(flat_cos), *cbs])
+
+
+def coslog(t: float, waves: int = 4) -> float:
+    """Return the rate's share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
+
+    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3).
+
+    Args:
+        t: the share of the training that is done, 0 to 1.
+    """
+    return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
+
+
+def flat_cos(t: float) -> float:
+    """Return 1 for the first half, then down to 0 along half a cosine (source as of ``coslog``)."""
+    return 0.5 * (1 + math.cos(math.pi * max(0.0, 2 * float(t) - 1)))
+
+
+class ScheduledDropout(Callback):
+    """Every dropout of the net times a share that changes over the training.
+
+    Args:
+        share: of the share of the training that is done.
+    """
+
+    run_valid = False
+
+    def __init__(self, share: Callable[[float], float]) -> None:
+        super().__init__()
+        self.share = share
+        self._own: list[tuple[nn.Dropout, float]] = []
+
+    def before_fit(self) -> None:
+        """Note each dropout."""
+        self._own = [(m, m.p) for m in self.learn.model.modules() if isinstance(m, nn.Dropout)]
+
+    def before_batch(self) -> None:
+        """Set each for this batch."""
+        share = self.share(self.learn.pct_train)
+        for module, p in self._own:
+            module.p = p * share
+
+    def after_fit(self) -> None:
+        """Restore each dropout."""
+        for module, p in self._own:
+            module.p = p
+
+
+# A net's class and options: checked at once, built for columns, saved without pickle.
+
+_GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", "vector_szs")  # by the columns
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A class of models and its options.
+
+    Args:
+        model: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike.
+        options: its options: plain values, tensors, and classes of ``torch.nn``.
+
+    Raises:
+        DataError: there is no such model, or it takes no such option.
+    """
+
+    model: type[nn.Module] | str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", _class_of(self.model))  # the dataclass is frozen
+        accepted = _accepted(self.model)
+        for name, value in self.options.items():
+            if name in _GIVEN or (accepted is not None and name not in accepted):
+                raise DataError(
+                    f"{self.model.__name__} takes no option {name!r} here",
+                    remedy="Its options are " + ", ".join(sorted(set(accepted or ()) - set(_GIVEN))),
+                )
+            if _class_name(value) is None and not _is_plain(value):
+                raise DataError(
+                    f"the option {name!r} is a {type(value).__name__}, which no saved net could be made with again",
+                    remedy="Give plain values, tensors, or a class of torch.nn, as in act_cls=nn.GELU",
+                )
+
+    def plan(self, dls: Any, n_out: int = 1) -> dict[str, Any]:
+        """Return all that the net is made with: sizes and names of columns, outputs and options."""
+        names = list(dls.cat_names)
+        learnt = getattr(self.model, "options_for", lambda dls, given: {})(dls, dict(self.options))
+        sizes = embedding_sizes(dls.train_ds.classes if names else {}, names)
+        options = {**learnt, **self.options}
+        return {"emb_szs": sizes, "cats": names, "n_cont": len(dls.cont_names), "n_out": n_out, "options": options}
+
+    def build(self, plan: Mapping[str, Any]) -> nn.Module:
+        """Build a net with first weights."""
+        options = dict(plan["options"])
+        accepted = _accepted(self.model)
+        if accepted is None or "cat_names" in accepted:
+            options["cat_names"] = plan["cats"] or None
+        net = self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
+        if world_size() > 1 and any(is_sharded(p) for p in net.parameters()):
+            raise DataError(
+                "an estimator keeps a whole net, and ranks would share its tables",
+                remedy="Leave out placement='row-sharded', or train with rec_learner and distributed",
+            )
+        return net
+
+    def save(self, folder: Path, plan: Mapping[str, Any]) -> None:
+        """Write what ``load`` needs."""
+        options = plan["options"]
+        classes = {n: c for n, v in options.items() if (c := _class_name(v)) is not None}
+        plain = {n: v for n, v in options.items() if n not in classes}
+        given = [n for n in self.options if n not in classes]
+        state = {
+            **plan,
+            "options": plain,
+            "classes": classes,
+            "own": [*given, *(n for n in classes if n in self.options)],
+        }
+        save_state(folder, {"model": name_of(self.model), **state})
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[Architecture, dict[str, Any]]:
+        """Read the architecture and the plan of a saved net."""
+        state = load_state(folder)
+        classes = {n: getattr(nn, v) for n, v in state["classes"].items()}
+        if not all(_class_name(c) for c in classes.values()):
+            raise ValueError(f"torch.nn lacks one of {', '.join(state['classes'].values())}")
+        options = {**state["options"], **classes}
+        architecture = cls(state["model"], {n: options[n] for n in state["own"]})
+        return architecture, {**{n: state[n] for n in ("emb_szs", "cats", "n_cont", "n_out")}, "options": options}
+
+
+def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
+    """Return a model's class; no module that a name mentions is imported."""
+    found: Any = model
+    if isinstance(model, str):
+        module, _, name = model.rpartition(":")
+        found = sys.modules.get(module) if module else fastrec.models
+        for part in name.split("."):
+            found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        known = [n for n in fastrec.models.__all__ if hasattr(getattr(fastrec.models, n), "forward")]
+        raise DataError(
+            f"{model!r} is no class of models that is known here",
+            remedy=f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first",
+        )
+    return found
+
+
+def name_of(model: type[nn.Module]) -> str:
+    """Return the name that a saved net's class is found by, of a class of one's own with its module."""
+    own = getattr(fastrec.models, model.__name__, None) is model
+    return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
+
+
+def _accepted(model: type[nn.Module]) -> list[str] | None:
+    """Return the names of a model's options; None: it takes any."""
+    parameters = inspect.signature(model).parameters
+    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    rest = next((n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
+    if rest is None:
+        return names
+    return [*names, *InputOptions.__annotations__] if rest == "inputs" else None
+
+
+def _class_name(value: Any) -> str | None:
+    known = isinstance(value, type) and issubclass(value, nn.Module) and getattr(nn, value.__name__, None) is value
+    return value.__name__ if known else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and not k.startswith("$") and _is_plain(v) for k, v in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | Tensor | np.generic)
+
+
+def load_weights(net: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Load these weights, and no others, into the net, ready to score."""
+    with torch.no_grad():
+        net.load_state_dict(dict(weights), strict=True)
+    return net.eval()

@@ -1,0 +1,408 @@
+"""Baselines, and estimators around others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.estimators.base import Estimator, Ranker, Trace, Wrapper, constant_of, learnable, outputs_of
+from fastrec.metrics import get_metric
+from fastrec.segments import lexical_order
+from fastrec.table import Column, Table, concat
+from fastrec.validate import Lists, Rows
+from fastrec.validate.target import Task
+
+# ``ConstantModel``: the same prediction for every row, the yardstick that every model must beat.
+
+_OF_MEANS = ("rmse", "r2", "poisson_deviance", "gamma_deviance")  # the mean is their best
+
+
+class ConstantModel(Estimator):
+    """Predicts what is known without any feature: shares of the classes, the mean, or a metric's best; weights count.
+
+    A ranking's scores are all 0.
+
+    Args:
+        name: the model's name.
+        metric: of amounts the value that this metric is best at, of the mean and 201 quantiles; None: the mean.
+    """
+
+    learns = False
+    learned = ("_value",)
+
+    def __init__(self, name: str = "constant", *, metric: str | None = None) -> None:
+        self.name, self.metric = name, metric
+        self.forget()
+
+    def suit(self, metric: str) -> None:
+        """Find the value that a metric is best at, where no other was named."""
+        self.metric = self.metric or metric
+
+    def forget(self) -> None:
+        """Drop the constant."""
+        super().forget()
+        self._value: torch.Tensor | None = None
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Find the constant."""
+        self.check_task(train)
+        train = learnable(train, name=self.name)
+        weight = torch.ones(len(train)) if train.weight is None else train.weight
+        weight = weight.double()
+        if train.task == "ranking":
+            value = torch.tensor(0.0)
+        elif train.task == "multiclass":
+            (label,) = outputs_of(train)
+            value = torch.zeros(train.n_outputs, dtype=torch.float64).index_add_(0, label.long(), weight) / weight.sum()
+        else:
+            values = [self._best(label, weight, train.task) for label in outputs_of(train)]
+            value = torch.tensor(values[0] if train.n_scores == 1 else values, dtype=torch.float64)
+        self._value = value.double()
+        return self
+
+    def _best(self, label: torch.Tensor, weight: torch.Tensor, task: str) -> float:
+        mean = constant_of(label, weight)
+        if task != "regression" or self.metric is None or self.metric in _OF_MEANS:
+            return mean
+        metric, order = get_metric(self.metric), torch.argsort(label)
+        # Some 20,000 rows tell quantiles well enough; the metric is computed 202 times.
+        order = order[:: max(len(order) // 20_000, 1)]
+        label, weight = label[order].double(), weight[order]
+        tried = torch.cat([torch.tensor([mean], dtype=torch.float64), _quantiles(label, weight)])
+        scores = [metric(label, value.expand(len(label)), weight=weight) for value in tried]
+        best = 0
+        for i, score in enumerate(scores):
+            best = i if metric.better(score, scores[best]) else best
+        return float(tried[best])
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the constant for every row: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        if self._value is None:
+            raise self.not_fitted()
+        return self._value.expand(len(data), *self._value.shape).clone()
+
+
+def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return quantiles of ascending values; if two values fit one, their mean."""
+    share = torch.cumsum(weight, 0) / weight.sum()
+    q = torch.linspace(0, 1, 201, dtype=torch.float64)
+    low, high = (torch.searchsorted(share, q + d).clamp(max=len(values) - 1) for d in (-1e-12, 1e-12))
+    return (values[low] + values[high]) / 2
+
+
+# ``ColumnRanker``: candidates in the order of a column, the yardstick that every model must beat.
+
+
+class ColumnRanker(Ranker):
+    """Ranks by columns: the smallest value of the first comes first, ties by the next; missing comes last.
+
+    Args:
+        name: the ranker's name.
+        columns: the columns, the most important first.
+    """
+
+    learns = False
+
+    def __init__(self, name: str, columns: Sequence[str]) -> None:
+        self.name, self.columns, self.trace = name, list(columns), Trace()
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> ColumnRanker:
+        """Return the ranker as it is: there is nothing to learn."""
+        return self
+
+    def predict(self, data: Lists) -> torch.Tensor:
+        """Return minus the place of each candidate in the columns' order: float64 ``[n]``."""
+        order = lexical_order([key.cpu() for name in self.columns for key in _sort_keys(data.table[name])])
+        place = torch.arange(len(data), dtype=torch.float64)
+        if order is not None:
+            place[order] = torch.arange(len(data), dtype=torch.float64)
+        return -place
+
+
+def _sort_keys(column: Column) -> list[torch.Tensor]:
+    """Return keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
+    column = column.plain()
+    whole = column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point())
+    if not whole:
+        return [column.number()]  # NaN sorts last
+    missing = column.is_missing()
+    return [missing.long(), torch.where(missing, 0, column.integer())]
+
+
+# ``CentredModel``: an estimator that is not asked to explain what all rows of a day share.
+
+
+class CentredModel(Wrapper):
+    """An estimator that learns labels less a share of what the labels of one day have in common.
+
+    For rows of many stores, series or users on the same days. An error that all rows of a day share (the weather, a
+    strike) cannot be predicted for later days, and a model would explain it by chance. Each training label loses
+    ``share`` of its day's mean label and gains the same share of the mean of all labels. Effects of a day that features
+    tell (a weekday, a promotion) are lost too: use it inside ``OffsetModel``, whose offset has them. Rows without a
+    value of the column are a day of their own.
+
+    Args:
+        model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
+        column: says which rows have something in common, as a day does.
+        share: of the mean of such rows, above 0, at most 1.
+
+    Raises:
+        DataError: ``share`` is out of its range, or the rows lack the column.
+    """
+
+    tasks = ("regression",)
+
+    def __init__(self, model: Estimator | None, column: str, *, share: float = 0.7) -> None:
+        if not 0 < share <= 1:
+            raise DataError(f"no share of {share} is taken off", remedy="Give one above 0, at most 1")
+        self.model, self.column, self.share = model, column, share
+        self.forget()
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Learn from centred labels; ``valid`` is reported on as it is."""
+        self.check_task(train)
+        if train.label is None:
+            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
+        if self.model is None:
+            raise self.not_fitted()
+        self.forget()
+        self.model.fit(replace(train, label=self._centred(train)), valid, seed=seed, device=device)
+        self.trace = self.model.trace
+        return self
+
+    def _centred(self, train: Rows) -> torch.Tensor:
+        """Take the share of their day's weighted mean off the labels; rows of weight 0 do not count."""
+        assert train.label is not None
+        label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
+        weight = torch.ones(len(train)) if train.weight is None else train.weight
+        weight = weight.double()[:, None]
+        days = train.table[self.column].coded().codes.cpu().long()
+        n_days = int(days.max()) + 1 if len(days) else 1
+        total = label.new_zeros(n_days, label.shape[1]).index_add_(0, days, weight * label)
+        of_all = label.new_zeros(n_days, 1).index_add_(0, days, weight)
+        mean = total.sum(0) / of_all.sum().clamp_min(1e-300)
+        day = torch.where(of_all > 0, total / of_all.clamp_min(1e-300), mean)
+        return (label - self.share * (day[days] - mean)).reshape(train.label.shape)
+
+
+# ``OffsetModel``: what a column foretells, and an estimator that learns what is left.
+
+
+class OffsetModel(Wrapper):
+    """A column's value and an estimator's correction to it: the estimator learns the target less the column.
+
+    For amounts that something simpler foretells well (an earlier value, a regression): trees need very many splits to
+    follow a number, and none to correct it. Where the column is missing the mean target of the training rows is taken.
+
+    Args:
+        model: learns the correction; its name is this estimator's name, too. None: ``read`` brings it.
+        column: a number on the scale of the labels (of a target that is learned as its log, a log).
+
+    Raises:
+        DataError: the rows have several targets, or lack the column.
+    """
+
+    tasks = ("regression",)
+    learns = True  # the mean, even where the model is a rule
+    learned = ("model", "_mean")
+
+    def __init__(self, model: Estimator | None, column: str) -> None:
+        self.model, self.column = model, column
+        self.forget()
+
+    def suit(self, metric: str) -> None:
+        """Let the correction be what a metric of misses is best at: they are the same with and without the offset."""
+        if self.model is not None and metric.partition("@")[0] in ("mae", "pinball"):
+            self.model.suit(metric)
+
+    def forget(self) -> None:
+        """Drop what was learned."""
+        super().forget()
+        self._mean: float | None = None
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Learn the correction."""
+        self.check_task(train)
+        if train.label is None:
+            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
+        if train.n_outputs > 1:
+            raise DataError(f"{self.name}: {train.n_outputs} targets, and one offset", remedy="Give one target")
+        if self.model is None:
+            raise self.not_fitted()
+        self.forget()
+        weight = torch.ones(len(train)) if train.weight is None else train.weight
+        self._mean = float((train.label.double() @ weight.double()) / weight.double().sum().clamp_min(1e-300))
+        self.model.fit(self._less(train), None if valid is None else self._less(valid), seed=seed, device=device)
+        self.trace = self.model.trace
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the column plus the correction: float64 ``[n]`` on the CPU."""
+        if self.model is None or self._mean is None:
+            raise self.not_fitted()
+        return self._offset(data) + self.model.predict(data)
+
+    def _less(self, data: Rows) -> Rows:
+        return data if data.label is None else replace(data, label=data.label.double() - self._offset(data))
+
+    def _offset(self, data: Rows) -> torch.Tensor:
+        values = data.table[self.column].number().cpu()
+        return torch.where(values.isnan(), self._mean, values)
+
+
+# ``PseudoLabelled``: an estimator that labels rows without labels, and learns from those it is sure of.
+
+_TASKS = ("binary", "multiclass", "regression", "multilabel")
+
+
+class PseudoLabelled(Wrapper):
+    """An estimator that is trained twice: on the labelled rows, and on these and the rows that it then labels itself.
+
+    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). A row gets its likeliest class if that has at least the
+    probability ``confidence`` (with several labels: if each of them has). Amounts have no such confidence: all rows are
+    taken, with their predictions. Rows that were labelled so are never held out to stop by.
+
+    It may pay if labels are few and classes lie apart, for smooth models rather than trees; the out-of-fold score
+    tells. ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
+
+    Args:
+        model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
+        confidence: the least probability of a class, above 0, at most 1.
+        weight: how much a row that was labelled so counts beside a training row of mean weight.
+        rounds: how often rows are labelled anew, each time by the last round's model.
+
+    Attributes:
+        taken: how many rows were labelled in the last round.
+
+    Raises:
+        DataError: a setting is out of its range.
+    """
+
+    wants_unlabeled = True
+    learned = ("model", "taken")
+
+    def __init__(
+        self, model: Estimator | None, *, confidence: float = 0.9, weight: float = 0.5, rounds: int = 1
+    ) -> None:
+        if not (0 < confidence <= 1 and weight > 0 and rounds >= 1):
+            raise DataError(
+                f"no pseudo-labels of confidence {confidence}, weight {weight} and {rounds} rounds",
+                remedy="Give a confidence above 0 and at most 1, a weight above 0, and one round or more",
+            )
+        self.model, self.confidence, self.weight, self.rounds = model, confidence, weight, rounds
+        self.forget()
+
+    @property
+    def tasks(self) -> Sequence[Task]:  # type: ignore[override]
+        """Those of the estimator that learns, but for ranking: a list has no label of its own."""
+        return tuple(t for t in _TASKS if self.model is None or t in self.model.tasks)
+
+    def forget(self) -> None:
+        """Drop what was learned."""
+        super().forget()
+        self.taken = 0
+
+    def start_from(self, other: Estimator) -> bool:
+        """Return False: the last round's model has learned from labels that it gave itself."""
+        return False
+
+    def fit(
+        self,
+        train: Rows,
+        valid: Rows | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+        unlabeled: Rows | None = None,
+    ) -> Self:
+        """Learn from labelled rows, label others, learn from both.
+
+        Args:
+            train, valid, seed, device: see ``Estimator.fit``.
+            unlabeled: the rows to label; their own labels, if they have any, are not looked at. None: none.
+        """
+        self.check_task(train)
+        if self.model is None:
+            raise self.not_fitted()
+        self.forget()
+        self.model.fit(train, valid, seed=seed, device=device)
+        for _ in range(self.rounds if unlabeled is not None and len(unlabeled) else 0):
+            label, sure = self._labelled(train.task, self.model.predict(replace(unlabeled, label=None)))
+            if not bool(sure.any()):
+                break
+            both = self._together(train, unlabeled.take(sure), label[sure])
+            self.model = self.model.fresh().fit(both, valid, seed=seed, device=device)  # type: ignore[assignment]
+            self.taken = int(sure.sum())
+        self.trace = self.model.trace
+        return self
+
+    def _labelled(self, task: Task, predicted: Tensor) -> tuple[Tensor, Tensor]:
+        """Return labels for the rows, and bool ``[n]``: which of them are sure."""
+        if task == "regression":
+            return predicted, torch.ones(len(predicted), dtype=torch.bool)
+        if task == "multiclass":
+            most = predicted.max(1)
+            return most.indices, most.values >= self.confidence
+        sure = torch.maximum(predicted, 1 - predicted) >= self.confidence
+        return predicted > 0.5, sure if task == "binary" else sure.all(1)
+
+    def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
+        assert train.label is not None
+        n, m = len(train), len(more)
+        weight = None
+        if train.weight is not None or self.weight != 1:
+            given = torch.ones(n, dtype=torch.float64) if train.weight is None else train.weight.double()
+            mean = given[given > 0].mean()  # rows of weight 0 are as rows left out
+            weight = torch.cat([given, (self.weight * mean).expand(m)])
+        some = {n: v for n in ("groups", "order") if (v := getattr(train, n)) is not None}
+        return replace(
+            train,
+            table=_below(train, more.table),
+            label=torch.cat([train.label, label.to(train.label.dtype)]),
+            weight=weight,
+            guessed=torch.arange(n + m) >= n,
+            **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
+        )
+
+
+def _below(train: Rows, more: Table) -> Table:
+    """Concatenate the columns that are learned from, and others of one kind in both tables."""
+    ours = train.table
+    others = [n for n in ours.names if n not in train.names and n in more and ours[n].kind == more[n].kind]
+    names = [*train.names, *others]
+    return concat([ours.select(names), more.select(names)])
+
+
+# Numbers with a long tail: counts that are mostly small, amounts of which a few are huge.
+
+
+def long_tails(table: Table, names: Sequence[str]) -> list[str]:
+    """Find the columns of numbers whose furthest value lies far beyond the middle half of the values.
+
+    Args:
+        table: the training rows; of many only some, evenly spread, are looked at.
+        names: the columns of numbers.
+
+    Returns:
+        Those of the names.
+    """
+    step = max(len(table) // limits.LONG_TAIL_ROWS, 1)
+    long = []
+    for name in names:
+        values = table[name].number(torch.float64)[::step]
+        ordered = values[values.isfinite()].sort().values
+        if len(ordered.unique_consecutive()) < 5:
+            continue  # so few different values are kinds, not amounts
+        low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
+        # Eight distances of the quartiles: far beyond a normal distribution's extremes.
+        if max(float(ordered[-1]) - middle, middle - float(ordered[0])) > 8.0 * (high - low):
+            long.append(name)
+    return long

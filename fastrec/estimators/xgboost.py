@@ -1,0 +1,375 @@
+"""XGBoost: for lists, and for any task."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import xgboost as xgb
+
+from fastrec.estimators._tree_model import Deadline, Grown, TreeData, TreeInputs, TreeModel
+from fastrec.estimators.base import ClassWeight, Ranker, Trace
+from fastrec.table import Vocab
+from fastrec.validate import Rows
+
+# XGBoost's own interface, as ``XGBRanker`` and ``XGBModel`` use it: names, arrays on either device, predictions.
+
+
+def names_for_xgboost(names: Sequence[str]) -> list[str]:
+    """Escape the characters of column names that XGBoost refuses."""
+    return [n.replace("%", "%25").replace("[", "%5B").replace("]", "%5D").replace("<", "%3C") for n in names]
+
+
+def params_for_xgboost(params: Mapping[str, Any], seed: int, device: torch.device | None) -> dict[str, Any]:
+    """Add the seed, the device and torch's number of threads; rename the columns of constraints."""
+    params = {**params, "seed": seed}
+    params["device"] = str(device) if device is not None and device.type == "cuda" else "cpu"
+    params.setdefault("nthread", torch.get_num_threads())
+    monotone, together = params.get("monotone_constraints"), params.get("interaction_constraints")
+    if isinstance(monotone, Mapping):
+        names = names_for_xgboost(list(monotone))
+        params["monotone_constraints"] = dict(zip(names, monotone.values(), strict=True))
+    if together is not None and not isinstance(together, str):
+        params["interaction_constraints"] = [names_for_xgboost(names) for names in together]
+    return params
+
+
+def handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
+    """Return a tensor as XGBoost takes it: a numpy array, or a CuPy array of the same memory if trees grow on a GPU."""
+    if values is None:
+        return None
+    cupy = _cupy() if on_gpu and values.is_cuda else None
+    return values.cpu().numpy() if cupy is None else cupy.from_dlpack(values)
+
+
+def _cupy() -> Any:
+    """Return CuPy, without which XGBoost takes no arrays on a GPU, or None."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError:
+        return None
+
+
+def predicted(
+    booster: xgb.Booster,
+    values: torch.Tensor,
+    names: Sequence[str],
+    *,
+    margin: bool,
+    start: torch.Tensor | None = None,
+    types: Sequence[str] | None = None,
+) -> torch.Tensor:
+    """Predict rows. With CuPy, GPU rows are predicted in place and only the predictions are copied to the host.
+
+    Args:
+        margin: sums of leaves instead of what the objective makes of them.
+        start: float32 ``[n]``, the margin to start from.
+        types: XGBoost's type of each column; None: all are numbers.
+
+    Returns:
+        float64 ``[n]`` or ``[n, k]`` on the CPU.
+    """
+    # In place: the columns are not copied to the host.
+    if values.is_cuda and types is None and _cupy() is not None:
+        booster.set_param({"device": str(values.device)})
+        there = booster.inplace_predict(
+            handed(values, on_gpu=True),
+            predict_type="margin" if margin else "value",
+            validate_features=False,  # an array has no names
+            base_margin=handed(start, on_gpu=True),
+        )
+        return torch.as_tensor(there).double().cpu()
+    # The booster may have been trained on a GPU that is gone.
+    booster.set_param({"device": "cpu"})
+    matrix = xgb.DMatrix(
+        handed(values, on_gpu=False),
+        feature_names=names_for_xgboost(names),
+        feature_types=types,
+        enable_categorical=types is not None,
+        nthread=torch.get_num_threads(),
+        base_margin=handed(start, on_gpu=False),
+    )
+    return torch.from_numpy(booster.predict(matrix, output_margin=margin).astype(np.float64))
+
+
+def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
+    """Apply an objective's link to margins, in double precision; None: XGBoost alone knows it.
+
+    XGBoost's own probabilities are float32, whose last bit depends on the library: a stack's trees, which compare such
+    numbers with one another, would then say something else where the model is served elsewhere.
+
+    Args:
+        margins: float64 ``[n]``, of several classes ``[n, k]``.
+    """
+    if objective == "multi:softprob":
+        return margins.softmax(1)
+    if objective in ("binary:logistic", "reg:logistic"):
+        return margins.sigmoid()
+    if objective in ("count:poisson", "reg:gamma", "reg:tweedie"):
+        return margins.exp()
+    return margins if objective in ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror") else None
+
+
+def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
+    """Return feature → total gain."""
+    scores: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
+    return {n: float(scores.get(escaped, 0.0)) for n, escaped in zip(names, names_for_xgboost(names), strict=True)}
+
+
+# ``XGBModel``: XGBoost for any task.
+
+
+class XGBModel(TreeModel):
+    """XGBoost for any task: one booster for each target of a task with several.
+
+    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing values are XGBoost's
+    own. Categories, and text among the numbers, go in by their code among the training rows' sorted values; unseen ones
+    are missing. The columns of a table on a GPU stay there where CuPy is installed. A ranking's scores are margins.
+
+    Args:
+        name: the model's name.
+        rounds: how many trees (of a multiclass task: for each class) at most.
+        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
+            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
+            random; the trees up to the best are kept. They stop by the loss, or by ``eval_metric`` where that is given.
+            None: grow all ``rounds``, from all rows.
+        columns: the columns to use; None: all categories and numbers.
+        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        objective: XGBoost's, one that fits the task; None: ``rank:ndcg``, ``binary:logistic``, ``multi:softprob``,
+            ``reg:squarederror``.
+        native_cats: split categories by sets of values (XGBoost's own categorical splits) instead of by code.
+        **params: XGBoost's own parameters, over the defaults; constraints name columns:
+            ``monotone_constraints={'price': -1}``.
+
+    Raises:
+        DataError: a parameter is given under a name that another argument has here.
+    """
+
+    suffix = ".ubj"
+    elsewhere = {  # noqa: RUF012 - names of XGBoost's other interfaces, which would be passed over without a word
+        "num_boost_round": "rounds=", "n_estimators": "rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
+        "device": "fit's device=",
+    }  # fmt: skip
+    objectives = {  # noqa: RUF012 - declared in the base class
+        "ranking": ("rank:ndcg", "rank:", "binary:logistic", "reg:"),
+        "binary": ("binary:logistic",),
+        "multiclass": ("multi:softprob",),
+        "regression": ("reg:squarederror", "reg:", "count:poisson"),
+        "multilabel": ("binary:logistic",),
+    }
+    suits = {  # noqa: RUF012
+        "mae": ("reg:absoluteerror", ""), "pinball": ("reg:quantileerror", "quantile_alpha"),
+        "poisson_deviance": ("count:poisson", ""), "gamma_deviance": ("reg:gamma", ""),
+    }  # fmt: skip
+    defaults = {  # noqa: RUF012
+        "tree_method": "hist",
+        "max_bin": 256,
+        "eta": 0.05,
+        "max_depth": 6,
+        "subsample": 0.8,
+        "colsample_bytree": 0.8,
+    }
+    ranking: ClassVar[Mapping[str, Any]] = {"ndcg_exp_gain": False}
+    """Further defaults of ``rank:`` objectives: relevance counts as it is, and may be a fraction."""
+    aliases = {"learning_rate": "eta"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        name: str = "xgb",
+        *,
+        rounds: int = 2000,
+        early_stopping_rounds: int | None = 50,
+        columns: Sequence[str] | None = None,
+        class_weight: ClassWeight = None,
+        objective: str | None = None,
+        native_cats: bool = False,
+        **params: Any,
+    ) -> None:
+        self.native_cats = native_cats
+        super().__init__(
+            name,
+            rounds=rounds,
+            early_stopping_rounds=early_stopping_rounds,
+            columns=columns,
+            class_weight=class_weight,
+            objective=objective,
+            **params,
+        )
+
+    def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        objective = self._objective(train.task)
+        fixed: dict[str, Any] = {"objective": objective}
+        if objective == "multi:softprob":
+            fixed["num_class"] = train.n_outputs
+        ranks = self.ranking if objective.startswith("rank:") else {}
+        return params_for_xgboost({**ranks, **self._over_defaults(), **fixed}, seed, device)
+
+    def _types(self) -> list[str] | None:
+        """Return XGBoost's type of each column; None: all are numbers."""
+        return ["c" if n in self._inputs.vocabs else "q" for n in self._inputs.names] if self.native_cats else None
+
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the columns, and the scores that the trees start from."""
+        start = None if self.margin is None else rows.table[self.margin].number(torch.float32)
+        return self._inputs.matrix(rows.table), start
+
+    def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
+        """Return rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
+        ranks = params["objective"].startswith("rank:")
+        binned = {"max_bin": params["max_bin"], "ref": ref}
+        # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
+        make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
+        (values, start), on_gpu = data.values, params["device"] != "cpu"
+        return make(
+            handed(values, on_gpu=on_gpu),
+            data.label,
+            base_margin=handed(start, on_gpu=on_gpu),
+            weight=data.list_weight if ranks else data.weight,
+            qid=data.groups if ranks else None,
+            feature_names=names_for_xgboost(self._inputs.names),
+            feature_types=self._types(),
+            enable_categorical=self.native_cats,
+            nthread=params["nthread"],
+            **more,
+        )
+
+    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
+        matrix = self._matrix(data, params)
+        results: dict[str, dict[str, list[float]]] = {}
+        callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
+        go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
+        if held is None:
+            trees = xgb.train(dict(params), matrix, **go_on)
+        else:
+            evals = [(self._matrix(held, params, ref=matrix), "held")]
+            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": results, "verbose_eval": False}
+            trees = xgb.train(dict(params), matrix, evals=evals, **go_on, **stop)
+            best = trees.attr("best_iteration")  # None where time ended in the first round
+            trees = trees if best is None else trees[: int(best) + 1]
+        curve = list(results["held"].values())[-1] if results else []  # of several metrics the last stops
+        return Grown(trees, curve, gains(trees, self._inputs.names))
+
+    def _predicted(self, trees: xgb.Booster, values: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
+        names, types = self._inputs.names, self._types()
+        assert self._task is not None
+        values, start = values
+        sums = predicted(trees, values, names, margin=True, start=start, types=types)
+        if self._task == "ranking":
+            return sums
+        predictions = linked(sums, self._objective(self._task))
+        return predicted(trees, values, names, margin=False, types=types) if predictions is None else predictions
+
+    def _text_of(self, trees: xgb.Booster) -> bytes:
+        return bytes(trees.save_raw("ubj"))
+
+    def _read_trees(self, path: Path) -> xgb.Booster:
+        trees = xgb.Booster(model_file=path)
+        if trees.feature_names != names_for_xgboost(self._inputs.names):
+            raise ValueError("the trees are of other columns")
+        return trees
+
+
+class _InTime(xgb.callback.TrainingCallback):
+    def __init__(self, deadline: Deadline, rate: float, rounds: int) -> None:
+        self.deadline, self.rate, self.rounds = deadline, rate, rounds
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Return whether to stop."""
+        return self.deadline.after_round(epoch + 1, self.rounds, self.rate, lambda r: model.set_param({"eta": r}))
+
+
+# ``XGBRanker``: ``XGBModel`` with the defaults and the options of a ranking.
+
+
+class XGBRanker(XGBModel, Ranker):
+    """XGBoost over candidates in lists.
+
+    Lists of one candidate, without a relevant one or of weight 0 are left out of training; every list is scored. Scores
+    are margins (log-odds for ``binary:logistic``), on one scale across lists. Columns are encoded as by ``XGBModel``.
+    Names with ``[``, ``]`` or ``<``, which XGBoost refuses, are escaped for it (``%5B``, ``%5D``, ``%3C``).
+
+    Args:
+        name: the ranker's name.
+        objective: ``'rank:ndcg'``, ``'rank:pairwise'``, ``'rank:map'`` or ``'binary:logistic'``.
+        rounds: how many trees.
+        columns: the columns to use; None: all categories (by code) and numbers.
+        margin: a column of scores to start from: the trees learn corrections to it; None: they start from nothing.
+        early_stopping_rounds: stop when so many trees have brought no gain on an eighth of the training lists, whole
+            lists chosen by a hash of their number, which the trees then do not learn from; the trees up to the best one
+            are kept. None: grow all ``rounds``, from all lists.
+        **params: XGBoost's own parameters, over the defaults.
+
+    Raises:
+        DataError: a parameter is given under a name that another argument has here.
+    """
+
+    defaults = {  # noqa: RUF012 - declared in the base class
+        "tree_method": "hist",
+        "max_bin": 64,
+        "eta": 0.1,
+        "max_depth": 5,
+        "subsample": 0.8,
+        "colsample_bytree": 0.5,
+    }
+    ranking = {  # noqa: RUF012
+        **XGBModel.ranking,
+        "lambdarank_pair_method": "topk",
+        "lambdarank_num_pair_per_sample": 8,
+    }
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        objective: Literal["rank:ndcg", "rank:pairwise", "rank:map", "binary:logistic"] = "rank:ndcg",
+        rounds: int = 200,
+        columns: Sequence[str] | None = None,
+        margin: str | None = None,
+        early_stopping_rounds: int | None = None,
+        **params: Any,
+    ) -> None:
+        super().__init__(
+            name,
+            rounds=rounds,
+            early_stopping_rounds=early_stopping_rounds,
+            columns=columns,
+            objective=objective,
+            **params,
+        )
+        self.margin = margin
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the objective ranks, rather than classifies."""
+        return self._objective("ranking").startswith("rank:")
+
+    def params_in_full(self, seed: int, device: torch.device | None = None) -> dict[str, Any]:
+        """Return XGBoost's parameters, the defaults among them."""
+        given = {**(self.ranking if self.ranks else {}), **self._over_defaults(), "objective": self.objective}
+        return params_for_xgboost(given, seed, device)
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns that it needs to predict.
+
+        Raises:
+            NotFittedError: it has not been trained.
+        """
+        if self._task is None:
+            raise self.not_fitted()
+        return list(dict.fromkeys([*self._inputs.names, *([self.margin] if self.margin else [])]))
+
+    def adopt(self, trees: xgb.Booster, columns: Sequence[str], vocabs: Mapping[str, Vocab] | None = None) -> None:
+        """Take trees that were grown elsewhere as what was learned.
+
+        Args:
+            trees: grown from these columns, in this order.
+            columns: their names.
+            vocabs: the codes of those that are categories, as ``TreeInputs`` has them.
+        """
+        self._parts, self._inputs, self._task = [trees], TreeInputs(columns, vocabs or {}), "ranking"
+        self.trace = Trace(importance=gains(trees, columns))

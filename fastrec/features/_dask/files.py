@@ -1,0 +1,303 @@
+"""``Mapped``: learned states in a worker's unnamed file instead of its memory.
+
+The system drops or reads its pages as needed, and nothing is left when the worker ends.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from uuid import uuid4
+
+import cloudpickle
+import dask
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core import limits
+from fastrec._core.atomic import working_folder
+from fastrec.features._dask.blocks import task
+from fastrec.table import Table
+
+
+class Mapped:
+    """A value that is stored in a file on every process that it is sent to.
+
+    Args:
+        value: of tensors, Arrow arrays and what else can be pickled.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value, self._lock = value, Lock()
+        self._sent: tuple[bytes, Sequence[Any]] | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value; in a process that received it, its arrays are read-only."""
+        with self._lock:
+            if self._sent is not None:
+                self._value, self._sent = _laid_out(*self._sent), None
+            return self._value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arrays apart from the rest, so that they are not copied on their way."""
+        with self._lock:
+            head, arrays = self._sent or _apart(self._value)
+            return _arrived, (head, [pickle.PickleBuffer(a) for a in arrays])
+
+    def __sizeof__(self) -> int:
+        """Return the memory of this process that it takes: by this Dask decides what to move to disk."""
+        sent = self._sent  # another thread may lay it out meanwhile
+        return 1_000 if sent is None else len(sent[0]) + sum(memoryview(a).nbytes for a in sent[1])
+
+
+def _arrived(head: bytes, arrays: Sequence[Any]) -> Mapped:
+    made = Mapped(None)
+    made._sent = head, arrays
+    return made
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Dask's pickler, but tensors are buffers: PyTorch's way would copy them into the pickle."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is not torch.Tensor or not _is_plain(thing):
+            return super().reducer_override(thing)
+        flat = thing.reshape(-1).view(torch.uint8).numpy()
+        return _as_tensor, (pickle.PickleBuffer(flat), thing.dtype, tuple(thing.shape))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    dense = tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_quantized
+    return dense and tensor.device.type == "cpu" and not tensor.requires_grad and tensor.numel() > 0
+
+
+def _as_tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def _apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    head, arrays = io.BytesIO(), []
+    _Pickler(head, protocol=5, buffer_callback=arrays.append).dump(value)
+    return head.getvalue(), arrays
+
+
+def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
+    """Load the value with its arrays in a file, or in memory if they are small."""
+    views = [memoryview(a).cast("B") for a in arrays]
+    places, end = [], 0
+    for view in views:
+        places.append(end)
+        # A tensor of any type may begin at a multiple of 64 bytes.
+        end += -(-max(view.nbytes, 1) // 64) * 64
+    # A small value stays in memory: a file per value would cost more.
+    if end < limits.MAPPED_BYTES:
+        return pickle.loads(head, buffers=[bytearray(v) for v in views])
+    with tempfile.TemporaryFile(dir=_folder()) as file:
+        file.truncate(end)
+        for place, view in zip(places, views, strict=True):
+            file.seek(place)
+            file.write(view)
+        file.flush()
+        # A copy where it is written to: PyTorch warns of memory that it must not write to, and nothing writes here.
+        whole = memoryview(mmap.mmap(file.fileno(), end, access=mmap.ACCESS_COPY))
+    return pickle.loads(head, buffers=[whole[p : p + v.nbytes] for p, v in zip(places, views, strict=True)])
+
+
+def _folder() -> str | None:
+    with suppress(ImportError, ValueError):
+        from distributed import get_worker
+
+        return get_worker().local_directory
+    return None
+
+
+# ``PartFiles``: a table in Parquet files, one per partition, with known groups of rows in one file.
+
+
+class PartFiles:
+    """A table in Parquet files with the parts of a Dask frame's interface that a FeatureSet uses.
+
+    Columns are read where they are wanted and not kept in between, and groups of rows that lie in one file need not be
+    shuffled.
+
+    Args:
+        files: a partition each; some may hold no rows.
+        together: columns of which all rows of one value lie in one file, and in the file of the same number all that
+            belongs to them of another table that names the column here (it need not have it).
+        names: the columns; None: all.
+    """
+
+    divisions = None
+
+    def __init__(self, files: Sequence[Path], together: Sequence[str] = (), names: Sequence[str] | None = None) -> None:
+        self.files, self.together = list(files), tuple(together)
+        self.columns = pq.read_schema(self.files[0]).names if names is None else list(names)
+
+    def __getitem__(self, names: Sequence[str]) -> PartFiles:
+        return PartFiles(self.files, self.together, names)
+
+    def to_delayed(self) -> list[Any]:
+        return [task(_read_part_files, str(file), self.columns) for file in self.files]
+
+
+class MadeParts:
+    """Result of a FeatureSet on ``PartFiles``, computed partition by partition on request.
+
+    Args:
+        parts: a task per partition that gives an Arrow table.
+        columns: its columns.
+    """
+
+    divisions = None
+
+    def __init__(self, parts: Sequence[Any], columns: Sequence[str]) -> None:
+        self._parts, self.columns = list(parts), list(columns)
+
+    def __getitem__(self, names: Sequence[str]) -> MadeParts:
+        return MadeParts([task(pa.Table.select, p, list(names)) for p in self._parts], names)
+
+    def to_delayed(self) -> list[Any]:
+        return list(self._parts)
+
+
+def _read_part_files(file: str, names: list[str]) -> pa.Table:
+    return pq.ParquetFile(file).read(columns=names)
+
+
+# Tables in files while others are processed, in one process with little memory.
+
+_SETTING = "fastrec.spill"
+
+
+@contextmanager
+def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
+    """Let Dask work in this thread, and move rows between partitions through files, meanwhile.
+
+    Args:
+        beside: the folder of the files, gone at the end, is made in this one; what killed processes left there goes.
+        made: the folder, where this process has made it before it began anew.
+    """
+    beside.mkdir(parents=True, exist_ok=True)
+    with (
+        working_folder(beside / "spilled", made=made) as folder,
+        dask.config.set({"scheduler": "synchronous", _SETTING: str(folder)}),
+    ):
+        yield folder
+
+
+def spill_folder() -> str | None:
+    """Return the folder for waiting tables; None: they stay in memory."""
+    return dask.config.get(_SETTING, None)
+
+
+class Shelf:
+    """Numbered files of tables, removed when no task can read them any more.
+
+    Args:
+        folder: where the files lie.
+        places: how many places there are; each may get many tables.
+    """
+
+    def __init__(self, folder: str, places: int) -> None:
+        own = Path(folder) / uuid4().hex
+        own.mkdir()
+        self._files = [own / str(i) for i in range(places)]
+        self._gone = weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def put(self, at: int, table: Table) -> None:
+        with open(self._files[at], "ab") as file:
+            pickle.dump(table, file, protocol=5)
+
+    def tables(self, at: int) -> list[Table]:
+        found, path = [], self._files[at]
+        if not path.exists():
+            return found
+        with open(path, "rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            while file.tell() < end:
+                found.append(pickle.load(file))
+        return found
+
+
+# A table in memory whose rows the workers of a cluster read from files.
+
+
+class SplitTable:
+    """A table as a Dask frame of partitions in files.
+
+    Args:
+        table: the rows.
+        folder: where the workers find the files.
+        partitions: how many.
+        names: the columns; None: all.
+    """
+
+    divisions = None
+
+    def __init__(self, table: Table, folder: Path, partitions: int, names: Sequence[str] | None = None) -> None:
+        self.table, self._folder, self._partitions = table, folder, partitions
+        self.columns = table.names if names is None else list(names)
+        self._files: list[Path] = []
+
+    def __getitem__(self, names: Sequence[str]) -> SplitTable:
+        self._write()
+        made = SplitTable(self.table, self._folder, self._partitions, names)
+        made._files = self._files
+        return made
+
+    def to_delayed(self) -> list[Any]:
+        self._write()
+        return [task(_read, str(file), self.columns) for file in self._files]
+
+    def _write(self) -> None:
+        if self._files:
+            return
+        size, name = max(-(-len(self.table) // self._partitions), 1), uuid4().hex
+        whole = self.table.to_arrow().combine_chunks()
+        for i, start in enumerate(range(0, max(len(whole), 1), size)):
+            file = self._folder / f"{name}-{i}.arrow"
+            part = whole.slice(start, size)
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, part.schema) as writer:
+                writer.write_table(part)
+            self._files.append(file)
+
+
+def _read(file: str, names: list[str]) -> pa.Table:
+    with pa.memory_map(file) as source:
+        return pa.ipc.open_file(source).read_all().select(names)
+
+
+def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
+    """Return a function that splits tables, each once, for the workers of a cluster.
+
+    Args:
+        folder: where the workers find the files.
+        partitions: how many each table has.
+    """
+    known: dict[int, SplitTable] = {}
+
+    def split(table: Table | None) -> Any:
+        if table is None:
+            return None
+        if id(table) not in known:  # the table is kept with it, so that its id stays its own
+            known[id(table)] = SplitTable(table, folder, partitions)
+            if len(known) > limits.SPLIT_TABLES:
+                known.pop(next(iter(known)))
+        return known[id(table)]
+
+    return split

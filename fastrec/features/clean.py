@@ -1,0 +1,358 @@
+"""Numbers filled, bounded and scaled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.group_values import (
+    column_moments,
+    count_values,
+    merge_column_moments,
+    merge_values,
+    mode,
+    quantiles,
+    total_counts,
+    total_moments,
+)
+from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, check_scope, is_open
+from fastrec.features.base import Cells, Cols, Fitted, RowWise, Scope, State, Tensors
+from fastrec.features.columns import as_list, check_choices, masked, names_of, number_of
+from fastrec.table import Column, Table
+
+# ``Clip``: numbers held between two bounds.
+
+
+class Clip(OfColumns, Fitted):
+    """``min(max(x, low), high)``: outliers brought back to a bound (winsorised); missing stays missing.
+
+    With ``low`` or ``high`` nothing is learned and nothing needs to be fitted; else both bounds of each column are
+    exact quantiles of its training rows. A column without any training value is left as it is.
+
+    Args:
+        cols: number columns, or generators.
+        low: the lower bound, in the columns' unit (seconds since 1970 for times); None: open, if ``high`` is given.
+        high: the upper bound; None: open, if ``low`` is given.
+        quantiles: the shares of the training values that the learned bounds stand at.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    The result is float64; with given bounds that are whole, columns of integers stay integers (int64).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Clip
+        >>> df = pd.DataFrame({"price": [1.0, 5.0, 999.0]})
+        >>> Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
+        [2.0, 5.0, 100.0]
+        >>> Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
+        [1.0, 5.0, 5.0]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        low: float | None = None,
+        high: float | None = None,
+        *,
+        quantiles: tuple[float, float] = (0.01, 0.99),
+        scope: Scope = "train",
+    ) -> None:
+        super().__init__()
+        self.cols, self.low, self.high, self.quantiles, self.scope = cols, low, high, quantiles, scope
+        check_scope(self)
+        if self._given:
+            floor, ceiling = self._bounds()
+            if not floor <= ceiling:
+                raise DataError(f"Clip: nothing lies between {low} and {high}", remedy="Give low below high")
+        elif len(quantiles) != 2 or not ascending(quantiles) or quantiles[0] < 0 or quantiles[1] > 1:
+            raise DataError(f"Clip: {quantiles} are not two shares", remedy="Give a lower and an upper one from 0 to 1")
+
+    @property
+    def _given(self) -> bool:
+        return self.low is not None or self.high is not None
+
+    def _bounds(self) -> tuple[float, float]:
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "row" if self._given else "fitted"
+
+    @property
+    def online(self) -> str:  # type: ignore[override]
+        return self.kind
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"clip_{c}" for c in self.columns]
+
+    def _learned(self) -> tuple[State, State]:
+        return ({}, self.finalize({})) if self._given else super()._learned()
+
+    def learn(self, state: State) -> None:
+        if not self._given:
+            super().learn(state)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        if self._given:
+            return {}
+        return {"columns": [count_values(number_of(table, c, wanted_by=self), cells) for c in self.columns]}
+
+    def merge(self, a: State, b: State) -> State:
+        if self._given:
+            return {}
+        return {"columns": [merge_values(x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        if self._given:
+            pair = torch.tensor([float(b) for b in self._bounds()], dtype=torch.float64)
+            return dict.fromkeys(self.columns, pair)
+        fit = {}
+        for name, counts in zip(self.columns, state["columns"], strict=True):
+            bounds = quantiles(*total_counts(counts, keep), [float(q) for q in self.quantiles])
+            open_ = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64, device=bounds.device)
+            fit[name] = torch.where(bounds.isnan(), open_, bounds)
+        return fit
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        tensors = {}
+        whole = self._given and all(b is None or float(b).is_integer() for b in (self.low, self.high))
+        for name in self.columns:
+            column = table[name].plain()
+            if whole and column.kind == "number" and not column.values.is_floating_point():
+                tensors[name], tensors[f"missing {name}"] = column.integer(), column.is_missing()
+            else:
+                tensors[name] = number_of(table, name, wanted_by=self)
+        return tensors
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        made = {}
+        for name in self.columns:
+            values, bounds = tensors[name], fit[name]
+            if values.is_floating_point():
+                low, high = bounds.to(values.device)
+                made[f"clip_{name}"] = torch.minimum(torch.maximum(values, low), high)
+                continue
+            # Integers are compared as integers: a float bound would round them.
+            limits = torch.iinfo(values.dtype)
+            low, high = (None if b is None else max(limits.min, min(limits.max, int(b))) for b in (self.low, self.high))
+            made[f"clip_{name}"] = values.clamp(low, high)
+            made[f"missing {name}"] = tensors[f"missing {name}"]
+        return made
+
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        names = {f"clip_{c}": tensors.get(f"missing {c}") for c in self.columns}
+        return {output: masked(output, tensors[output], missing) for output, missing in names.items()}
+
+
+# ``FillMissing``: missing numbers filled with one value learned from training rows.
+
+
+class FillMissing(OfColumns, Fitted):
+    """The column with missing values filled by one learned from training rows, and a mask.
+
+    The median is exact in any partitions. A column without any training value is filled with the constant. For a
+    ``TabularFrame`` use ``fastrec.tabular.FillMissing``, which changes its columns in place.
+
+    Args:
+        cols: number columns, or generators.
+        strategy: ``'median'`` (of an even number of values the mean of the middle two), ``'mean'`` (infinite values do
+            not count), ``'mode'`` (among equals the smallest) or ``'constant'``.
+        value: the constant, a number or column → number; a column that is not named gets 0.
+        add_col: add ``{col}_na``, True where the value was missing, for every column.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    The outputs are float64, named ``filled_{col}``, and boolean, named ``{col}_na``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import FillMissing
+        >>> made = FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
+        >>> made[["filled_age", "age_na"]].values.tolist()
+        [[20.0, False], [25.0, True], [30.0, False]]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        strategy: Literal["median", "mean", "mode", "constant"] = "median",
+        *,
+        value: float | Mapping[str, float] = 0.0,
+        add_col: bool = True,
+        scope: Scope = "train",
+    ) -> None:
+        super().__init__()
+        self.cols, self.strategy, self.value, self.add_col, self.scope = cols, strategy, value, add_col, scope
+        check_scope(self)
+        check_choices(self, "strategy", strategy, ("median", "mean", "mode", "constant"))
+        if not is_open(cols):
+            check_columns_of(self, "value", self.columns)
+
+    @property
+    def flags(self) -> list[str]:
+        """The outputs that say where a value was missing."""
+        return [f"{c}_na" for c in self.columns] if self.add_col else []
+
+    @property
+    def outputs(self) -> list[str]:
+        return [o for c in self.columns for o in (f"filled_{c}", *((f"{c}_na",) if self.add_col else ()))]
+
+    def _constant(self, name: str) -> float:
+        return float(self.value.get(name, 0) if isinstance(self.value, Mapping) else self.value)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        count = {"mean": column_moments, "constant": lambda *_: {}}.get(self.strategy, count_values)
+        return {"columns": [count(number_of(table, c, wanted_by=self), cells) for c in self.columns]}
+
+    def merge(self, a: State, b: State) -> State:
+        join = {"mean": merge_column_moments, "constant": lambda *_: {}}.get(self.strategy, merge_values)
+        return {"columns": [join(x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        pairs = zip(self.columns, state["columns"], strict=True)
+        return {
+            name: self._fill(learned, keep).nan_to_num(self._constant(name), torch.inf, -torch.inf)
+            for name, learned in pairs
+        }
+
+    def _fill(self, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
+        if self.strategy == "constant":
+            return torch.tensor(torch.nan, dtype=torch.float64)
+        if self.strategy == "mean":
+            total = total_moments(learned, keep)
+            return torch.where(total["count"] > 0, total["mean"], torch.nan)
+        value, count = total_counts(learned, keep)
+        return quantiles(value, count, [0.5])[0] if self.strategy == "median" else mode(value, count)
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {c: number_of(table, c, wanted_by=self) for c in self.columns}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        made = {}
+        for name in self.columns:
+            values, missing = tensors[name], tensors[name].isnan()
+            made[f"filled_{name}"] = torch.where(missing, fit[name].to(values.device), values)
+            if self.add_col:
+                made[f"{name}_na"] = missing
+        return made
+
+
+# ``Log1p``: numbers on a logarithmic scale that keeps 0 at 0.
+
+
+class Log1p(OfColumns, RowWise):
+    """``log(1 + x)`` as float64; missing stays missing.
+
+    A value of -1 or less has no such logarithm and is an error that names its row, unless ``signed`` is set.
+
+    Args:
+        cols: number columns, or generators.
+        signed: give ``sign(x)·log(1 + |x|)``, which is defined everywhere, odd, and the same for ``x ≥ 0``.
+
+    Source: the signed form is the "log-modulus" transformation of John and Draper 1980, "An alternative family of
+    transformations", eq. 2.
+
+    Example:
+        >>> import math
+        >>> import pandas as pd
+        >>> from fastrec.features import Log1p
+        >>> df = pd.DataFrame({"gain": [0.0, math.e - 1, 1 - math.e]})
+        >>> Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
+        [0.0, 1.0, -1.0]
+    """
+
+    def __init__(self, cols: Cols, *, signed: bool = False) -> None:
+        self.cols, self.signed = cols, signed
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{'signed_' if self.signed else ''}log1p_{c}" for c in self.columns]
+
+    def prepare(self, table: Table) -> Tensors:
+        tensors = {c: number_of(table, c, wanted_by=self) for c in self.columns}
+        for name, values in tensors.items():
+            low = values <= -1
+            if not self.signed and bool(low.any()):
+                row = int(low.nonzero()[0])
+                raise DataError(
+                    f"Log1p: {values[row].item()} has no log(1 + x)",
+                    column=name,
+                    row=row,
+                    remedy="Use signed=True or Clip",
+                )
+        return tensors
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        made = {}
+        for name, output in zip(self.columns, self.outputs, strict=True):
+            values = tensors[name]
+            made[output] = torch.sign(values) * torch.log1p(values.abs()) if self.signed else torch.log1p(values)
+        return made
+
+
+# ``Normalize``: numbers brought to mean 0 and standard deviation 1.
+
+
+class Normalize(OfColumns, Fitted):
+    """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
+
+    Exact in any partitions: 1e8 ± 1 becomes ±1. Missing and infinite training values do not count. A column constant in
+    training becomes 0, and later values that differ are not scaled. For a ``TabularFrame`` use
+    ``fastrec.tabular.Normalize``, which changes its columns in place.
+
+    Args:
+        cols: number columns, or generators; the flags of ``FillMissing`` are left as they are.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    The outputs are float64, named ``norm_{col}``. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Normalize
+        >>> Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
+        [-1.0, 1.0]
+    """
+
+    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None:
+        super().__init__()
+        self.cols, self.scope = cols, scope
+        check_scope(self)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are scaled: of ``FillMissing`` the values, not the flags."""
+        return [n for c in as_list(self.cols) for n in names_of(c) if n not in getattr(c, "flags", ())]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"norm_{c}" for c in self.columns]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        return {"columns": [column_moments(number_of(table, c, wanted_by=self), cells) for c in self.columns]}
+
+    def merge(self, a: State, b: State) -> State:
+        return {"columns": [merge_column_moments(x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        fit = {}
+        for name, moments in zip(self.columns, state["columns"], strict=True):
+            total = total_moments(moments, keep)
+            varies = total["high"] > total["low"]
+            sd = (total["m2"] / total["count"].clamp_min(1)).sqrt()
+            mean = torch.where(total["high"] == total["low"], total["low"], total["mean"])
+            fit[name] = torch.stack([mean, torch.where(varies & (sd > 0), sd, 1)])
+        return fit
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {c: number_of(table, c, wanted_by=self) for c in self.columns}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        made = {}
+        for name in self.columns:
+            mean, sd = fit[name].to(tensors[name].device)
+            made[f"norm_{name}"] = (tensors[name] - mean) / sd
+        return made

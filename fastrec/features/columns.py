@@ -1,0 +1,312 @@
+"""Which columns a generator reads: names, kinds, and what they must hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastrec._core import limits
+from fastrec.errors import DataError, NotFittedError
+from fastrec.table import Column, Table
+
+# Selectors, in place of column names: ``category(min_card=30)``, ``number()``, ``temporal()``, ``matching('price')``.
+#
+# ``fit`` resolves them on the training rows. They never choose targets, weights, fold columns or the set's key.
+
+
+class Selector:
+    """Columns chosen by their values, known once a generator was fitted.
+
+    Join selectors and names by ``|`` (either), ``&`` (both) and ``-`` (difference): ``number() - ['price']``.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        self.how = how
+        self.names_: list[str] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The columns chosen, in the frame's order; NotFittedError before fitting."""
+        if self.names_ is None:
+            raise NotFittedError(
+                f"which columns {self!r} stands for is known once the training rows were seen",
+                remedy="Call fit or fit_transform first",
+            )
+        return self.names_
+
+    def resolve(self, table: Table, excluded: Collection[str]) -> None:
+        """Choose among the table's columns except ``excluded``; raise DataError if none is left."""
+        chosen = self.choose(table)
+        self.names_ = [n for n in table.names if n in chosen and n not in excluded]
+        if not self.names_:
+            raise DataError(
+                f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}",
+                remedy="Choose otherwise, or name the columns",
+            )
+
+    def choose(self, table: Table) -> set[str]:
+        """Return the names of the matching columns."""
+        return {n for n in table.names if self._fits(table, n)}
+
+    def _fits(self, table: Table, name: str) -> bool:
+        column, how = table[name], self.how
+        if how["what"] == "matching":
+            return re.search(how["pattern"], name) is not None
+        is_bool = column.kind == "number" and column.values.dtype == torch.bool
+        if how["what"] == "temporal":
+            return column.kind == "datetime"
+        if how["what"] == "number":
+            return column.kind == "number" and not is_bool
+        whole = how["integers"] and column.kind == "number" and not column.values.is_floating_point()
+        if not (column.kind == "category" or is_bool or whole):
+            return False
+        low, high = how["min_card"], how["max_card"]
+        if low is None and high is None:  # coding a long column takes time
+            return True
+        count = column.coded().size - 1
+        return (low is None or count >= low) and (high is None or count <= high)
+
+    def __or__(self, other: Selector | str | Sequence[str]) -> Selector:
+        return _Joined("|", self, _as_selector(other))
+
+    def __and__(self, other: Selector | str | Sequence[str]) -> Selector:
+        return _Joined("&", self, _as_selector(other))
+
+    def __sub__(self, other: Selector | str | Sequence[str]) -> Selector:
+        return _Joined("-", self, _as_selector(other))
+
+    def config(self) -> dict[str, Any]:
+        """Return the selector as JSON values, the chosen names included."""
+        return {"how": self.how, "names": self.names_}
+
+    def __repr__(self) -> str:
+        if self.how["what"] == "columns":
+            return repr(self.how["listed"])
+        given = {n: v for n, v in self.how.items() if n != "what" and v not in (None, False)}
+        shown = repr(given["pattern"]) if "pattern" in given else ", ".join(f"{n}={v!r}" for n, v in given.items())
+        return f"{self.how['what']}({shown})"
+
+
+class _Listed(Selector):
+    """Columns by name, joined with a selector."""
+
+    def choose(self, table: Table) -> set[str]:
+        return {n for n in self.how["listed"] if table[n] is not None}
+
+
+class _Joined(Selector):
+    """Two selectors joined."""
+
+    def __init__(self, sign: str, first: Selector, second: Selector) -> None:
+        super().__init__(what="joined", sign=sign)
+        self.first, self.second = first, second
+
+    def choose(self, table: Table) -> set[str]:
+        a, b = self.first.choose(table), self.second.choose(table)
+        return {"|": a | b, "&": a & b, "-": a - b}[self.how["sign"]]
+
+    def config(self) -> dict[str, Any]:
+        parts = [self.first.config(), self.second.config()]
+        return {**super().config(), "parts": parts}
+
+    def __repr__(self) -> str:
+        return f"({self.first!r} {self.how['sign']} {self.second!r})"
+
+
+def category(*, min_card: int | None = None, max_card: int | None = None, integers: bool = False) -> Selector:
+    """Select columns of text, categories and booleans.
+
+    Args:
+        min_card: the least number of distinct values (missing not counted) in the training rows.
+        max_card: the largest number of them.
+        integers: select columns of integers too: ids and codes.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, category
+        >>> df = pd.DataFrame({"city": ["x", "y", "x"], "sex": ["f", "f", "f"], "age": [1.0, 2.0, 3.0]})
+        >>> CountEncode(category(min_card=2)).fit_transform(df).columns.tolist()
+        ['city', 'sex', 'age', 'count_city']
+    """
+    return Selector(what="category", min_card=min_card, max_card=max_card, integers=integers)
+
+
+def number() -> Selector:
+    """Select columns of numbers, without booleans.
+
+    Args:
+        None.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupRank, number
+        >>> df = pd.DataFrame({"list": ["a", "a"], "price": [3.0, 2.0], "age": [1, 2]})
+        >>> GroupRank(number(), by="list").fit_transform(df).columns.tolist()
+        ['list', 'price', 'age', 'rank_price__list', 'rank_age__list']
+    """
+    return Selector(what="number")
+
+
+def temporal() -> Selector:
+    """Select columns of times.
+
+    Args:
+        None.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Diff, temporal
+        >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-02"]), "x": [1, 2]})
+        >>> Diff(temporal()).fit_transform(df)["diff1_t"].tolist()
+        [nan, 86400.0]
+    """
+    return Selector(what="temporal")
+
+
+def matching(pattern: str) -> Selector:
+    """Select columns whose name matches a regular expression.
+
+    Args:
+        pattern: as Python's ``re.search`` reads it.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, matching
+        >>> df = pd.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "age": [3, 4]})
+        >>> CountEncode(matching("_id$")).fit_transform(df).columns.tolist()
+        ['user_id', 'item_id', 'age', 'count_user_id', 'count_item_id']
+    """
+    return Selector(what="matching", pattern=pattern)
+
+
+def selector_from(config: dict[str, Any]) -> Selector:
+    """Restore a selector from its ``config()``."""
+    how = config["how"]
+    if how["what"] == "joined":
+        selector: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
+    else:
+        selector = (_Listed if how["what"] == "columns" else Selector)(**how)
+    selector.names_ = config["names"]
+    return selector
+
+
+def _as_selector(value: Selector | str | Sequence[str]) -> Selector:
+    if isinstance(value, Selector):
+        return value
+    return _Listed(what="columns", listed=[value] if isinstance(value, str) else list(value))
+
+
+# Names of a generator's sources, and columns as numbers or as values to order by.
+
+
+def as_columns(tensors: Mapping[str, torch.Tensor]) -> dict[str, Column]:
+    """Wrap plain tensors as number columns."""
+    return {n: Column("number", t, name=n) for n, t in tensors.items()}
+
+
+def names_of(source: Any) -> list[str]:
+    """Return the column names of a source: a name, a selector's choice, or a generator's outputs."""
+    if isinstance(source, str):
+        return [source]
+    if isinstance(source, Selector):
+        return source.names
+    if not hasattr(type(source), "outputs"):  # no generator
+        raise no_column(source)
+    return source.outputs
+
+
+def no_column(source: Any) -> DataError:
+    """Return the error about a source that names no column."""
+    return DataError(f"{source!r} is no column's name", remedy="Name columns by text, or give generators")
+
+
+def name_of(source: Any) -> str:
+    """Return the one column name of a source."""
+    names = names_of(source)
+    if len(names) != 1:
+        raise DataError(f"{source!r} makes {len(names)} columns where one is needed", remedy="Choose one by its name")
+    return names[0]
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return one thing or several as a list; None gives the empty list, a selector the columns that it chose."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    things = list(value) if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(t, Selector) for t in things):
+        return things
+    # A selector without a choice stays itself until the training rows are seen.
+    return list(dict.fromkeys(n for t in things for n in (t.names_ or [t] if isinstance(t, Selector) else [t])))
+
+
+def number_of(table: Table, name: str, *, wanted_by: object) -> torch.Tensor:
+    """Return a column as float64 ``[n]``, NaN where missing; an error names the generator."""
+    column = table[name]
+    try:
+        return column.number()
+    except DataError as error:
+        raise DataError(
+            f"{type(wanted_by).__name__}: {error.problem}", column=name, row=error.row, remedy=error.remedy
+        ) from error
+
+
+def masked(name: str, values: torch.Tensor, missing: torch.Tensor | None, kind: str = "number", **parts: Any) -> Column:
+    """Return a column with a mask, and numbers of 0 under it; without one if nothing is missing."""
+    if missing is None or not bool(missing.any()):
+        return Column(kind, values, name=name, **parts)
+    values = values.masked_fill(missing, 0) if kind == "number" else values
+    return Column(kind, values, name=name, missing=missing, **parts)
+
+
+def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values ``[n]`` to compare, and bool ``[n]`` where one is missing (the value there is undefined).
+
+    Integers and times are int64, exact to 64 bits; others are float64.
+    """
+    column = table[name].plain()
+    if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
+        return column.integer(), column.is_missing()
+    values = column.number()
+    return values, values.isnan()
+
+
+def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
+    """Return order columns as sortable tensors: integers and times exactly, floats as they are."""
+    if len(table) > limits.REQUEST_ROWS:  # large: computing again costs less than memory
+        return [_order_key(table, name) for name in names]
+    return [table.remember(("order", n), [n], partial(_order_key, table, n)) for n in names]
+
+
+def _order_key(table: Table, name: str) -> torch.Tensor:
+    values, missing = comparable(table, name)
+    if bool(missing.any()):
+        raise DataError(
+            "an order value is missing", column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows"
+        )
+    return values
+
+
+def given_rows(df: Any) -> Any:
+    """Return the frame; a path, a folder or a pattern of files is read into a pandas frame."""
+    return Table.read(df).to_pandas() if isinstance(df, str | Path) else df
+
+
+def check_choices(generator: object, what: str, chosen: Any, known: Sequence[Any]) -> None:
+    """Refuse options that are not among the known ones.
+
+    Raises:
+        DataError: naming the generator, the option's kind (``what``) and the first unknown choice.
+    """
+    unknown = [c for c in as_list(chosen) if c not in known]
+    if unknown:
+        raise DataError(
+            f"{type(generator).__name__} has no {what} {unknown[0]!r}",
+            remedy=f"Use one of {', '.join(map(repr, known))}",
+        )

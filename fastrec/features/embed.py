@@ -1,0 +1,517 @@
+"""Texts and pictures as the vectors that a net makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor, nn
+
+from fastrec._core.atomic import atomic_file
+from fastrec._core.device import resolve_device
+from fastrec._core.imports import require
+from fastrec._core.memory import naming_out_of_memory
+from fastrec.errors import DataError, FastrecError, MissingFileError, MissingPackageError, UnreadableFileError
+from fastrec.features.base import Col, RowWise, Tensors
+from fastrec.features.columns import masked, name_of
+from fastrec.features.vectors import unit
+from fastrec.table import Column, Table
+from fastrec.table.keys import is_text
+
+# ``Embedded``: the base of ``TextEmbed`` and ``ImageEmbed``.
+
+
+class Embedded(RowWise):
+    """A generator of unit-length vectors that a net computes from a text column's distinct values, each once.
+
+    Subclasses define the net's input (``item``) and the bytes that identify it in the cache (``content``).
+    """
+
+    encodes: ClassVar[Literal["text", "image"]]
+    col: Col
+    model: str
+    cache: str | Path | None
+    device: str
+    bs: int
+    name: str | None
+
+    def check_options(self) -> None:
+        if self.bs < 1:
+            raise DataError(f"{type(self).__name__}: {self.bs} values in a batch", remedy="Give 1 or more")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"embed_{name_of(self.col)}"]
+
+    @abstractmethod
+    def content(self, value: str, row: int) -> bytes:
+        """Return the bytes that decide the vector; ``row`` is a row with the value, for messages."""
+
+    @abstractmethod
+    def item(self, value: str, row: int) -> Any:
+        """Return the net's input for a value."""
+
+    def prepare(self, table: Table) -> Tensors:
+        values, codes = self._values(table)
+        used, place = torch.unique(codes, return_inverse=True)
+        chosen = used[used > 0]
+        made = torch.from_numpy(self._vectors(values, chosen, codes)).to(table.device)
+        missing = codes == 0
+        zero = made.new_zeros(1, made.shape[1])
+        rows = torch.where(missing, 0, place + (1 if len(chosen) == len(used) else 0))
+        return {"vectors": torch.cat([zero, made]), "row": rows.to(table.device), "missing": missing.to(table.device)}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
+
+    def _values(self, table: Table) -> tuple[list[str], torch.Tensor]:
+        """Return the distinct values, and each row's number among them from 1 (0: missing), on the host."""
+        name = name_of(self.col)
+        column = table[name]
+        if column.kind == "category" and is_text(column.distinct.type):
+            return column.distinct.to_pylist(), column.values.long().cpu()
+        known = (~column.is_missing()).nonzero()
+        if len(known):
+            what = "text" if self.encodes == "text" else "the names of files"
+            raise DataError(
+                f"{type(self).__name__} needs {what}", column=name, row=int(known[0]), remedy="Choose another column"
+            )
+        return [], torch.zeros(len(column), dtype=torch.int64)
+
+    def _vectors(self, values: list[str], chosen: torch.Tensor, codes: torch.Tensor) -> np.ndarray:
+
+        encoder = load_encoder(str(self.model), self.encodes, str(resolve_device(self.device)))
+        # The first row of each value, for messages.
+        first = torch.full((len(values) + 1,), len(codes), dtype=torch.int64)
+        first.scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
+        named = [(values[i - 1], int(first[i])) for i in chosen.tolist()]
+        vectors, known, digests = np.zeros((len(named), encoder.dims), dtype=np.float32), np.zeros(len(named), bool), []
+        store = None if self.cache is None else VectorStore(Path(self.cache) / encoder.digest)
+        if store is not None:
+            digests = [digest_of(self.content(*n)) for n in named]
+            vectors, known = store.get(digests, encoder.dims)
+        # A batch holds values of similar length (little padding), in an order that depends on the values alone:
+        # the last digits of a vector depend on its batch, so they must not depend on the order of the rows.
+        left = sorted(np.flatnonzero(~known).tolist(), key=lambda i: (len(named[i][0]), named[i][0]))
+        for at in range(0, len(left), self.bs):
+            batch = left[at : at + self.bs]
+            what = f"a batch of {len(batch)} values through {self.model}"
+            with naming_out_of_memory(what, "Lower bs=, or compute on the CPU (device='cpu')"):
+                vectors[batch] = encoder.encode([self.item(*named[i]) for i in batch]).cpu().numpy()
+        if store is not None and left:
+            store.put([digests[i] for i in left], vectors[left])
+        return vectors
+
+
+# ``TextEmbed``: a text as the vector that a language model makes of it.
+
+
+class TextEmbed(Embedded):
+    """Each text as a vector column of unit length, by a sentence-transformers or Hugging Face model.
+
+    The net is used as it is: nothing is learned, and no target is read. A model with ``modules.json`` is
+    sentence-transformers' own; of another transformer the last layer's mean over the words is taken. Each distinct text
+    goes through the net once, longer ones in other batches than short ones; a missing text is a missing vector. A model
+    of ``fastrec.models`` takes the column by ``vector_names``, and trees take its first components: ``Pca(…, 16)``.
+
+    Args:
+        col: a column of text, or a generator of one.
+        model: the folder that a net was saved to (``save_pretrained``), or its name on Hugging Face's hub.
+        cache: a folder for vectors: a text that went through the same net before does not again.
+        bs: texts in a batch.
+        device: where the net works: ``'auto'`` takes CUDA where there is one.
+        name: the output's name; None: ``embed_{col}``.
+
+    Needs the extra ``embed``. Vectors are equal to about six digits whatever the batch and the device, not to the bit.
+
+    Source: Reimers, Gurevych 2019, "Sentence-BERT".
+
+    Example (the net is read at the first transform):
+        >>> from fastrec.features import Pca, TextEmbed
+        >>> texts = TextEmbed("description", "models/all-MiniLM-L6-v2", cache="cache")
+        >>> texts.outputs, Pca(texts, 2).outputs
+        (['embed_description'], ['pca0_embed_description', 'pca1_embed_description'])
+    """
+
+    encodes = "text"
+
+    def __init__(
+        self,
+        col: Col,
+        model: str,
+        *,
+        cache: str | Path | None = None,
+        bs: int = 64,
+        device: str = "auto",
+        name: str | None = None,
+    ) -> None:
+        self.col, self.model, self.cache, self.bs, self.device, self.name = col, model, cache, bs, device, name
+        self.check_options()
+
+    def content(self, value: str, row: int) -> bytes:
+        return value.encode()
+
+    def item(self, value: str, row: int) -> str:
+        return value
+
+
+# ``ImageEmbed``: a picture as the vector that a vision model makes of it.
+
+
+class ImageEmbed(Embedded):
+    """Each picture as a vector column of unit length, by a timm or Hugging Face model.
+
+    The column names files. The net is used as it is, without its last layer: nothing is learned, and no target is read.
+    Pictures are prepared as the net's own settings say. Each distinct file goes through the net once; a missing name is
+    a missing vector. A model of ``fastrec.models`` takes the column by ``vector_names``, and trees take its first
+    components: ``Pca(…, 16)``.
+
+    Args:
+        col: a column of file names, or a generator of one.
+        model: the folder that a net was saved to (``save_pretrained`` of transformers, ``timm.models.save_for_hf``), a
+            name of timm's, or one on Hugging Face's hub.
+        root: the folder that the names start from; None: the current one.
+        cache: a folder for vectors: a picture that went through the same net before does not again, wherever it lies.
+        bs: pictures in a batch.
+        device: where the net works: ``'auto'`` takes CUDA where there is one.
+        name: the output's name; None: ``embed_{col}``.
+
+    Needs the extra ``embed``. Vectors are equal to about six digits whatever the batch and the device, not to the bit.
+
+    Example (the net is read at the first transform):
+        >>> from fastrec.features import ImageEmbed, Pca
+        >>> photos = ImageEmbed("photo", "models/resnet50", root="photos", cache="cache")
+        >>> photos.outputs, Pca(photos, 2).outputs
+        (['embed_photo'], ['pca0_embed_photo', 'pca1_embed_photo'])
+    """
+
+    encodes = "image"
+
+    def __init__(
+        self,
+        col: Col,
+        model: str,
+        *,
+        root: str | Path | None = None,
+        cache: str | Path | None = None,
+        bs: int = 64,
+        device: str = "auto",
+        name: str | None = None,
+    ) -> None:
+        self.col, self.model, self.root, self.cache = col, model, root, cache
+        self.bs, self.device, self.name = bs, device, name
+        self.check_options()
+
+    def content(self, value: str, row: int) -> bytes:
+        path = self._path(value)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise MissingFileError(
+                f"there is no such picture ({error.strerror})",
+                file=path, column=name_of(self.col), row=row, remedy="Give root=, or leave the name missing",
+            ) from error  # fmt: skip
+
+    def item(self, value: str, row: int) -> Any:
+        image = require("PIL.Image", "Pillow", "pip install 'fastrec-tabular[embed]'")
+        try:
+            return image.open(io.BytesIO(self.content(value, row))).convert("RGB")
+        except MissingFileError:
+            raise
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(
+                f"the picture cannot be read ({error})",
+                file=self._path(value), column=name_of(self.col), row=row, remedy="Leave the name missing",
+            ) from error  # fmt: skip
+
+    def _path(self, value: str) -> Path:
+        return Path(value) if self.root is None else Path(self.root) / value
+
+
+# Vectors in a folder, found by the digest of their source.
+
+
+def digest_of(content: bytes) -> bytes:
+    """Hash a value's source: its key in the store."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+class VectorStore:
+    """Vectors of one encoder in files; each ``put`` writes a new one, so that processes may share a folder.
+
+    Args:
+        folder: of the vectors; it need not be there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the stored vectors.
+
+        Args:
+            wanted: digests; one may stand there more than once.
+            dims: how many numbers a vector has.
+
+        Returns:
+            float32 ``[n, dims]``, and which of them are known, bool ``[n]``.
+        """
+        vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
+        place: dict[bytes, list[int]] = {}
+        for i, digest in enumerate(wanted):
+            place.setdefault(digest, []).append(i)
+        for path in sorted(self.folder.glob("*.safetensors")):
+            try:
+                found = load_file(path)
+                keys, values = found["keys"], found["vectors"]
+                if keys.shape != (len(values), 16) or values.shape[1:] != (dims,):
+                    raise ValueError("its arrays do not belong together")
+            except (OSError, SafetensorError, KeyError, ValueError) as error:
+                raise UnreadableFileError(
+                    f"kept vectors cannot be read ({error})", file=path, remedy="Remove the file: they are made anew"
+                ) from error
+            rows = [(mine, i) for i, key in enumerate(map(bytes, keys)) for mine in place.get(key, ())]
+            if rows:
+                mine, theirs = (np.array(part) for part in zip(*rows, strict=True))
+                vectors[mine], known[mine] = values[theirs], True
+        return vectors, known
+
+    def put(self, digests: Sequence[bytes], vectors: np.ndarray) -> None:
+        """Store vectors, float32 ``[n, dims]``."""
+        keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
+        with atomic_file(self.folder / f"{uuid.uuid4().hex}.safetensors") as path:
+            save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
+
+
+# Nets of other packages that turn a text or a picture into a vector: loaded from a folder, or by name from a hub.
+
+Kind = Literal["text", "image"]
+_INSTALL = "pip install 'fastrec-tabular[embed]'"
+
+
+@dataclass
+class PretrainedEncoder:
+    """A net and its preprocessing of a batch.
+
+    Args:
+        net: the net, in evaluation.
+        encode: texts, or pictures (``PIL.Image``), to float32 ``[n, dims]`` on the net's device.
+        digest: of the net's weights, its form, and the files that say how it reads and pools.
+        dims: how many numbers a vector has.
+    """
+
+    net: nn.Module
+    encode: Callable[[Sequence[Any]], Tensor]
+    digest: str
+    dims: int
+
+
+@lru_cache(maxsize=4)
+def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
+    """Load the encoder of a name or folder.
+
+    Args:
+        model: a folder that a net was saved to, or a name on Hugging Face's hub (or of ``timm``).
+        kind: what it encodes.
+        device: where it works.
+    """
+    folder = Path(model).expanduser()
+    local = folder.is_dir()
+    if not local and (folder.is_absolute() or model.startswith((".", "~")) or folder.is_file()):
+        raise MissingFileError("there is no such folder", file=model, remedy="Give the folder that a net was saved to")
+    _check_torchvision()
+    read = _of_folder(folder, kind) if local else _of_name(model, kind)
+    with (
+        _weights_named(model, local),
+        _no_bars(),
+        torch.random.fork_rng(devices=[]),
+    ):  # first weights are drawn, and not used
+        net, encode = read(str(folder) if local else model, device)
+    probe = [""] if kind == "text" else [require("PIL.Image", "Pillow", _INSTALL).new("RGB", (32, 32))]
+    about = f"{read.__name__}\0{net!r}\0".encode() + (_settings_of(folder) if local else model.encode())
+    # The digest of weights and settings is the key of stored vectors, wherever the files are.
+    digest = hashlib.sha256(about)
+    for name, values in net.state_dict().items():
+        digest.update(name.encode())
+        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return PretrainedEncoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
+
+
+def _settings_of(folder: Path) -> bytes:
+    """Return words, pooling and scaling from the files with the weights; independent of the folder."""
+    found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
+    contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
+    return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
+
+
+Reader = Callable[[str, str], tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]]
+
+
+def _of_folder(folder: Path, kind: Kind) -> Reader:
+    if (folder / "modules.json").is_file():
+        return _sentence_transformer
+    try:
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        about = {}
+    if "architecture" in about:
+        reader: Reader = _timm
+    elif "model_type" in about:
+        reader = _hugging_face_text if kind == "text" else _hugging_face_image
+    else:
+        raise DataError(
+            "the folder holds no net of sentence-transformers, timm or transformers", file=folder,
+            remedy="Save one with its save_pretrained, or timm.models.save_for_hf",
+        )  # fmt: skip
+    if reader is _timm and kind == "text":
+        raise DataError("the folder holds a net for pictures", file=folder, remedy="Use ImageEmbed")
+    return reader
+
+
+def _of_name(model: str, kind: Kind) -> Reader:
+    if kind == "text":
+        return _sentence_transformer if _installed("sentence_transformers") else _hugging_face_text
+    if _installed("timm"):
+        import timm
+
+        if model.startswith(("timm/", "hf_hub:", "hf-hub:")) or timm.is_model(model):
+            return _timm
+    return _hugging_face_image
+
+
+def _installed(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+def _check_torchvision() -> None:
+    """Name a torchvision built for another torch, which timm and transformers would hide."""
+    if not _installed("torchvision"):
+        return
+    try:
+        importlib.import_module("torchvision")
+    except (RuntimeError, OSError) as error:
+        raise MissingPackageError(
+            f"torchvision cannot be loaded beside torch {torch.__version__} ({str(error).splitlines()[0]})",
+            remedy="Install the build of torchvision that belongs to this torch (both for CPUs, or both for one CUDA)",
+        ) from error
+
+
+@contextmanager
+def _weights_named(model: str, local: bool) -> Iterator[None]:
+    """Turn errors of the hub or of a damaged folder into ones with a remedy."""
+    try:
+        yield
+    except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # each of these packages, and what they build on, has classes of its own
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if local:
+            raise DataError(f"the net cannot be read ({reason})", file=model, remedy="Save it again") from error
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
+        raise MissingFileError(
+            f"the weights of {model!r} are neither on this machine nor could they be fetched ({reason})",
+            remedy=f"Give the folder of a saved net, or a name that the hub has, with a network{offline}",
+        ) from error
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    bars = importlib.import_module("transformers.utils.logging") if _installed("transformers") else None
+    on = bars is not None and bars.is_progress_bar_enabled()
+    if on:
+        bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if on:
+            bars.enable_progress_bar()
+
+
+# Text ----------------------------------------------------------------------------------------------------------------
+
+
+def _sentence_transformer(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+    package = require("sentence_transformers", "sentence-transformers", _INSTALL)
+    net = package.SentenceTransformer(model, device=device).eval()
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        with torch.no_grad():
+            return net.encode(
+                list(texts), batch_size=max(len(texts), 1), convert_to_tensor=True, show_progress_bar=False
+            ).float()
+
+    return net, encode
+
+
+def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+    """Load a transformer: the mean of its last layer over the words of the text."""
+    package = require("transformers", "transformers", _INSTALL)
+    words = package.AutoTokenizer.from_pretrained(model)
+    net = package.AutoModel.from_pretrained(model).eval().to(device)
+    longest = min(words.model_max_length, getattr(net.config, "max_position_embeddings", 512))
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        batch = words(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt").to(device)
+        with torch.no_grad():
+            states = net(**batch).last_hidden_state.float()
+        weight = batch["attention_mask"].unsqueeze(2).float()
+        return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+    return net, encode
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+    package = require("timm", "timm", _INSTALL)
+    name = f"local-dir:{model}" if Path(model).is_dir() else model.replace("timm/", "hf-hub:timm/", 1)
+    net = package.create_model(name, pretrained=True, num_classes=0).eval().to(device)
+    prepare = package.data.create_transform(**package.data.resolve_model_data_config(net), is_training=False)
+
+    def encode(pictures: Sequence[Any]) -> Tensor:
+        with torch.no_grad():
+            return net(torch.stack([prepare(p) for p in pictures]).to(device)).float()
+
+    return net, encode
+
+
+def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+    """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
+    package = require("transformers", "transformers", _INSTALL)
+    prepare = package.AutoImageProcessor.from_pretrained(model)
+    net = package.AutoModel.from_pretrained(model).eval().to(device)
+
+    def encode(pictures: Sequence[Any]) -> Tensor:
+        batch = prepare(images=list(pictures), return_tensors="pt").to(device)
+        with torch.no_grad():
+            if hasattr(net, "get_image_features"):
+                found = net.get_image_features(**batch)
+                return (found if isinstance(found, Tensor) else found.pooler_output).float()
+            made = net(**batch)
+        pooled = getattr(made, "pooler_output", None)
+        states = made.last_hidden_state
+        found = pooled if pooled is not None else states.mean(1) if states.ndim == 3 else states.mean((2, 3))
+        return found.flatten(1).float()
+
+    return net, encode

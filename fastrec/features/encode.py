@@ -1,0 +1,559 @@
+"""Encodings of one column's values: codes, counts, hashes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_by_cell, sum_kept, union_keys
+from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
+from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, RowWise, Scope, State, Tensors
+from fastrec.features.columns import as_list, check_choices, name_of, names_of
+from fastrec.segments import rank_in_group
+from fastrec.table import Column, Keys, Table, Vocab
+from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
+
+# ``Categorify``: values as the codes that embeddings are indexed by.
+
+
+class Categorify(Fitted):
+    """Codes as fastai's: 0 for missing or never seen, then 1, 2, … for the training rows' values in sorted order.
+
+    The codes equal ``TabularPandas``'s: a categorical keeps its order, and its categories without a row. A list column
+    gives lists of codes. ``vocabs`` maps codes to values. For a ``TabularFrame`` use ``fastrec.tabular.Categorify``,
+    which changes its columns in place.
+
+    Args:
+        cols: key or list columns of any type, or generators of one column each.
+        min_count: values (elements of lists) seen less often in training share the code ``#rare#``, before the others;
+            a number, or column → number.
+        max_size: the largest number of values with codes, the most frequent (ties: the first in order); others are
+            rare. A number, or column → number.
+        buckets: hash rare and never seen values into this many codes (1 … buckets) instead; other values follow.
+        shared: use one vocabulary for all ``cols``; a text names it in ``vocabs``.
+        unseen: give values never seen in training the code ``#unseen#``, apart from missing.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        name: the outputs' first word.
+
+    The outputs are int64, named ``code_{col}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Categorify
+        >>> df = pd.DataFrame({"tags": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
+        >>> codes = Categorify("tags", min_count=2)
+        >>> [list(map(int, row)) for row in codes.fit_transform(df)["code_tags"]]
+        [[2], [2, 1], [1, 3], [3]]
+        >>> codes.vocabs["tags"].classes
+        ['#na#', '#rare#', 'A', 'C']
+    """
+
+    by_key = (("keys", "count", "place"),)
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        min_count: int | Mapping[str, int] = 1,
+        max_size: int | Mapping[str, int] | None = None,
+        buckets: int | None = None,
+        shared: bool | str = False,
+        unseen: bool = False,
+        scope: Scope = "train",
+        name: str = "code",
+    ) -> None:
+        super().__init__()
+        self.cols, self.min_count, self.max_size, self.buckets = cols, min_count, max_size, buckets
+        self.shared, self.unseen, self.scope, self.name = shared, unseen, scope, name
+        check_scope(self)
+        self._check_options()
+
+    def _check_options(self) -> None:
+        for word, option in (("min_count", self.min_count), ("max_size", self.max_size)):
+            given = list(option.values()) if isinstance(option, Mapping) else [option]
+            if any(v is not None and v < 0 for v in given):
+                raise DataError(f"Categorify: {word} is {option}", remedy="Use 0 or more, or leave it out")
+            if isinstance(option, Mapping) and self.shared:
+                raise DataError(
+                    f"Categorify: {word} by column for a shared vocabulary", remedy="Give the vocabulary one number"
+                )
+            if not is_open(self.cols):
+                check_columns_of(self, word, self.columns)
+        if self.buckets is not None and (self.buckets < 1 or self.unseen):
+            raise DataError(
+                f"Categorify: buckets={self.buckets} with unseen={self.unseen}",
+                remedy="Use 1 bucket or more, which then hold the unseen values",
+            )
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that are coded."""
+        return [name_of(c) for c in as_list(self.cols)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}_{c}" for c in self.columns]
+
+    @property
+    def vocabs(self) -> dict[str, Vocab]:
+        """The fitted vocabularies by column, or the shared one by its name (``'shared'`` without one)."""
+        return {n: Vocab.from_state(s) for n, s in zip(self._vocab_names(), self._learned()[1]["vocabs"], strict=True)}
+
+    def _vocab_names(self) -> list[str]:
+        if not self.shared:
+            return self.columns
+        return [self.shared if isinstance(self.shared, str) else "shared"]
+
+    def _vocab_of(self, state: State, place: int) -> Any:
+        return state["vocabs"][0 if self.shared else place]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        found = []
+        for name in self.columns:
+            column = table[name]
+            if column.kind == "list":
+                rows, column = _elements(column)
+                found.append(self._count(column, None if cells is None else Cells(cells.codes[rows], cells.count)))
+            else:
+                found.append(self._count(column, cells))
+        if self.shared:
+            whole = found[0]
+            for other in found[1:]:
+                whole = _merged(whole, other)
+            found = [whole]
+        return {"vocabs": found, "lists": [table[n].kind == "list" for n in self.columns]}
+
+    def _count(self, column: Column, cells: Cells | None) -> State:
+        """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
+        coded = column.coded()
+        if cells is None or cells.count == 1:  # bincount is faster than a sum by cell
+            count = torch.bincount(coded.codes, minlength=coded.size)[None, 1:]
+        else:
+            count = sum_by_cell(torch.ones_like(coded.codes), coded.codes, cells, coded.size)[:, 1:]
+        # Several columns with one vocabulary may have orders that contradict each other.
+        own = column.ordered is not None and not (self.shared and len(self.columns) > 1)
+        order = coded.keys.sort_order()
+        if not own:  # a dictionary may hold values that no row has
+            order = order[(count.sum(0) > 0).cpu()[order]]
+        place = order if own else torch.full_like(order, -1)
+        return {"keys": coded.keys.take(order), "count": count[:, order.to(count.device)], "place": place}
+
+    def merge(self, a: State, b: State) -> State:
+        return {
+            "vocabs": [_merged(x, y) for x, y in zip(a["vocabs"], b["vocabs"], strict=True)],
+            "lists": [x or y for x, y in zip(a["lists"], b["lists"], strict=True)],
+        }
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        made = [self._codes(v, n, keep) for n, v in zip(self._vocab_names(), state["vocabs"], strict=True)]
+        return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
+
+    def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
+        """Return the code of every place of ``prepare``, and the vocabulary."""
+        minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
+        largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
+        keys, place = learned["keys"], learned["place"]
+        count = learned["count"].cpu()
+        count = (count if keep is None else count[keep.cpu()]).sum(0)
+        own = bool((place >= 0).all())
+        order = torch.sort(place, stable=True).indices if own else torch.arange(len(keys))
+        count = count[order]
+        kept = torch.ones_like(count, dtype=torch.bool) if own and minimum <= 1 else count >= max(minimum, 1)
+        if largest is not None and int(kept.sum()) > largest:
+            ranked = torch.sort(torch.where(kept, count, -1), descending=True, stable=True).indices
+            kept = torch.zeros_like(kept).index_fill_(0, ranked[:largest], value=True)
+        reserved = (MISSING, *([UNSEEN] * self.unseen), *([RARE] * (minimum > 1 or largest is not None)))
+        if self.buckets is not None:
+            reserved = (MISSING, *(f"#hash{i}#" for i in range(1, self.buckets + 1)))
+        tail = torch.tensor([reserved.index(UNSEEN) if self.unseen else 0])
+        codes = torch.full_like(count, int(tail[0]))
+        gone = (~kept & ((count > 0) | own)) if RARE in reserved else torch.zeros_like(kept)
+        if RARE in reserved:
+            codes[gone] = reserved.index(RARE)
+        if self.buckets is not None:
+            tail = torch.arange(1, self.buckets + 1)
+            codes[~kept] = self._hashed(keys.take(order[~kept]).columns[0])
+        codes[kept] = torch.arange(int(kept.sum())) + len(reserved)
+        table = torch.zeros(len(keys) + 1, dtype=torch.int64)
+        table[order + 1] = codes
+        rare = keys.take(order[gone]).columns[0] if RARE in reserved else None
+        vocab = Vocab(keys.take(order[kept]).columns[0], reserved=reserved, rare=rare, name=name)
+        return torch.cat([table, tail]), vocab.to_state()
+
+    def _hashed(self, values: pa.Array) -> torch.Tensor:
+        return torch.from_numpy(hash_codes(key_text(values), self.buckets)) + 1
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        """Return each value's place: 0 missing, 1 … K a learned key, from K + 1 any other value (its hash bucket)."""
+        tensors = {}
+        for i, name in enumerate(self.columns):
+            if name not in table:
+                continue
+            keys, coded = self._vocab_of(state, i)["keys"], table[name].coded()
+            found = coded.keys.find_in(keys)
+            absent = found < 0
+            place = torch.where(absent, len(keys) + 1, found + 1)
+            if self.buckets is not None and bool(absent.any()):
+                place[absent] = len(keys) + self._hashed(coded.keys.take(absent.nonzero().squeeze(1)).columns[0])
+            place = torch.cat([place.new_zeros(1), place])
+            tensors[name] = place.to(coded.codes.device).index_select(0, coded.codes)
+        return tensors
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        tables = fit["tables"] * len(self.columns) if self.shared else fit["tables"]
+        return {
+            f"{self.name}_{name}": table.to(tensors[name].device)[tensors[name]]
+            for name, table in zip(self.columns, tables, strict=True)
+            if name in tensors
+        }
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        state, fit = self._learned()
+        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
+
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        fit = self.finalize(state)
+        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
+        def make(flat: Table, rows: torch.Tensor | None) -> dict[str, Column]:
+            own = cells if rows is None else Cells(cells.codes[rows], cells.count)
+            return Fitted.compute_out_of_cell(self, flat, state, own, excluded)
+
+        return self._each(table, state, make)
+
+    def _each(
+        self, table: Table, state: State, make: Callable[[Table, torch.Tensor | None], dict[str, Column]]
+    ) -> dict[str, Column]:
+        """Return the output columns: ``make`` gets plain columns together, then each list column's elements."""
+        plain, made = [], {}
+        for name, was_list in zip(self.columns, state["lists"], strict=True):
+            if name not in table:  # a list's elements are coded by themselves
+                continue
+            column = table[name]
+            if column.kind == "list" or (was_list and column.kind == "number" and bool(column.is_missing().all())):
+                rows, elements = _elements(column)
+                output = f"{self.name}_{name}"
+                made[output] = _list_of(column, make(Table({name: elements}), rows)[output], output)
+            else:
+                plain.append(name)
+        if plain:
+            made.update(make(table.select(plain), None))
+        return {o: made[o] for o in self.outputs if o in made}
+
+
+def _merged(a: State, b: State) -> State:
+    keys, left, right = union_keys(a["keys"], b["keys"])
+    cells = max(len(a["count"]), len(b["count"]))
+    count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+    places = [spread(s["place"][None], at, len(keys), 1, -1)[0] for s, at in ((a, left), (b, right))]
+    return {"keys": keys, "count": count, "place": torch.maximum(*places)}
+
+
+def _elements(column: Column) -> tuple[torch.Tensor, Column]:
+    """Return each element's row (int64 ``[m]``) and the elements of a list column; of another one none."""
+    if column.kind != "list":
+        nothing = torch.zeros(0, dtype=torch.int64, device=column.values.device)
+        return nothing, column.take(nothing)
+    lengths = column.values[1:] - column.values[:-1]
+    rows = torch.repeat_interleave(torch.arange(len(column), device=lengths.device), lengths)
+    first, last = int(column.values[0]), int(column.values[-1])
+    if (first, last) == (0, len(column.elements)):
+        return rows, column.elements
+    return rows, column.elements.take(torch.arange(first, last, device=lengths.device))
+
+
+def _list_of(column: Column, elements: Column, name: str) -> Column:
+    """Return a column's lists with other elements; a column without any value gives missing lists."""
+    if column.kind == "list":
+        offsets, missing = column.values - column.values[0], column.missing
+    else:
+        offsets, missing = (
+            torch.zeros(len(column) + 1, dtype=torch.int64, device=column.values.device),
+            column.is_missing(),
+        )
+    return Column("list", offsets, name=name, missing=missing, elements=elements)
+
+
+# ``HashEncode``: a code for any value, without a vocabulary.
+
+
+class HashEncode(RowWise):
+    """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
+
+    The hash is FNV-1a of the value's text: the same on every machine, in every library, for every type of number.
+    Several hashes with other seeds tell values apart that collide in one.
+
+    Args:
+        cols: key columns of any type, or generators of one column each.
+        buckets: how many codes there are besides 0.
+        seed: another one gives another hash.
+        name: the outputs' first word.
+
+    Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning"; the hash: see
+    ``fastrec.table.vocab.hash_codes``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import HashEncode
+        >>> HashEncode("city", 100).fit_transform(pd.DataFrame({"city": ["x", "y", "x", None]}))["hash_city"].tolist()
+        [73, 5, 73, 0]
+    """
+
+    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None:
+        self.cols, self.buckets, self.seed, self.name = cols, buckets, seed, name
+        if buckets < 1:
+            raise DataError(f"HashEncode: {buckets} buckets hold nothing", remedy="Use 1 or more")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}_{name_of(c)}" for c in as_list(self.cols)]
+
+    def prepare(self, table: Table) -> Tensors:
+        tensors = {}
+        for col in as_list(self.cols):
+            coded = table[name_of(col)].coded()
+            hashed = torch.zeros(coded.size, dtype=torch.int64)
+            text = key_text(coded.keys.columns[0])
+            hashed[1:] = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1
+            tensors[name_of(col)] = hashed.to(coded.codes.device).index_select(0, coded.codes)
+        return tensors
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {o: tensors[name_of(c)] for o, c in zip(self.outputs, as_list(self.cols), strict=True)}
+
+
+# Counts of keys in training rows: base of ``CountEncode`` and ``RankByCount``.
+
+
+class KeyCounts(Fitted):
+    """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
+
+    cols: str | Feature | Sequence[str | Feature]
+    by_key = (("keys", "count"), ("groups", "rows"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.scope not in ("train", "all"):
+            raise DataError(f"{type(self).__name__} has no scope {self.scope!r}", remedy="Use 'train' or 'all'")
+
+    @abstractmethod
+    def _name(self, col: str | Feature) -> str: ...
+
+    def _key(self, col: str | Feature) -> list[str]:
+        return names_of(col)
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return as_list(self.cols)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c) for c in as_list(self.cols)]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        made = [count_keys(table, self._key(col), cells) for col in as_list(self.cols)]
+        return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
+
+    def merge(self, a: State, b: State) -> State:
+        parts = zip(a["keys"], b["keys"], a["count"], b["count"], strict=True)
+        made = [merge_counts(ka, x, kb, y) for ka, kb, x, y in parts]
+        return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        pairs = zip(as_list(self.cols), state["keys"], strict=True)
+        return {name_of(col): table.coded(self._key(col)).recode(keys) for col, keys in pairs}
+
+    def lookups(self) -> dict[str, str]:
+        return {self._name(col): name_of(col) for col in as_list(self.cols)}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        found = {name: tensors[codes] for name, codes in self.lookups().items()}
+        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
+
+
+def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
+    """Return the distinct keys in sorted order and each cell's number of rows with them: int64 ``[cells, K]``."""
+    keys, codes = sort_keys(table.coded(names))
+    return keys, count_by_cell(codes, cells, len(keys) + 1)[:, 1:]
+
+
+def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:
+    """Add counts of two parts: the keys of both, and their counts by cell."""
+    keys, left, right = union_keys(ka, kb)
+    cells = max(len(a), len(b))
+    return keys, spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
+
+
+# ``RankByCount``: the rank of a key by its count.
+
+
+class RankByCount(KeyCounts):
+    """Rank of the row's key by how many training rows have it: 1 is the most frequent; 0 if missing or not seen.
+
+    Args:
+        cols: key columns, or generators of one column each.
+        method: keys of one count share the best rank (``min``), or ranks number the counts (``dense``), or each key has
+            its own rank, the smaller key first (``ordinal``).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RankByCount
+        >>> df = pd.DataFrame({"city": ["x", "y", "z", "z", None]})
+        >>> RankByCount("city").fit_transform(df)["countrank_city"].tolist()
+        [2, 2, 1, 1, 0]
+    """
+
+    def __init__(
+        self, cols: Cols, *, method: Literal["min", "dense", "ordinal"] = "min", scope: Scope = "train"
+    ) -> None:
+        self.cols, self.method, self.scope = cols, method, scope
+        super().__init__()
+        check_choices(self, "method", method, ("min", "dense", "ordinal"))
+
+    def _name(self, col: Col) -> str:
+        word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
+        return f"{word}countrank_{name_of(col)}"
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        tables = {}
+        for col, counts in zip(as_list(self.cols), state["count"], strict=True):
+            total = sum_kept(counts, keep)
+            rank = rank_in_group(-total, torch.zeros_like(total), method=self.method)  # sorted keys: ties by key
+            rank = torch.where(total > 0, rank, 0).long()
+            tables[self._name(col)] = torch.cat([rank.new_zeros(1), rank])
+        return tables
+
+
+# ``CountEncode``: the count of a key.
+
+
+class CountEncode(KeyCounts):
+    """How many training rows have the row's key; 0 for a key that is missing or was not seen.
+
+    Args:
+        cols: key columns, or generators of one column each.
+        log: return ``log(1 + count)``.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        by: the columns of groups to count in; 0 where one is missing.
+        normalise: return the share ``count / rows`` of all rows, or of the group's; rows without a key count as rows.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode
+        >>> df = pd.DataFrame({"city": ["x", "y", "x", None], "user": [1, 1, 1, 2]})
+        >>> CountEncode("city").fit_transform(df)["count_city"].tolist()
+        [2, 1, 2, 0]
+        >>> CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
+        [0.5, 0.25, 0.5, 0.0]
+        >>> CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
+        [2, 1, 2, 0]
+    """
+
+    def __init__(
+        self, cols: Cols, *, log: bool = False, scope: Scope = "train", by: Names | None = None, normalise: bool = False
+    ) -> None:
+        self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
+        super().__init__()
+        if log and normalise:
+            raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
+
+    @property
+    def sources(self) -> list[Col]:
+        return [*as_list(self.cols), *as_list(self.by)]
+
+    def _name(self, col: Col) -> str:
+        word = "share" if self.normalise else "log_count" if self.log else "count"
+        return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def _key(self, col: Col) -> list[str]:
+        return [*as_list(self.by), *names_of(col)]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        state = super().collect(table, cells)
+        if self.normalise and as_list(self.by):
+            state["groups"], state["rows"] = count_keys(table, as_list(self.by), cells)
+        elif self.normalise:
+            one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+            state["rows"] = sum_by_cell(torch.ones_like(one), one, cells, 1)
+        return state
+
+    def merge(self, a: State, b: State) -> State:
+        merged = super().merge(a, b)
+        if "groups" in a:
+            merged["groups"], merged["rows"] = merge_counts(a["groups"], a["rows"], b["groups"], b["rows"])
+        elif "rows" in a:
+            x, y = (a["rows"], b["rows"]) if len(a["rows"]) >= len(b["rows"]) else (b["rows"], a["rows"])
+            merged["rows"] = x.clone()
+            merged["rows"][: len(y)] += y
+        return merged
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        tables = {}
+        for col, keys, counts in zip(as_list(self.cols), state["keys"], state["count"], strict=True):
+            total = sum_kept(counts, keep)
+            if self.normalise:
+                rows = sum_kept(state["rows"], keep)
+                if "groups" in state:
+                    group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"])
+                    rows = rows[group.to(rows.device)] if len(rows) else total
+                total = total.double() / rows.clamp_min(1)
+            table = torch.cat([total.new_zeros(1), total])
+            tables[self._name(col)] = torch.log1p(table.double()) if self.log else table
+        return tables
+
+
+# ``NaNPattern``: a row's missing values as one code.
+
+
+class NaNPattern(OfColumns, RowWise):
+    """``Σ 2^i · [column i is missing]`` as int64: rows with the same gaps share a code, 0 = nothing is missing.
+
+    Missing fields often tell a row's source; one code shows them to a tree or an embedding at once.
+
+    Args:
+        cols: columns of any type (an empty list is not missing), or generators; at most 62 of them.
+        name: the output's name.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import NaNPattern
+        >>> df = pd.DataFrame({"age": [None, 30.0, None], "city": [None, "x", "y"]})
+        >>> NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
+        [3, 0, 1]
+    """
+
+    def __init__(self, cols: Cols, *, name: str = "nan_pattern") -> None:
+        self.cols, self.name = cols, name
+        if not is_open(cols):
+            self._check()
+
+    def _check(self) -> None:
+        if not 1 <= len(self.columns) <= 62:
+            raise DataError(
+                f"NaNPattern: {len(self.columns)} columns, where one code holds 1 to 62",
+                remedy="Use several of them, each with a name= of its own",
+            )
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name]
+
+    def prepare(self, table: Table) -> Tensors:
+        self._check()  # a selector has chosen by now
+        return {c: table[c].is_missing().to(table.device) for c in self.columns}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        masks = [tensors[c] for c in self.columns]
+        code = torch.zeros(masks[0].shape, dtype=torch.int64, device=masks[0].device)
+        for i, missing in enumerate(masks):
+            code = code | missing.long() << i
+        return {self.name: code}

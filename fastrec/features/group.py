@@ -1,0 +1,660 @@
+"""The rows of one group: statistics, ranks, distances to what is usual."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.group_values import (
+    count_distinct,
+    count_distinct_here,
+    decoded,
+    distinct_values,
+    end_codes,
+    merge_distinct,
+    merge_ends,
+    merge_tallies,
+    pick_ends,
+    quantiles_here,
+    tally_quantiles,
+    tally_values,
+)
+from fastrec.features._engine.keyed import (
+    PARTS,
+    collect_moments,
+    merge_arrays,
+    over_cells,
+    sort_keys,
+    spread,
+    statistics,
+    union_keys,
+)
+from fastrec.features._engine.options import OfGroups, check_scope
+from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
+from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
+from fastrec.features.columns import (
+    as_columns,
+    as_list,
+    check_choices,
+    comparable,
+    name_of,
+    names_of,
+    number_of,
+    order_keys,
+)
+from fastrec.features.encode import count_keys
+from fastrec.segments import Groups, lexical_order, rank_in_group, segment_sum, shift_in_group
+from fastrec.table import Column, Keys, Table
+from fastrec.table.keys import UNITS_PER_SECOND
+
+# ``GroupStats``: what a row's group looks like, from the training rows or from the rows at hand.
+
+_QUANTILE = re.compile(r"q\d{2,}")
+_NEED_NO_NUMBERS = ("count", "nunique", "first", "last")
+_STATS = (*PARTS, "median", "nunique", "first", "last")
+
+
+class GroupStats(OfGroups, Fitted):
+    """Statistics of a column over the rows of the row's group, exact in any partitions; missing values do not count.
+
+    A group that is missing, was not seen, or has no value gives a missing value (``count``, ``sum``, ``nunique`` and
+    ``histogram`` 0).
+
+    Args:
+        cols: number columns, or generators; for ``count``, ``nunique``, ``first`` and ``last`` of any type.
+        by: the columns of the group.
+        stats: any of ``mean``, ``std`` (sample), ``min``, ``max``, ``sum``, ``count``, ``median``, quantiles by their
+            decimals (``q05``, ``q25``, ``q975``), ``skew`` (adjusted, from three values on), all as in pandas;
+            ``nunique``; ``first`` and ``last`` in ``order``; ``histogram``: the shares ``hist0``, … of values in
+            ``bins``.
+        over: ``'train'``: the group's training rows; ``'group'``: its rows in the frame at hand (an item's list).
+        order: the order columns of ``first`` and ``last``; of rows at one place the smallest value is first, the
+            largest last. None (only for ``over='group'``): the rows' own order.
+        bins: the growing edges of the histogram's bins; each has its lower edge, the last one both. Values outside are
+            in none.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        name: a first word for the outputs' names.
+
+    Source: Chan, Golub, LeVeque 1979 and Pébay 2008 for merging moments; Hyndman, Fan 1996, definition 7, for
+    quantiles; Joanes, Gill 1998, G1, for the skewness.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupStats
+        >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
+        >>> made = GroupStats("price", by="list", stats=["mean", "q25"], over="group").fit_transform(df)
+        >>> made[["mean_price__list", "q25_price__list"]].values.tolist()
+        [[20.0, 15.0], [20.0, 15.0], [5.0, 5.0]]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        by: Names,
+        stats: Names = ("mean",),
+        over: Literal["train", "group"] = "train",
+        order: Names | None = None,
+        bins: Sequence[float] | None = None,
+        scope: Scope = "train",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.cols, self.by, self.stats, self.over = cols, by, stats, over
+        self.order, self.bins, self.scope, self.name = order, bins, scope, name
+        self._check()
+
+    def _check(self) -> None:
+        wanted, kind = self._wanted, type(self).__name__
+        unknown = [s for s in wanted if s not in _STATS and not _QUANTILE.fullmatch(str(s))]
+        if unknown:
+            raise DataError(
+                f"{kind} has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}, or a quantile: q05"
+            )
+        if self.over not in ("train", "group") or self.scope not in ("train", "all"):
+            raise DataError(
+                f"{kind} cannot look over {self.over!r} with scope {self.scope!r}",
+                remedy="Use over='train' with scope='train' or 'all', or over='group' alone",
+            )
+        if (self.over, self.scope) == ("group", "all"):
+            raise DataError(
+                f"{kind} looks over the rows at hand alone, which has no scope 'all'", remedy="Use over='train' with it"
+            )
+        if {"first", "last"} & set(wanted) and self.order is None and self.over == "train":
+            raise DataError(f"{kind}: first and last need an order", remedy="Name its columns with order=")
+        edges = [float(b) for b in as_list(self.bins)]
+        if ("histogram" in wanted) != bool(edges) or edges != sorted(set(edges)) or len(edges) == 1:
+            raise DataError(
+                f"{kind}: a histogram and bins of two growing edges or more belong together, not {self.bins!r}",
+                remedy="Give both, as in stats='histogram', bins=[0, 10, 100]",
+            )
+
+    @property
+    def _wanted(self) -> list[str]:
+        return as_list(self.stats)
+
+    @property
+    def by_key(self) -> tuple[tuple[str, ...], ...]:
+        # Tallies, distinct values and ends hold codes of the keys, which cutting would change.
+        return (("keys", "columns"),) if all(s in PARTS for s in self._wanted) else ()
+
+    @property
+    def within(self) -> list[str] | None:
+        return as_list(self.by) if self.over == "group" else None
+
+    @property
+    def outputs(self) -> list[str]:
+        return self._tables
+
+    @property
+    def _tables(self) -> list[str]:
+        bins = [f"hist{i}" for i in range(len(as_list(self.bins)) - 1)]
+        words = [w for s in self._wanted for w in (bins if s == "histogram" else [s])]
+        return [self._name(c, w) for c in self.columns for w in words]
+
+    def _name(self, col: str, word: str) -> str:
+        return "_".join([*as_list(self.name), word, col]) + "".join(f"__{b}" for b in as_list(self.by))
+
+    @property
+    def _quantiles(self) -> dict[str, float]:
+        return {s: 0.5 if s == "median" else float(f"0.{s[1:]}") for s in self._wanted if s[0] == "q" or s == "median"}
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        if self.over == "group":  # nothing is learned: every frame brings its own groups
+            return {}
+        keys, codes = sort_keys(table.coded(as_list(self.by)))
+        made = {c: self._parts(table, c, codes, cells, len(keys) + 1) for c in self.columns}
+        return {"keys": keys, "columns": made}
+
+    def _parts(
+        self, table: Table, col: str, codes: torch.Tensor, cells: Cells | None, size: int, *, here: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Return a column's statistics; ``here``: of the rows at hand alone, not to be merged."""
+        wanted, made = self._wanted, {}
+        if any(s not in _NEED_NO_NUMBERS for s in wanted):  # text has counts, but no numbers
+            values = number_of(table, col, wanted_by=self)
+            known = ~values.isnan()
+        else:
+            known = ~table[col].is_missing()
+            values = known.double()
+        arrays = {p for s in wanted for p in PARTS.get(s, ())}
+        if arrays:
+            made["moments"] = collect_moments(values, known, codes, cells, size, arrays, as_list(self.bins))
+        shares = self._quantiles
+        if here:
+            made["here"] = dict(zip(shares, quantiles_here(values, known, codes, size, list(shares.values()))))
+            if "nunique" in wanted:
+                made["here"]["nunique"] = count_distinct_here(table[col].coded(), codes, size)
+        elif shares:
+            made["tally"] = tally_values(values, known, codes, cells)
+        if "nunique" in wanted and not here:
+            made["distinct"] = distinct_values(table[col].coded(), codes, cells)
+        ends = [s for s in ("first", "last") if s in wanted]
+        if ends:
+            order = order_keys(table, as_list(self.order))
+            if not order:
+                order = [torch.arange(len(table), device=table.device)]
+            made["ends"] = pick_ends(table[col].coded(), order, codes, cells, size, ends)
+        return made
+
+    def merge(self, a: State, b: State) -> State:
+        if self.over == "group":
+            return {}
+        keys, left, right = union_keys(a["keys"], b["keys"])
+        merged = {}
+        for c in self.columns:
+            x, y, made = a["columns"][c], b["columns"][c], {}
+            if "moments" in x:
+                made["moments"] = merge_arrays(x["moments"], y["moments"], left, right, len(keys))
+            if "tally" in x:
+                made["tally"] = merge_tallies(x["tally"], y["tally"], left, right)
+            if "distinct" in x:
+                made["distinct"] = merge_distinct(x["distinct"], y["distinct"], left, right)
+            if "ends" in x:
+                made["ends"] = merge_ends(x["ends"], y["ends"], left, right, len(keys))
+            merged[c] = made
+        return {"keys": keys, "columns": merged}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        tables = {}
+        for c in self.columns if state else []:
+            parts, size = state["columns"][c], len(state["keys"])
+            made = {}
+            for n, v in parts.get("here", {}).items():  # code 0 is no group: missing, or 0
+                made[n] = torch.cat([v.new_full((1,), torch.nan if v.is_floating_point() else 0), v[1:]])
+            if "moments" in parts:
+                made |= statistics(over_cells(parts["moments"], keep))
+            if "tally" in parts:
+                found = tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
+                made |= dict(zip(self._quantiles, found, strict=True))
+            if "distinct" in parts:
+                made["nunique"] = count_distinct(parts["distinct"], size, keep)
+            for end in [n for n in parts.get("ends", ()) if n != "values"]:
+                made[end] = end_codes(parts["ends"], end, keep)
+            tables |= {self._name(c, word): values for word, values in made.items()}
+        return {n: tables[n] for n in self._tables} if state else {}
+
+    def _inputs(self, table: Table) -> Tensors:
+        """Return further inputs of ``apply``, for subclasses."""
+        return {}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {"key": table.coded(as_list(self.by)).recode(state["keys"]), **self._inputs(table)}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        return {name: fit[name].to(tensors["key"].device)[tensors["key"]] for name in self._tables}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        if self.over == "group":
+            return self._own(table)
+        return self._decoded(super().compute(table), self._learned()[0])
+
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        if self.over == "group":
+            return self._own(table)
+        return self._decoded(super().compute_from(table, state), state)
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
+        if self.over == "group" or not bool(excluded.any()):
+            return self.compute_from(table, state)
+        return self._decoded(super().compute_out_of_cell(table, state, cells, excluded), state)
+
+    def _own(self, table: Table) -> dict[str, Column]:
+        coded = table.coded(as_list(self.by))
+        parts = {c: self._parts(table, c, coded.codes, None, coded.size, here=True) for c in self.columns}
+        state = {"keys": coded.keys, "columns": parts}
+        tensors = {"key": coded.codes, **self._inputs(table)}
+        return self._decoded(as_columns(self.apply(self.finalize(state), tensors)), state)
+
+    def _decoded(self, columns: dict[str, Column], state: State) -> dict[str, Column]:
+        # First and last values replace their codes.
+        for end in [s for s in ("first", "last") if s in self._wanted]:
+            for c in self.columns:
+                name = self._name(c, end)
+                columns[name] = decoded(columns[name].values, state["columns"][c]["ends"]["values"], name)
+        return columns
+
+
+# ``GroupPick``: the value in the first or last row of the row's group.
+
+
+class GroupPick(OfGroups, Grouped):
+    """The value of a column in the first (or last) row of the row's group, ordered by another column.
+
+    Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without a row.
+
+    Args:
+        cols: number columns, or generators, to take the value of.
+        by: the columns of the group.
+        order: the column, or generator, that says which row is first.
+        nth: take the n-th row in that order, from 1.
+        last: count from the last row backwards instead.
+        name: a word for the outputs' names.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupPick
+        >>> df = pd.DataFrame({"list": [1, 1, 1], "position": [1, 2, 3], "age": [None, 40.0, 7.0]})
+        >>> GroupPick("position", by="list", order="age").fit_transform(df)["first_position__list"].tolist()
+        [3.0, 3.0, 3.0]
+    """
+
+    def __init__(
+        self, cols: Cols, *, by: Names, order: Col, nth: int = 1, last: bool = False, name: str | None = None
+    ) -> None:
+        self.cols, self.by, self.order, self.nth, self.last, self.name = cols, by, order, nth, last, name
+        if nth < 1:
+            raise DataError(f"GroupPick: nth is {nth}", remedy="Count from 1")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(n) for c in as_list(self.cols) for n in names_of(c)]
+
+    def _name(self, col: str) -> str:
+        word = self.name or ("last" if self.last else "first") + (str(self.nth) if self.nth > 1 else "")
+        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        coded = table.coded(as_list(self.by))
+        order, unordered = comparable(table, name_of(self.order))
+        result = {}
+        for col in self.columns:
+            values = number_of(table, col, wanted_by=self)
+            rows = (~(unordered | values.isnan()) & (coded.codes > 0)).nonzero().squeeze(1)
+            sort = lexical_order([coded.codes[rows], order[rows]])
+            rows = rows if sort is None else rows[sort]
+            of_group = torch.full((coded.size,), torch.nan, dtype=torch.float64, device=table.device)
+            codes = coded.codes[rows]
+            groups = Groups.arranged(codes, None)  # they are sorted
+            place = torch.bincount(codes, minlength=coded.size)[codes] - 1 - groups.place if self.last else groups.place
+            chosen = place == self.nth - 1
+            of_group[codes[chosen]] = values[rows[chosen]]
+            result[self._name(col)] = Column("number", of_group[coded.codes], name=self._name(col))
+        return result
+
+
+# ``GroupRank``: where a row stands in its group.
+
+
+class GroupRank(OfGroups, Grouped):
+    """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
+
+    Args:
+        cols: number columns, or generators.
+        by: the columns of the group.
+        method: how ties are ranked: ``min``, ``max``, ``average``, ``dense`` or ``ordinal`` (by row number).
+        descending: largest value first.
+        normalise: ``(rank - 1) / (values - 1)`` in [0, 1] instead; 0 for a group of one.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupRank
+        >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
+        >>> GroupRank("price", by="list").fit_transform(df)["rank_price__list"].tolist()
+        [3.0, 1.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        by: Names,
+        method: Literal["min", "max", "average", "dense", "ordinal"] = "min",
+        descending: bool = False,
+        normalise: bool = False,
+    ) -> None:
+        self.cols, self.by, self.method = cols, by, method
+        self.descending, self.normalise = descending, normalise
+        check_choices(self, "method", method, ("min", "max", "average", "dense", "ordinal"))
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c) for c in self.columns]
+
+    def _name(self, col: str) -> str:
+        word = ("n" if self.normalise else "") + ("desc" if self.descending else "") + "rank"
+        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        coded = table.coded(as_list(self.by))
+        codes = coded.codes
+        result = {}
+        for col in self.columns:
+            values, missing = comparable(table, col)
+            if self.descending:  # turning the bits round, unlike a minus, cannot overflow
+                values = -values if values.is_floating_point() else ~values
+            missing = missing | (codes == 0)
+            rank = rank_in_group(values, codes, method=self.method, missing=missing)
+            if self.normalise:
+                size = torch.bincount(codes[~missing], minlength=coded.size)[codes]
+                rank = torch.where(size > 1, (rank - 1) / (size - 1).clamp_min(1), rank * 0)
+            result[self._name(col)] = Column("number", rank, name=self._name(col))
+        return result
+
+
+# ``DeviationFromGroup``: a row's value against its group's centre.
+
+
+class DeviationFromGroup(GroupStats):
+    """A row's value against its group's mean or median: the difference, the ratio, or standard deviations.
+
+    Args:
+        cols: number columns, or generators.
+        by: the columns of the group.
+        how: ``'diff'``: value less centre; ``'ratio'``: value by centre, missing where the centre is 0; ``'z'``: the
+            difference in the group's sample standard deviations, 0 for the centre itself where the group has none.
+        stat: the centre: ``'mean'`` or ``'median'``.
+        over: ``'group'``: the rows of the group in the frame at hand; ``'train'``: the group's training rows.
+        scope: with ``over='train'``, ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        name: a first word for the outputs' names instead of ``diff``, ``ratio`` or ``z`` and the centre's.
+
+    Missing where the value is, and where the group is missing, was not seen, or has no value.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DeviationFromGroup
+        >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
+        >>> DeviationFromGroup("price", by="list").fit_transform(df)["diffmean_price__list"].tolist()
+        [-10.0, 10.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        by: Names,
+        how: Literal["diff", "ratio", "z"] = "diff",
+        stat: Literal["mean", "median"] = "mean",
+        over: Literal["group", "train"] = "group",
+        scope: Scope = "train",
+        name: str | None = None,
+    ) -> None:
+        Fitted.__init__(self)
+        self.cols, self.by, self.how, self.stat = cols, by, how, stat
+        self.over, self.scope, self.name = over, scope, name
+        self.order = self.bins = None
+        if how not in ("diff", "ratio", "z") or stat not in ("mean", "median"):
+            raise DataError(
+                f"DeviationFromGroup has no {how!r} from the {stat!r}",
+                remedy="Use how='diff', 'ratio' or 'z' and stat='mean' or 'median'",
+            )
+        self._check()
+
+    @property
+    def _wanted(self) -> list[str]:
+        return [self.stat, *(["std"] if self.how == "z" else [])]
+
+    @property
+    def outputs(self) -> list[str]:
+        word = self.name or self.how + self.stat
+        return [f"{word}_{c}" + "".join(f"__{b}" for b in as_list(self.by)) for c in self.columns]
+
+    def _inputs(self, table: Table) -> Tensors:
+        return {f"value_{i}": number_of(table, c, wanted_by=self) for i, c in enumerate(self.columns)}
+
+    def apply(self, fit: dict[str, torch.Tensor], tensors: Tensors) -> Tensors:
+        found, made = super().apply(fit, tensors), {}
+        for i, (c, output) in enumerate(zip(self.columns, self.outputs, strict=True)):
+            values, centre = tensors[f"value_{i}"], found[self._name(c, self.stat)]
+            away = values - centre
+            if self.how == "ratio":
+                made[output] = torch.where(centre != 0, values / torch.where(centre != 0, centre, 1), torch.nan)
+            elif self.how == "z":
+                spread = found[self._name(c, "std")]
+                some = spread > 0
+                none = torch.where(away == 0, 0, torch.nan)
+                made[output] = torch.where(some, away / torch.where(some, spread, 1), none)
+            else:
+                made[output] = away
+        return made
+
+
+# ``NUnique``: how many different values a column has in a group.
+
+
+class NUnique(OfGroups, Fitted):
+    """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
+
+    Missing values do not count. A group that is missing or was not seen has 0.
+
+    Args:
+        cols: columns of any kind that can be a key, or generators of one column each.
+        by: the columns of the group.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import NUnique
+        >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "item": ["a", "b", "a", None]})
+        >>> NUnique("item", by="user").fit_transform(df)["nunique_item__user"].tolist()
+        [2, 2, 2, 0]
+    """
+
+    by_key = (("groups",), ("pairs", "seen"))
+
+    def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
+        super().__init__()
+        self.cols, self.by, self.scope = cols, by, scope
+        if not as_list(by):
+            raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
+        check_scope(self)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c) for c in as_list(self.cols)]
+
+    def _name(self, col: Col) -> str:
+        return f"nunique_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        pairs = [count_keys(table, [*as_list(self.by), *names_of(col)], cells) for col in as_list(self.cols)]
+        groups, _ = count_keys(table, as_list(self.by), None)
+        return {"groups": groups, "pairs": [keys for keys, _ in pairs], "seen": [count > 0 for _, count in pairs]}
+
+    def merge(self, a: State, b: State) -> State:
+        merged: State = {"groups": union_keys(a["groups"], b["groups"])[0], "pairs": [], "seen": []}
+        for ka, kb, x, y in zip(a["pairs"], b["pairs"], a["seen"], b["seen"], strict=True):
+            keys, left, right = union_keys(ka, kb)
+            cells = max(len(x), len(y))
+            merged["pairs"].append(keys)
+            merged["seen"].append(spread(x, left, len(keys), cells) | spread(y, right, len(keys), cells))
+        return merged
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        size, tables = len(state["groups"]) + 1, {}
+        for col, keys, seen in zip(as_list(self.cols), state["pairs"], state["seen"], strict=True):
+            found = (seen if keep is None else seen[keep.to(seen.device)]).any(0)
+            group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"]) + 1
+            tables[self._name(col)] = segment_sum(found.long(), group.to(found.device), size)
+        return tables
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {"group": table.coded(as_list(self.by)).recode(state["groups"])}
+
+    def lookups(self) -> dict[str, str]:
+        return dict.fromkeys(self.outputs, "group")
+
+
+# ``Neighbours``: a row's value beside those next to it in its list.
+
+What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]
+_WHAT = ("previous", "next", "diff_previous", "diff_next", "above", "below")
+
+
+class Neighbours(OfGroups, Grouped):
+    """Values next to a row in its list: of the rows before and after it, and the next ones by size.
+
+    A list is shown at once. If the order is one of time, the row after is the future (``uses_future``). Missing without
+    such a row, where a value is missing, and in a missing list.
+
+    Args:
+        cols: columns, or generators of one column each; of numbers or times for all but ``previous`` and ``next``.
+        by: the columns of the list.
+        order: the columns that order a list's rows (the position shown), ties by row number; None: the rows' own order.
+        n: the number of rows away, or several.
+        what: any of ``previous`` and ``next`` (the value of the row ``n`` before and after), ``diff_previous`` and
+            ``diff_next`` (the row's value less that one), ``above`` and ``below`` (the distance to the next larger and
+            smaller value in the list, whatever ``n``). Times differ in seconds.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Neighbours
+        >>> df = pd.DataFrame({"list": [1, 1, 1], "place": [1, 2, 3], "price": [30.0, 10.0, 25.0]})
+        >>> made = Neighbours("price", by="list", order="place", what=["next", "above"]).fit_transform(df)
+        >>> made[["next1_price__list", "above_price__list"]].values.tolist()
+        [[10.0, nan], [25.0, 15.0], [nan, 5.0]]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        by: Names,
+        order: Names | None = None,
+        n: int | Sequence[int] = 1,
+        what: What | Sequence[What] = ("previous", "next"),
+    ) -> None:
+        self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
+        check_choices(self, "part", what, _WHAT)
+        if any(i < 1 for i in as_list(n)):
+            raise DataError(
+                f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says on which side"
+            )
+
+    @property
+    def uses_future(self) -> bool:  # type: ignore[override]
+        return bool({"next", "diff_next"} & set(as_list(self.what)))
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for c in as_list(self.cols) for _, _, name in self._parts(name_of(c))]
+
+    def _parts(self, col: str) -> list[tuple[str, int, str]]:
+        """Return a column's parts: the word, the number of rows away, the output's name."""
+        end = col + "".join(f"__{b}" for b in as_list(self.by))
+        made = []
+        for word in as_list(self.what):
+            steps = [0] if word in ("above", "below") else as_list(self.n)
+            made += [(word, n, f"{word}{n or ''}_{end}") for n in steps]
+        return made
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result: dict[str, Column] = {}
+        shifted: dict[int, torch.Tensor] = {}
+        for col in (name_of(c) for c in as_list(self.cols)):
+            gaps: dict[str, torch.Tensor] = {}
+            for word, n, name in self._parts(col):
+                if word in ("above", "below"):
+                    gaps = gaps or self._gaps(table, col)
+                    result[name] = Column("number", gaps[word], name=name)
+                    continue
+                n = n if word.endswith("previous") else -n
+                if n not in shifted:
+                    shifted[n] = torch.where(outside, -1, shift_in_group(groups, n))
+                there = take_or_missing(table[col], shifted[n])
+                if word.startswith("diff"):
+                    there = Column("number", self._difference(table, col, there, shifted[n]), name=name)
+                result[name] = there
+        return result
+
+    def _values(self, table: Table, col: str) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Return values to compare, a mask of the missing ones, and units per second."""
+        number_of(table, col, wanted_by=self)  # an error if they are neither numbers nor times
+        return *comparable(table, col), UNITS_PER_SECOND[table[col].unit or "s"]
+
+    def _difference(self, table: Table, col: str, there: Column, rows: torch.Tensor) -> torch.Tensor:
+        values, missing, unit = self._values(table, col)
+        if not len(values):
+            return values.double()
+        gone = missing | (rows < 0) | missing[rows.clamp_min(0)]
+        return torch.where(gone, torch.nan, difference(values, values[rows.clamp_min(0)]) / unit)
+
+    def _gaps(self, table: Table, col: str) -> dict[str, torch.Tensor]:
+        """Return the distance to the next larger and smaller value of the list: float64 ``[n]`` each."""
+        values, missing, unit = self._values(table, col)
+        codes = table.coded(as_list(self.by)).codes
+        rows = (~missing & (codes > 0)).nonzero().squeeze(1)
+        made = {w: torch.full((len(codes),), torch.nan, dtype=torch.float64, device=codes.device) for w in _WHAT[-2:]}
+        if not len(rows):
+            return made
+        values = values[rows]
+        groups = Groups.of(codes[rows], values)
+        ordered = groups.sort(values)
+        new = torch.ones(len(ordered), dtype=torch.bool, device=codes.device)
+        new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1])
+        # Equal values of a list are one step; the steps before and after hold the next values by size.
+        step = torch.cumsum(new, 0) - 1
+        level, of = ordered[new], groups.codes[new]
+        gap = difference(level[1:], level[:-1]) / unit
+        gap = torch.where(of[1:] == of[:-1], gap, torch.nan)
+        none = gap.new_full((1,), torch.nan)
+        for word, found in (("above", torch.cat([gap, none])), ("below", torch.cat([none, gap]))):
+            made[word][rows] = groups.unsort(found[step])
+        return made

@@ -1,0 +1,115 @@
+"""``JoinTable``: columns of another table, looked up by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
+from fastrec.features.columns import as_list, check_choices, name_of
+from fastrec.segments import segment_max, segment_min
+from fastrec.table import Column, Table
+from fastrec.table.table import concat_columns
+
+
+class JoinTable(Grouped):
+    """Columns of another table, from its row with the same key: a left join that never adds, drops or moves a row.
+
+    A key that is missing, or that the other table lacks, gives missing. Columns of all kinds keep their types.
+
+    Args:
+        table: the name of the other table among the ``tables`` given.
+        on: the key columns, in both tables; as a mapping, the frame's column → the other table's. A key of the frame
+            may be a generator of one column where its name is that of the other table's column.
+        columns: the other table's columns to fetch.
+        duplicates: for a key in several rows of the other table: ``'error'``, or the ``'first'`` or ``'last'`` row.
+        name: the outputs' first word; None: the table's name.
+
+    The outputs are named ``{name}_{column}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import JoinTable
+        >>> items = pd.DataFrame({"id": ["a", "b"], "stars": [4, 5]})
+        >>> rows = pd.DataFrame({"item": ["b", None, "b"]})
+        >>> made = JoinTable("items", {"item": "id"}, "stars").fit_transform(rows, tables={"items": items})
+        >>> made["items_stars"].fillna(0).tolist()
+        [5, 0, 5]
+    """
+
+    def __init__(
+        self,
+        table: str,
+        on: Cols | Mapping[str, str],
+        columns: Names,
+        *,
+        duplicates: Literal["error", "first", "last"] = "error",
+        name: str | None = None,
+    ) -> None:
+        self.table, self.on, self.columns, self.duplicates, self.name = table, on, columns, duplicates, name
+        check_choices(self, "rule for duplicates", duplicates, ("error", "first", "last"))
+        if not self.sources or not as_list(columns):
+            raise DataError("JoinTable needs a key and columns to fetch", remedy="Name at least one of each")
+
+    @property
+    def within(self) -> None:
+        return None
+
+    @property
+    def sources(self) -> list[Col]:
+        return list(self.on) if isinstance(self.on, Mapping) else as_list(self.on)
+
+    @property
+    def _keys(self) -> list[str]:
+        """The other table's key columns."""
+        return list(self.on.values()) if isinstance(self.on, Mapping) else [name_of(s) for s in self.sources]
+
+    @property
+    def table_inputs(self) -> dict[str, list[str]]:
+        return {self.table: list(dict.fromkeys([*self._keys, *as_list(self.columns)]))}
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name or self.table}_{c}" for c in as_list(self.columns)]
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        other = context.table(self.table, wanted_by="JoinTable")
+        known = other.coded(self._keys)
+        rows = torch.arange(len(other), device=known.codes.device)
+        if self.duplicates == "error":
+            self._check(known.codes, known.size)
+        pick = segment_min if self.duplicates == "first" else segment_max
+        row_of = pick(rows, known.codes, known.size)
+        # A row of missing values is put last: for a missing key, and for one of a category's that no row has.
+        row_of = torch.where((row_of < 0) | (row_of > len(other)), len(other), row_of)
+        row_of[0] = len(other)
+        codes = table.coded([name_of(s) for s in self.sources]).recode(known.keys)
+        place = row_of[codes.to(row_of.device)]
+        made = {}
+        for column, output in zip(as_list(self.columns), self.outputs, strict=True):
+            source = other[column]
+            device = torch.device("cpu") if source.kind == "opaque" else source.values.device
+            nothing = Column(
+                "number", torch.full((1,), torch.nan, dtype=torch.float64, device=device), name=source.name
+            )
+            made[output] = replace(concat_columns([source, nothing], device).take(place), name=output)
+        return made
+
+    def _check(self, codes: torch.Tensor, size: int) -> None:
+        twice = torch.bincount(codes, minlength=size) > 1
+        twice[0] = False
+        if not bool(twice.any()):
+            return
+        of_row = twice[codes]
+        first = segment_min(torch.arange(len(codes), device=codes.device), codes, size)
+        row = int((of_row & (first[codes] != torch.arange(len(codes), device=codes.device))).nonzero()[0])
+        raise DataError(
+            f"JoinTable: table {self.table!r} has the key of row {int(first[codes[row]])} again",
+            column=self._keys[0],
+            row=row,
+            remedy="Drop the repeated rows, or choose duplicates='first' or 'last'",
+        )

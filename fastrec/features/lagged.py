@@ -1,0 +1,591 @@
+"""Earlier rows of a group: lags, changes, windows, decayed means."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from numbers import Real
+from typing import Any, Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.order import (
+    Clock,
+    KeepsRows,
+    LooksBack,
+    Timeline,
+    decay,
+    difference,
+    in_order,
+    one_order,
+    ordered_groups,
+    take_or_missing,
+)
+from fastrec.features.base import Col, Cols, Context, Names, State
+from fastrec.features.columns import as_list, check_choices, name_of, number_of
+from fastrec.segments import Groups, shift_in_group
+from fastrec.segments.windows import (
+    count_before,
+    decayed_sums,
+    first_at_least,
+    keys_before,
+    window_extreme,
+    window_median,
+    window_squares,
+    window_sum,
+)
+from fastrec.table import Column, Table
+from fastrec.table.keys import UNITS_PER_SECOND
+
+# Durations as users write them, exact.
+
+_SECONDS = {
+    "W": Fraction(604_800),
+    "D": Fraction(86_400),
+    "h": Fraction(3_600),
+    "min": Fraction(60),
+    "s": Fraction(1),
+    "ms": Fraction(1, 1_000),
+    "us": Fraction(1, 1_000_000),
+    "ns": Fraction(1, 1_000_000_000),
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(W|D|h|min|ms|us|ns|s)\s*", re.ASCII)
+
+
+def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
+    """Return the seconds in a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``.
+
+    Args:
+        text: numbers, each with a unit: W, D, h, min, s, ms, us or ns.
+        wanted_by: the generator's name, for errors.
+        what: the argument's name, for errors.
+    """
+    parts, end = [], 0
+    stripped = text.strip()
+    while (found := _PART.match(stripped, end)) is not None:
+        parts.append(Fraction(found[1]) * _SECONDS[found[2]])
+        end = found.end()
+    if not stripped or end < len(stripped) or sum(parts) <= 0:
+        raise DataError(
+            f"{wanted_by}: {what}={text!r} is not a length of time",
+            remedy="Write a number above 0 and a unit (W, D, h, min, s, ms, us or ns), as in '42D' or '1h 30min'",
+        )
+    return sum(parts, Fraction(0))
+
+
+def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
+    """Check that a number is above 0 and return it, exactly."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
+        raise DataError(f"{wanted_by}: {what}={value!r} is not a number above 0", remedy="Give a number above 0")
+    return Fraction(float(value)) if not isinstance(value, int | Fraction) else Fraction(value)
+
+
+def short(value: object) -> str:
+    """Shorten a duration for a column's name: ``'1h 30min'`` → ``'1h30min'``, ``7.0`` → ``'7'``."""
+    if isinstance(value, str):
+        return "".join(value.split())
+    number = float(value)  # type: ignore[arg-type]
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+# ``Lag`` and ``Diff``: the value some rows earlier in the row's group, and the change since then.
+
+
+class Lag(OfGroups, KeepsRows):
+    """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
+
+    Args:
+        cols: columns of numbers, times, text or categories, or generators of one column each.
+        by: the columns of the group; None: all rows are one group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+        n: the number of rows back, or several; below 0: ahead (the future).
+        horizon: count back from the last row at least this much earlier: ``'42D'``, ``'12h'``, ``'30min'``, or a number
+            in the unit of ``order`` (seconds for times; with a text an order of numbers is in seconds). None: from the
+            row before.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Lag
+        >>> df = pd.DataFrame({"user": [1, 2, 1], "day": [2, 1, 1], "price": [30, 20, 10]})
+        >>> Lag("price", by="user", order="day").fit_transform(df)["lag1_price__user"].tolist()
+        [10, <NA>, <NA>]
+        >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-06", "2024-01-09"]), "sold": [5, 6, 7]})
+        >>> Lag("sold", order="t", horizon="7D").fit_transform(df)["lag1_7D_sold"].tolist()
+        [<NA>, <NA>, 5]
+    """
+
+    own_row = False
+    _word = "lag"
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        by: Names | None = None,
+        order: Names | None = None,
+        n: int | Sequence[int] = 1,
+        horizon: str | float | None = None,
+    ) -> None:
+        self.cols, self.by, self.order, self.n, self.horizon = cols, by, order, n, horizon
+        name = type(self).__name__
+        if 0 in as_list(n):
+            raise DataError(f"{name}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
+        if horizon is not None:
+            if any(k < 0 for k in as_list(n)):
+                raise DataError(
+                    f"{name}: a horizon looks back, and n is below 0", remedy="Use n above 0, or no horizon"
+                )
+            self._span(1)
+            one_order(self, "a horizon")
+
+    @property
+    def uses_future(self) -> bool:  # type: ignore[override]
+        return any(n < 0 for n in as_list(self.n))
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c, n) for c in as_list(self.cols) for n in as_list(self.n)]
+
+    def _name(self, col: Col, n: int) -> str:
+        word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
+        known = "" if self.horizon is None else f"_{short(self.horizon)}"
+        return f"{word}{known}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        end = None if self.horizon is None else self._known(table, groups)
+        result = {}
+        for n in as_list(self.n):
+            if end is None:
+                rows = shift_in_group(groups, n)
+            else:
+                place = end - n
+                at = place.clamp_min(0)
+                at = at if groups.order is None else groups.order[at]
+                rows = groups.unsort(torch.where(place >= groups.start, at, -1))
+            rows = torch.where(outside, -1, rows)
+            for col in as_list(self.cols):
+                made = self._value(table, name_of(col), rows)
+                result[self._name(col, n)] = replace(made, name=self._name(col, n))
+        return {n: result[n] for n in self.outputs}
+
+    def last_rows(self, table: Table) -> torch.Tensor:
+        groups, _ = ordered_groups(table, [], as_list(self.order))
+        end = len(table) if self.horizon is None else int(self._known(table, groups)[-1])
+        return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
+
+    def _span(self, per_second: int) -> Fraction:
+        name = type(self).__name__
+        if isinstance(self.horizon, str):
+            return seconds_in(self.horizon, wanted_by=name, what="horizon") * per_second
+        return positive(self.horizon, wanted_by=name, what="horizon") * per_second
+
+    def _known(self, table: Table, groups: Groups) -> torch.Tensor:
+        """Return, for each sorted row, the place after the last one of its group a horizon before it."""
+        timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
+        bounds = keys_before(timeline.keys, self._span(timeline.per_second), beyond=True)
+        return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+
+    def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
+        return take_or_missing(table[col], rows)
+
+
+class Diff(Lag):
+    """The row's value less the value ``n`` rows earlier in its group, as float64; NaN where there is none.
+
+    Arguments as ``Lag``. Times differ in seconds, whatever the zone.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Diff
+        >>> df = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "t": [1000, 1005, 1100, 2000, 2001, 3000]})
+        >>> Diff("t", by="user", order="t").fit_transform(df)["diff1_t__user"].tolist()
+        [nan, 5.0, 95.0, nan, 1.0, nan]
+    """
+
+    own_row = True
+    _word = "diff"
+
+    def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
+        column = table[col].plain()
+        if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
+            there = take_or_missing(column, rows)
+            change = difference(column.integer(), there.integer()) / UNITS_PER_SECOND[column.unit or "s"]
+            gone = column.is_missing() | there.is_missing()
+            return Column("number", torch.where(gone, torch.nan, change), name=col)
+        values = number_of(table, col, wanted_by=self)
+        if not len(values):
+            return Column("number", values, name=col)
+        there = values.index_select(0, rows.clamp_min(0)).masked_fill_(rows < 0, torch.nan)
+        return Column("number", torch.sub(values, there, out=there), name=col)
+
+
+# ``PctChange``: by what share a value has changed since an earlier row.
+
+
+class PctChange(Lag):
+    """``(x - x_before) / x_before`` as float64, ``x_before`` being the value ``n`` rows earlier in the row's group.
+
+    Missing where either value is, where the earlier one is 0, and where the result is no finite number. Integers are
+    subtracted exactly. Arguments as ``Lag``, but for number columns only.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import PctChange
+        >>> df = pd.DataFrame({"item": [1, 1, 1, 2], "day": [1, 2, 3, 1], "price": [10.0, 15.0, 0.0, 8.0]})
+        >>> PctChange("price", by="item", order="day").fit_transform(df)["pct1_price__item"].tolist()
+        [nan, 0.5, -1.0, nan]
+    """
+
+    own_row = True
+    _word = "pct"
+
+    def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
+        column = table[col].plain()
+        if column.kind == "datetime":
+            known = (~column.is_missing()).nonzero()
+            raise DataError(
+                "PctChange: holds times, which do not change by a share",
+                column=col,
+                row=int(known[0]) if len(known) else None,
+                remedy="Use Diff for the seconds between them",
+            )
+        here = number_of(table, col, wanted_by=self)
+        there = here[rows.clamp_min(0)] if len(here) else here
+        change = here - there
+        if column.kind == "number" and not column.values.is_floating_point():
+            change = difference(column.integer(), take_or_missing(column, rows).integer())
+            change = torch.where(here.isnan(), torch.nan, change)
+        share = change / there
+        return Column("number", torch.where((rows >= 0) & share.isfinite(), share, torch.nan), name=col)
+
+
+# ``Rolling``: what the last few rows of the row's group, or those of the last few days, come to.
+
+Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
+_STATS = ("mean", "sum", "count", "std", "min", "max", "median")
+
+
+class Rolling(OfGroups, KeepsRows):
+    """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
+
+    As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but an
+    infinite value is a value, and ``count`` is never missing. Every window is computed from its own rows alone.
+
+    Args:
+        cols: number columns, or generators.
+        stats: of ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` and ``median`` (exact).
+        by: the columns of the group; None: all rows are one group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+        window: the length in rows, or in time: ``'7D'``, ``'12h'``, ``'30min'``, ``'90s'`` (an order of numbers is in
+            seconds); or several.
+        min_count: with fewer values in the window all but ``count`` are NaN.
+        closed: the ends that belong to the window: ``'left'`` (without the row itself or, in a window of time, others
+            at its time), ``'right'`` (with the row, without rows exactly a window ago), ``'both'`` or ``'neither'``.
+        name: a word for the outputs' names instead of ``roll``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Rolling
+        >>> df = pd.DataFrame({"shop": [1, 1, 1, 1], "day": [1, 2, 3, 4], "sold": [1.0, 3.0, None, 5.0]})
+        >>> Rolling("sold", by="shop", order="day", window=2).fit_transform(df)["rollmean2_sold__shop"].tolist()
+        [nan, 1.0, 2.0, 3.0]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        stats: Stat | Sequence[Stat] = ("mean",),
+        *,
+        by: Names | None = None,
+        order: Names | None = None,
+        window: int | str | Sequence[int | str],
+        min_count: int = 1,
+        closed: Literal["left", "right", "both", "neither"] = "left",
+        name: str | None = None,
+    ) -> None:
+        self.cols, self.stats, self.by, self.order = cols, stats, by, order
+        self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
+        check_choices(self, "statistic", stats, _STATS)
+        check_choices(self, "window closed", closed, ("left", "right", "both", "neither"))
+        if min_count < 0:
+            raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
+        if not as_list(window):
+            raise DataError("Rolling: there is no window", remedy="Give a number of rows, or a time such as '7D'")
+        for length in as_list(window):
+            if isinstance(length, str):
+                seconds_in(length, wanted_by="Rolling", what="window")
+                one_order(self, "a window of time")
+            elif positive(length, wanted_by="Rolling", what="window").denominator != 1:
+                raise DataError(f"Rolling: window={length} is not whole", remedy="Count rows, or write a time ('7D')")
+
+    @property
+    def own_row(self) -> bool:  # type: ignore[override]
+        return self.closed in ("right", "both")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c, s, w) for c in self.columns for w in as_list(self.window) for s in as_list(self.stats)]
+
+    def _name(self, col: str, stat: Stat, window: int | str) -> str:
+        word = f"{self.name or 'roll'}{stat}{short(window)}{'' if self.closed == 'left' else self.closed}"
+        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result = {}
+        for window in as_list(self.window):
+            first, end = self._bounds(table, groups, window)
+            for col in self.columns:
+                values = number_of(table, col, wanted_by=self)
+                made = self._statistics(values, ~values.isnan() & ~outside, groups, first, end)
+                if not self.min_count and "sum" in made:  # of no values it is 0, but of no group nothing
+                    made["sum"] = torch.where(groups.sort(outside), torch.nan, made["sum"])
+                for stat in as_list(self.stats):
+                    name = self._name(col, stat, window)
+                    result[name] = Column("number", groups.unsort(made[stat]), name=name)
+        return {n: result[n] for n in self.outputs}
+
+    def last_rows(self, table: Table) -> torch.Tensor:
+        groups, _ = ordered_groups(table, [], as_list(self.order))
+        # No later row's window begins before that of the last row.
+        first = min(int(self._bounds(table, groups, w)[0][-1]) for w in as_list(self.window))
+        return in_order(table, as_list(self.order), first)
+
+    def _bounds(self, table: Table, groups: Groups, window: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each sorted row's window: its first place and the place after its last."""
+        places = torch.arange(len(groups.codes), device=groups.codes.device)
+        from_left, to_right = self.closed in ("left", "both"), self.closed in ("right", "both")
+        if not isinstance(window, str):
+            first = torch.maximum(places - int(window) + (not from_left), groups.start)
+            return first, torch.maximum(places + to_right, first)
+        timeline = Timeline.of(table, groups, one_order(self, "a window of time"))
+        span = seconds_in(window, wanted_by="Rolling", what="window") * timeline.per_second
+        bounds = keys_before(timeline.keys, span, beyond=not from_left)
+        first = first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+        return first, places + 1 if to_right else timeline.tied
+
+    def _statistics(
+        self, values: torch.Tensor, known: torch.Tensor, groups: Groups, first: torch.Tensor, end: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        values, known, codes = groups.sort(values), groups.sort(known), groups.codes
+        if not bool(known.all()):  # windows of places become windows of the known values alone
+            counts = count_before(known)
+            values, codes, first, end = values[known], codes[known], counts[first], counts[end]
+        count, wanted = end - first, set(as_list(self.stats))
+        made = {"count": count.double()}
+        if wanted & {"sum", "mean"}:
+            made["sum"] = window_sum(values, first, end)
+            made["mean"] = made["sum"] / count
+        if "std" in wanted:
+            spread = window_squares(values, first, end) / (count - 1).clamp_min(1)
+            made["std"] = torch.where(count > 1, spread.sqrt(), torch.nan)
+        for stat in wanted & {"min", "max"}:
+            extreme = window_extreme(values, first, end, largest=stat == "max")
+            made[stat] = torch.where(count > 0, extreme, torch.nan)
+        if "median" in wanted:
+            made["median"] = window_median(values, codes, first, end)
+        few = count < self.min_count
+        return {n: v if n == "count" else torch.where(few, torch.nan, v) for n, v in made.items()}
+
+
+# ``Ewm``: the exponentially weighted mean of the earlier rows of the row's group.
+
+
+class Ewm(OfGroups, LooksBack):
+    """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
+
+    ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
+    group, one row later. A missing value has no weight but ages those before it (pandas' ``ignore_na=False``).
+
+    Args:
+        cols: number columns, or generators.
+        half_life: the age of half a weight, in rows or time (``'7D'``, ``'12h'``, ``'90s'``; an order of numbers is in
+            seconds); or several.
+        by: the columns of the group; None: all rows are one group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order. With a half-life in
+            time, rows at the same time do not see each other.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Ewm
+        >>> df = pd.DataFrame({"shop": [1, 1, 1], "day": [1, 2, 3], "sold": [3.0, 6.0, 0.0]})
+        >>> Ewm("sold", half_life=1, by="shop", order="day").fit_transform(df)["ewm1_sold__shop"].tolist()
+        [nan, 3.0, 5.0]
+    """
+
+    own_row = False
+
+    def __init__(
+        self,
+        cols: Cols,
+        *,
+        half_life: float | str | Sequence[float | str],
+        by: Names | None = None,
+        order: Names | None = None,
+    ) -> None:
+        self.cols, self.half_life, self.by, self.order = cols, half_life, by, order
+        if not as_list(half_life):
+            raise DataError("Ewm: there is no half_life", remedy="Give a number of rows, or a time such as '7D'")
+        for length in as_list(half_life):
+            if isinstance(length, str):
+                seconds_in(length, wanted_by="Ewm", what="half_life")
+                one_order(self, "a half-life in time")
+            else:
+                positive(length, wanted_by="Ewm", what="half_life")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c, h) for c in self.columns for h in as_list(self.half_life)]
+
+    def _name(self, col: str, half_life: float | str) -> str:
+        return f"ewm{short(half_life)}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        return self._made(table, None)
+
+    def keep(self, table: Table) -> State:
+        end = torch.tensor([len(table)], device=table.device)
+        kept = {n: found for n, _, found in self._found(table, end, clocked=True)}
+        return {"rows": len(table), "sums": kept if len(table) else {}}
+
+    def keep_both(self, a: State, b: State) -> State:
+        sums = dict(a["sums"])
+        for half_life in as_list(self.half_life):
+            for name in (self._name(c, half_life) for c in self.columns):
+                if name in b["sums"]:
+                    later = self._placed(b["sums"][name], a["rows"], half_life)
+                    sums[name] = later.after(sums[name], _seconds(half_life)) if name in sums else later
+        return {"rows": a["rows"] + b["rows"], "sums": sums}
+
+    def compute_after(self, table: Table, context: Context, past: State) -> dict[str, Column]:
+        return self._made(table, past)
+
+    def _made(self, table: Table, past: State | None) -> dict[str, Column]:
+        groups, _ = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result = {}
+        for name, half_life, found in self._found(table, clocked=past is not None):
+            before = None if past is None else past["sums"].get(name)
+            if before is not None:
+                found = self._placed(found, past["rows"], half_life).after(before.to(table.device), _seconds(half_life))
+            result[name] = Column("number", groups.unsort(found.mean()), name=name)
+        return {n: result[n] for n in self.outputs}
+
+    def _found(
+        self, table: Table, end: torch.Tensor | None = None, *, clocked: bool
+    ) -> Iterator[tuple[str, float | str, _Decayed]]:
+        """Yield each output's name, half-life and sums before each sorted row, or before the places ``end``."""
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        places = torch.arange(len(groups.codes), device=groups.codes.device)
+        start = groups.start if end is None else torch.zeros_like(end)
+        for half_life in as_list(self.half_life):
+            at, limit, unit = places, places, 1
+            if isinstance(half_life, str):
+                timeline = Timeline.of(table, groups, one_order(self, "a half-life in time"))
+                at, limit, unit = timeline.keys, timeline.tied, timeline.per_second
+            clock = Clock.at(at, unit) if clocked else None
+            limit = limit if end is None else end
+            for col in self.columns:
+                values = number_of(table, col, wanted_by=self)
+                known, values = groups.sort(~values.isnan() & ~outside), groups.sort(values)
+                made = _before(values, known, start, (at, clock), limit, float(_seconds(half_life) * unit))
+                yield self._name(col, half_life), half_life, made
+
+    def _placed(self, found: _Decayed, rows: int, half_life: float | str) -> _Decayed:
+        """Move the clock by the ``rows`` rows before, if age is counted in rows."""
+        if isinstance(half_life, str):
+            return found
+        return replace(found, last=Clock(found.last.whole + rows, found.last.part))
+
+
+def _seconds(half_life: float | str) -> Fraction:
+    if isinstance(half_life, str):
+        return seconds_in(half_life, wanted_by="Ewm", what="half_life")
+    return positive(half_life, wanted_by="Ewm", what="half_life")
+
+
+@dataclass(frozen=True, eq=False)
+class _Decayed:
+    """Sums over known values, weighted by their age at the last of them; tensors ``[n]``.
+
+    Args:
+        total, weight: float64, of the finite values and of their weights.
+        last: the last one's time; None: not needed.
+        found: bool, whether there is a value.
+        up, down: bool, whether one is infinite, or minus infinite.
+    """
+
+    total: torch.Tensor
+    weight: torch.Tensor
+    last: Clock | None
+    found: torch.Tensor
+    up: torch.Tensor
+    down: torch.Tensor
+
+    def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
+        """Add the sums of earlier values (``[1]``)."""
+        age = self.last.since(past.last)
+        left = torch.where(self.found, decay(age, float(half_life)), 1) * past.found
+        own = self.found.double()
+        when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
+        # The last known value sets the clock, of this table or of the earlier ones.
+        return _Decayed(
+            own * self.total + left * past.total,
+            own * self.weight + left * past.weight,
+            Clock(*when),
+            self.found | past.found,
+            self.up | past.up,
+            self.down | past.down,
+        )
+
+    def mean(self) -> torch.Tensor:
+        """Return float64 ``[n]``, NaN without a value, or with both infinities."""
+        made = torch.where(self.up, torch.inf, torch.where(self.down, -torch.inf, self.total / self.weight))
+        return torch.where(self.found & ~(self.up & self.down), made, torch.nan)
+
+    def to(self, device: Any) -> _Decayed:
+        """Move to a device."""
+        last = Clock(self.last.whole.to(device), self.last.part.to(device))
+        sums = [v.to(device) for v in (self.total, self.weight, self.found, self.up, self.down)]
+        return _Decayed(*sums[:2], last, *sums[2:])
+
+
+def _before(
+    values: torch.Tensor,
+    known: torch.Tensor,
+    start: torch.Tensor,
+    when: tuple[torch.Tensor, Clock | None],
+    limit: torch.Tensor,
+    half_life: float,
+) -> _Decayed:
+    """Return the decayed sums of the known rows from ``start`` to before ``limit`` (sorted places, int64 ``[m]``).
+
+    Args:
+        values, known: ``[n]``, of sorted rows.
+        start, limit: int64 ``[m]``.
+        when: each sorted row's time in units, and as a clock or None.
+        half_life: in the units.
+    """
+    # Sums change only at known rows, so they are computed there alone; the last value weighs 1, however old it is.
+    counts = count_before(known)
+    begin, end = counts[start], counts[limit]
+    found = end > begin
+    if not bool(known.any()):
+        zero = torch.zeros(len(limit), dtype=torch.float64, device=values.device)
+        return _Decayed(zero, zero, Clock(zero.long(), zero), found, found, found)
+    group = counts[start] if len(start) == len(values) else begin.new_zeros(len(values))
+    at, clock = when[0][known], when[1]
+    values, place = values[known], torch.arange(int(counts[-1]), device=values.device) - group[known]
+    total, weight = decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
+    last = (end - 1).clamp_min(0)
+    up = down = torch.zeros_like(found)
+    if not bool(values.isfinite().all()):
+        high, low = (count_before(values == x) for x in (torch.inf, -torch.inf))
+        up, down = high[end] > high[begin], low[end] > low[begin]
+    clock = None if clock is None else clock[known][last]
+    return _Decayed(total[last], weight[last], clock, found, up, down)

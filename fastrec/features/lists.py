@@ -1,0 +1,339 @@
+"""Lists in a row's cell: length, parts, membership."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.keyed import sort_keys, sum_by_cell
+from fastrec.features._engine.options import FittedOnLists, check_scope, coded_elements, list_of
+from fastrec.features.base import Cells, Col, Cols, RowWise, Scope, State, Tensors
+from fastrec.features.columns import as_columns, as_list, masked, name_of
+from fastrec.features.encode import merge_counts
+from fastrec.table import Column, Keys, Table, as_column
+from fastrec.table.column import lengths_of, rows_of, runs
+
+# ``ListLength``: how long a row's list is.
+
+
+class ListLength(RowWise):
+    """How many elements a row's list has, missing ones too, as int64; a missing list has no length: it is missing.
+
+    Args:
+        cols: columns of lists or vectors, or generators of one such column each.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import ListLength
+        >>> df = pd.DataFrame({"tags": [["a", "b"], [], None]})
+        >>> ListLength("tags").fit_transform(df)["length_tags"].tolist()
+        [2, 0, <NA>]
+    """
+
+    def __init__(self, cols: Cols) -> None:
+        self.cols = cols
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"length_{name_of(c)}" for c in as_list(self.cols)]
+
+    def prepare(self, table: Table) -> Tensors:
+        names = [name_of(c) for c in as_list(self.cols)]
+        return {name: list_of(table, name, wanted_by=self).values for name in names}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {f"length_{name}": lengths_of(offsets) for name, offsets in tensors.items()}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        lengths = self.apply(self.prepare(table))
+        columns = {f"length_{name_of(c)}": table[name_of(c)] for c in as_list(self.cols)}
+        return {n: masked(n, lengths[n], c.is_missing().to(lengths[n].device)) for n, c in columns.items()}
+
+
+# ``ListSlice``: a part of a row's list, filled up to a fixed length where asked.
+
+Pad = bool | int | float | str
+
+
+class ListSlice(RowWise):
+    """A part of a row's list, ``list[start:end]`` as Python slices it; with ``pad`` every list gets the same length.
+
+    A missing list stays missing; with ``pad`` it becomes a list of nothing but ``pad``.
+
+    Args:
+        col: a column of lists or vectors, or a generator of one.
+        start: the first element, from 0; below 0: from the list's end.
+        end: the first element that is left out; below 0: from the list's end; None: none is.
+        pad: fill lists up to ``end - start`` elements with this value, of the elements' own type; None: do not. Both
+            bounds must then count from the same end (``start=-3`` and no end: the last three).
+        pad_side: fill on the ``'right'`` or, so that the last elements stay last, on the ``'left'``.
+        name: the output's name; None: ``slice_{start}_{end}_{col}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import ListSlice
+        >>> df = pd.DataFrame({"items": [[1, 2, 3], [4], None]})
+        >>> [x.tolist() for x in ListSlice("items", 0, 2, pad=0).fit_transform(df)["slice_0_2_items"]]
+        [[1, 2], [4, 0], [0, 0]]
+    """
+
+    def __init__(
+        self,
+        col: Col,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        pad: Pad | None = None,
+        pad_side: Literal["right", "left"] = "right",
+        name: str | None = None,
+    ) -> None:
+        self.col, self.start, self.end = col, start, end
+        self.pad, self.pad_side, self.name = pad, pad_side, name
+        if pad_side not in ("right", "left"):
+            raise DataError(f"ListSlice cannot pad on the side {pad_side!r}", remedy="Use 'right' or 'left'")
+        if pad is not None and not self.width > 0:
+            raise DataError(
+                f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to",
+                remedy="Count start and end from the same end of the list, start first",
+            )
+
+    @property
+    def width(self) -> int:
+        """The largest length of a slice if both bounds count from the same end; else 0."""
+        if self.start >= 0:
+            return self.end - self.start if self.end is not None and self.end >= 0 else 0
+        end = 0 if self.end is None else self.end
+        return end - self.start if self.end is None or end < 0 else 0
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"slice_{self.start}_{'end' if self.end is None else self.end}_{name_of(self.col)}"]
+
+    def prepare(self, table: Table) -> Tensors:
+        return {"offsets": list_of(table, name_of(self.col), wanted_by=self).values}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        """Return new offsets, and each new element's place among the old ones; for ``pad`` one past the last."""
+        offsets = tensors["offsets"]
+        lengths = lengths_of(offsets)
+        first = self._bound(self.start, lengths)
+        last = lengths if self.end is None else self._bound(self.end, lengths)
+        count = (last - first).clamp_min(0)
+        if self.pad is None:  # ragged: runs of places, without a matrix
+            new, places = runs(offsets[:-1] + first, count)
+            return {"offsets": new, "places": places}
+        place = torch.arange(self.width, device=offsets.device)
+        place = place if self.pad_side == "right" else place - (self.width - count.unsqueeze(1))
+        inside = (place >= 0) & (place < count.unsqueeze(1))
+        places = torch.where(inside, (offsets[:-1] + first).unsqueeze(1) + place, offsets[-1])
+        new = torch.arange(lengths.shape[0] + 1, device=offsets.device) * self.width
+        return {"offsets": new, "places": places.reshape(-1)}
+
+    @staticmethod
+    def _bound(at: int, lengths: torch.Tensor) -> torch.Tensor:
+        return lengths.clamp_max(at) if at >= 0 else (lengths + at).clamp_min(0)
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        column = list_of(table, name_of(self.col), wanted_by=self)
+        made = self.apply({"offsets": column.values})
+        elements, missing = column.elements, column.missing
+        if self.pad is not None:
+            elements, missing = self._with_pad(column), None
+        name = self.outputs[0]
+        taken = replace(elements.take(made["places"]), name=name)
+        return {name: Column("list", made["offsets"], name=name, missing=missing, elements=taken)}
+
+    def _with_pad(self, column: Column) -> Column:
+        """Return the elements and ``pad`` after them, in the elements' type; without a type, in that of ``pad``."""
+        elements = column.elements
+        if elements.kind == "category":
+            return self._after_keys(column)
+        if elements.kind != "number":
+            raise self._refuse(column)
+        kind = elements.values.dtype
+        if isinstance(self.pad, str):
+            if not (kind.is_floating_point and bool(elements.is_missing().all())):
+                raise self._refuse(column)
+            only = as_column(pa.array([self.pad]), name=elements.name).to(elements.values.device)
+            missing = only.values.new_zeros(len(elements))
+            return replace(only, values=torch.cat([missing, only.values]))
+        pad = self._number(kind)
+        if pad is None:
+            raise self._refuse(column)
+        missing = elements.missing
+        missing = None if missing is None else torch.cat([missing, missing.new_zeros(1)])
+        values = torch.cat([elements.values, pad.to(elements.values.device)])
+        return replace(elements, values=values, missing=missing)
+
+    def _number(self, kind: torch.dtype) -> torch.Tensor | None:
+        """Return ``pad`` as a number of this type, ``[1]``; None if the type cannot hold it."""
+        if kind.is_floating_point:
+            return torch.tensor([self.pad], dtype=kind)
+        if self.pad != self.pad or abs(self.pad) == float("inf") or int(self.pad) != self.pad:
+            return None
+        low, high = (0, 1) if kind == torch.bool else (torch.iinfo(kind).min, torch.iinfo(kind).max)
+        return torch.tensor([int(self.pad)]).to(kind) if low <= self.pad <= high else None
+
+    def _after_keys(self, column: Column) -> Column:
+        elements = column.elements
+        try:
+            pad = pa.array([self.pad], elements.distinct.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            raise self._refuse(column) from None
+        at = elements.distinct.index(pad[0]).as_py()
+        distinct = elements.distinct if at >= 0 else pa.concat_arrays([elements.distinct, pad])
+        code = elements.values.new_tensor([(at if at >= 0 else len(elements.distinct)) + 1])
+        return replace(elements, values=torch.cat([elements.values, code]), distinct=distinct)
+
+    def _refuse(self, column: Column) -> DataError:
+        elements = column.elements
+        what = {"category": elements.distinct, "number": elements.values}.get(elements.kind)
+        held = elements.kind if what is None else str(getattr(what, "dtype", getattr(what, "type", "")))
+        filled = lengths_of(column.values).nonzero()
+        return DataError(
+            f"ListSlice: pad={self.pad!r} is no value of lists of {held.removeprefix('torch.').removeprefix('large_')}",
+            column=column.name or None,
+            row=int(filled[0]) if len(filled) else None,
+            remedy="Give a pad of the elements' own type, or slice without pad",
+        )
+
+
+# ``MultiHot``: which values are in a row's list.
+
+
+class MultiHot(FittedOnLists):
+    """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
+
+    Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
+    vector column of ``max_size`` places, those past the last learned value 0. Missing and empty lists, unseen and
+    missing elements give 0.
+
+    Args:
+        col: a column of lists or vectors, or a generator of one.
+        values: text, numbers or booleans, the values to look for; None: learn them.
+        max_size: the largest number of values learned.
+        min_count: the least number of training rows' lists with a value.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        name: the outputs' first word; None: the column's.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import MultiHot
+        >>> df = pd.DataFrame({"tags": [["a", "b"], ["a"], None]})
+        >>> MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()
+        [[1, 0], [1, 0], [0, 0]]
+        >>> [x.tolist() for x in MultiHot("tags", max_size=3).fit_transform(df)["tags_multihot"]]
+        [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
+    """
+
+    by_key = (("keys", "count"),)
+
+    def __init__(
+        self,
+        col: Col,
+        values: Sequence[str | int | float | bool] | None = None,
+        *,
+        max_size: int = 64,
+        min_count: int = 1,
+        scope: Scope = "train",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.col, self.values, self.max_size, self.min_count = col, values, max_size, min_count
+        self.scope, self.name = scope, name
+        check_scope(self)
+        if max_size < 1:
+            raise DataError(f"MultiHot: max_size is {max_size}", remedy="Learn at least 1 value")
+        if values is not None:
+            self._given()
+
+    def _given(self) -> Keys:
+        values = as_list(self.values)
+        try:
+            found = pa.array(values, from_pandas=True)  # NaN is a missing value
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            found = None
+        nested = found is not None and pa.types.is_nested(found.type)
+        if found is None or nested or not values or found.null_count or len(found.unique()) < len(values):
+            raise DataError(
+                f"MultiHot: values are to be of one type, each once and none missing, not {values!r}",
+                remedy="Leave values out to learn them",
+            )
+        found = found.cast(pa.large_string()) if pa.types.is_string(found.type) else found
+        return Keys((found,), (name_of(self.col),))
+
+    @property
+    def outputs(self) -> list[str]:
+        word = self.name or name_of(self.col)
+        if self.values is None:
+            return [f"{word}_multihot"]
+        return [f"{word}_has_{v}" for v in as_list(self.values)]
+
+    @property
+    def learned(self) -> list[Any]:
+        """The values of the vector's places, in order; or the given ones."""
+        if self.values is not None:
+            return as_list(self.values)
+        state, fit = self._learned()
+        place = fit["place"][1:].cpu()
+        order = torch.argsort(torch.where(place > 0, place, len(place) + 1), stable=True)[: int((place > 0).sum())]
+        return state["keys"].take(order).columns[0].to_pylist()
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        if self.values is not None:
+            keys = self._given()
+            return {"keys": keys, "count": torch.zeros(1 if cells is None else cells.count, len(keys)).long()}
+        column = list_of(table, name_of(self.col), wanted_by=self)
+        keys, codes = sort_keys(coded_elements(column, wanted_by=self))
+        rows = rows_of(column.values)
+        # One pair of row and value, however often the value is in the list.
+        pairs = torch.unique(rows * (len(keys) + 1) + codes)
+        rows, codes = pairs // (len(keys) + 1), pairs % (len(keys) + 1)
+        of_pair = None if cells is None else Cells(cells.codes[rows], cells.count)
+        return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, of_pair, len(keys) + 1)[:, 1:]}
+
+    def merge(self, a: State, b: State) -> State:
+        if self.values is not None:
+            return max(a, b, key=lambda s: len(s["count"]))
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
+        return {"keys": keys, "count": count}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        """Return each known key's place, from 1; 0: none."""
+        count = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
+        total = count.sum(0)
+        place = torch.zeros(len(total) + 1, dtype=torch.int64, device=total.device)
+        if self.values is not None:
+            place = torch.arange(len(total) + 1, device=total.device)
+        else:
+            first = torch.sort(total, descending=True, stable=True).indices[: self.max_size]
+            first = first[total[first] >= max(self.min_count, 1)]
+            place[first + 1] = torch.arange(1, len(first) + 1, device=total.device)
+        return {"place": place}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        column = list_of(table, name_of(self.col), wanted_by=self)
+        return {"offsets": column.values, "key": coded_elements(column, wanted_by=self).recode(state["keys"])}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        offsets = tensors["offsets"]
+        width = self.max_size if self.values is None else len(as_list(self.values))
+        place = fit["place"].to(offsets.device)[tensors["key"]]
+        found = place > 0
+        at = (rows_of(offsets) * width + place - 1)[found]
+        hot = torch.zeros((offsets.shape[0] - 1) * width, dtype=torch.int8, device=offsets.device)
+        hot[at] = 1
+        hot = hot.view(-1, width)
+        if self.values is None:
+            return {self.outputs[0]: hot}
+        return {name: column.contiguous() for name, column in zip(self.outputs, hot.unbind(1), strict=True)}
+
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        if self.values is not None:
+            return as_columns(tensors)
+        return {n: Column("vector", t, name=n) for n, t in tensors.items()}

@@ -1,0 +1,528 @@
+"""One row's own numbers: statistics, arithmetic, buckets, digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, reduce
+from typing import Literal, get_args
+
+import torch
+
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.features._engine.group_values import count_values, merge_values, quantiles, total_counts
+from fastrec.features._engine.options import OfColumns, ascending, check_scope, float64, is_open
+from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, RowWise, Scope, State, Tensors
+from fastrec.features.columns import as_columns, as_list, check_choices, masked, name_of, number_of
+from fastrec.table import Column, Table
+
+# ``RowStats``: statistics of a row's own numbers, across many columns.
+
+Stat = Literal["zeros", "missing", "negative", "nunique", "sum", "mean", "std", "min", "max"]
+_STATS = get_args(Stat)
+
+
+class RowStats(OfColumns, RowWise):
+    """Statistics across a row's columns, for wide tables of anonymous columns.
+
+    Missing values count in ``missing`` alone. A row without any value has the sum 0; its mean, std, min and max are
+    missing, and so is the std of one value. Infinities are numbers, as in pandas.
+
+    Args:
+        cols: number columns (booleans and times are numbers too), selectors of them, or generators.
+        stats: any of ``zeros``, ``missing``, ``negative``, ``nunique`` (counts, int64), ``sum``, ``mean``, ``std``
+            (sample), ``min`` and ``max`` (float64). ``nunique`` costs more than all others: it sorts each row.
+        name: the outputs' first word: ``row_zeros``, ``row_mean``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RowStats, number
+        >>> df = pd.DataFrame({"a": [0.0, 1.0], "b": [4.0, None], "c": [2, 3]})
+        >>> RowStats(number(), ["zeros", "missing", "mean"]).fit_transform(df).iloc[:, 3:].values.tolist()
+        [[1.0, 0.0, 2.0], [0.0, 1.0, 2.0]]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        stats: Stat | Sequence[Stat] = ("zeros", "missing", "mean", "std", "min", "max"),
+        *,
+        name: str = "row",
+    ) -> None:
+        self.cols, self.stats, self.name = cols, stats, name
+        asked = as_list(stats)
+        if not asked or len(set(map(str, asked))) < len(asked) or any(str(s) not in _STATS for s in asked):
+            known = ", ".join(map(repr, _STATS))
+            raise DataError(f"RowStats cannot make the statistics {stats!r}", remedy=f"Use some of {known}, each once")
+        if not is_open(cols):
+            self._check()
+
+    def _check(self) -> None:
+        if not self.columns:
+            raise DataError("RowStats makes no statistic of no column", remedy="Name one or more")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}_{stat}" for stat in as_list(self.stats)]
+
+    def prepare(self, table: Table) -> Tensors:
+        self._check()  # a selector has chosen by now
+        return {c: number_of(table, c, wanted_by=self) for c in self.columns}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        rows = _RowNumbers([tensors[c] for c in self.columns])
+        return {name: getattr(rows, stat) for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        # In blocks of rows: hundreds of columns would not fit as float64 all at once.
+        table = table.select(dict.fromkeys(self.columns))
+        # What is no plain number is converted, or refused, once and with its row's number in the whole table.
+        odd = [n for n in table.names if table[n].kind not in ("number", "datetime")]
+        table = table.with_columns({n: number_of(table, n, wanted_by=self) for n in odd})
+        size = max(limits.ROW_STATS_NUMBERS // max(len(self.columns), 1), 1)
+        starts = range(0, max(len(table), 1), size)
+        parts = [self.apply(self.prepare(table.slice(s, min(s + size, len(table))))) for s in starts]
+        return as_columns({n: torch.cat([p[n] for p in parts]) for n in self.outputs})
+
+
+class _RowNumbers:
+    """Statistics of rows, each computed at first use, of columns float64 ``[n]``, NaN where missing."""
+
+    # Sums run from column to column: a reduction over a matrix would make a row's bits depend on the rows around it.
+
+    def __init__(self, columns: list[torch.Tensor]) -> None:
+        self.columns = columns
+        self.gone = [x.isnan() for x in columns]
+
+    def _filled(self, value: float) -> Iterator[torch.Tensor]:
+        return (torch.where(gone, value, x) for gone, x in zip(self.gone, self.columns, strict=True))
+
+    @cached_property
+    def zeros(self) -> torch.Tensor:
+        return _how_many(x == 0 for x in self.columns)
+
+    @cached_property
+    def missing(self) -> torch.Tensor:
+        return _how_many(self.gone)
+
+    @cached_property
+    def negative(self) -> torch.Tensor:
+        return _how_many(x < 0 for x in self.columns)
+
+    @cached_property
+    def nunique(self) -> torch.Tensor:
+        ordered = torch.stack(self.columns, 1).sort(1).values  # NaN comes last
+        new = (ordered[:, 1:] != ordered[:, :-1]) & ~ordered[:, 1:].isnan()
+        return new.sum(1) + (~ordered[:, 0].isnan()).long()
+
+    @cached_property
+    def count(self) -> torch.Tensor:
+        return len(self.columns) - self.missing
+
+    @cached_property
+    def sum(self) -> torch.Tensor:
+        return reduce(torch.add, self._filled(0))
+
+    @cached_property
+    def mean(self) -> torch.Tensor:
+        mean = self.sum / self.count
+        # Equal values have themselves for a mean, to the last bit, and then no spread.
+        return torch.where(mean.isinf(), mean, torch.clamp(mean, self.min, self.max))
+
+    @cached_property
+    def std(self) -> torch.Tensor:
+        rests = (torch.where(gone, 0, x - self.mean) for gone, x in zip(self.gone, self.columns, strict=True))
+        total = reduce(torch.add, (r * r for r in rests))
+        return torch.where(self.count > 1, (total / (self.count - 1)).sqrt(), torch.nan)
+
+    @cached_property
+    def min(self) -> torch.Tensor:
+        return torch.where(self.count > 0, reduce(torch.minimum, self._filled(torch.inf)), torch.nan)
+
+    @cached_property
+    def max(self) -> torch.Tensor:
+        return torch.where(self.count > 0, reduce(torch.maximum, self._filled(-torch.inf)), torch.nan)
+
+
+def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
+    # Added as bytes, as many as one holds: widening each mask first would take several times as long.
+    ones = [mask.view(torch.int8) for mask in masks]
+    parts = (reduce(torch.add, ones[i : i + 127]) for i in range(0, len(ones), 127))
+    return reduce(torch.add, (part.long() for part in parts))
+
+
+# ``Combine``: two columns added, subtracted, multiplied or divided.
+
+_WORDS_COMBINE = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
+
+
+class Combine(RowWise):
+    """``a + b``, ``a - b``, ``a * b`` or ``a / b`` as float64; missing where either is, and where the divisor is 0.
+
+    Args:
+        a: a number column, or a generator of one.
+        how: ``'+'``, ``'-'``, ``'*'`` or ``'/'``.
+        b: likewise.
+        name: the output's name; None: ``{a}_minus_{b}`` and so on.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Combine
+        >>> Combine("a", "/", "b").fit_transform(pd.DataFrame({"a": [1, 2], "b": [4, 0]}))["a_over_b"].tolist()
+        [0.25, nan]
+    """
+
+    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None:
+        self.a, self.how, self.b, self.name = a, how, b, name
+        check_choices(self, "operation", how, list(_WORDS_COMBINE))
+
+    @property
+    def sources(self) -> list[Col]:
+        return [self.a, self.b]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"{name_of(self.a)}_{_WORDS_COMBINE[self.how]}_{name_of(self.b)}"]
+
+    def prepare(self, table: Table) -> Tensors:
+        return {n: number_of(table, name_of(s), wanted_by=self) for n, s in (("a", self.a), ("b", self.b))}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        a, b = tensors["a"], tensors["b"]
+        if self.how == "/":
+            made = torch.where(b == 0, torch.nan, a / b)
+        else:
+            made = {"+": a + b, "-": a - b, "*": a * b}[self.how]
+        return {self.outputs[0]: made}
+
+
+# ``Where``: a column's values where another column is above zero.
+
+
+class Where(RowWise):
+    """The value where the condition is above 0, else missing: ``Where('position', 'touches')``.
+
+    Args:
+        col: a number column, or a generator of one.
+        condition: likewise; missing counts as 0.
+        name: the output's name; None: ``{col}_where_{condition}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Where
+        >>> df = pd.DataFrame({"position": [1, 2], "touched": [0, 3]})
+        >>> Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
+        [nan, 2.0]
+    """
+
+    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None:
+        self.col, self.condition, self.name = col, condition, name
+
+    @property
+    def sources(self) -> list[Col]:
+        return [self.col, self.condition]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"{name_of(self.col)}_where_{name_of(self.condition)}"]
+
+    def prepare(self, table: Table) -> Tensors:
+        names = {"value": name_of(self.col), "condition": name_of(self.condition)}
+        return {word: number_of(table, name, wanted_by=self) for word, name in names.items()}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {self.outputs[0]: torch.where(tensors["condition"] > 0, tensors["value"], torch.nan)}
+
+
+# ``Bucketize``: numbers as the bucket they fall into.
+
+
+class Bucketize(Fitted):
+    """The bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
+
+    With ``edges`` nothing is learned and nothing needs to be fitted.
+
+    Args:
+        col: a number column, or a generator of one.
+        edges: ascending numbers.
+        quantiles: learn the edges from training rows instead: exact quantiles (linear between neighbours, as numpy's),
+            at ``1/k … (k-1)/k`` for a whole number ``k``, or at the shares given. Equal edges become one.
+        name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Bucketize
+        >>> df = pd.DataFrame({"gap": [3, 10, 99, 10]})
+        >>> Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
+        [0, 1, 2, 1]
+        >>> Bucketize("gap", quantiles=2).fit_transform(df)["gap_qbucket"].tolist()
+        [0, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        col: Col,
+        edges: Sequence[float] | None = None,
+        *,
+        quantiles: int | Sequence[float] | None = None,
+        name: str | None = None,
+        scope: Scope = "train",
+    ) -> None:
+        super().__init__()
+        self.col, self.edges, self.quantiles, self.name, self.scope = col, edges, quantiles, name, scope
+        check_scope(self)
+        if (edges is None) == (quantiles is None):
+            raise DataError("Bucketize needs edges, or quantiles to learn them", remedy="Give one of the two")
+        if edges is not None and (not len(edges) or not ascending(edges)):
+            raise DataError(
+                f"Bucketize: the edges {list(edges)} do not ascend", remedy="Give ascending numbers, each once"
+            )
+        shares = self._shares()
+        if edges is None and not (shares and ascending(shares) and shares[0] >= 0 and shares[-1] <= 1):
+            raise DataError(
+                f"Bucketize: {quantiles} makes no quantiles", remedy="Give 2 or more, or ascending shares from 0 to 1"
+            )
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "fitted" if self.edges is None else "row"
+
+    @property
+    def online(self) -> str:  # type: ignore[override]
+        return self.kind
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"{name_of(self.col)}_{'q' if self.edges is None else ''}bucket"]
+
+    def _shares(self) -> list[float]:
+        if self.quantiles is None or isinstance(self.quantiles, list | tuple):
+            return [float(q) for q in as_list(self.quantiles)]
+        parts = float(self.quantiles)
+        return [i / parts for i in range(1, int(parts))] if parts.is_integer() else []
+
+    def _learned(self) -> tuple[State, State]:
+        return super()._learned() if self.edges is None else ({}, self.finalize({}))
+
+    def learn(self, state: State) -> None:
+        if self.edges is None:
+            super().learn(state)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        if self.edges is not None:
+            return {}
+        return count_values(number_of(table, name_of(self.col), wanted_by=self), cells)
+
+    def merge(self, a: State, b: State) -> State:
+        return merge_values(a, b) if self.edges is None else {}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        if self.edges is not None:
+            return {"edges": torch.tensor([float(e) for e in self.edges], dtype=torch.float64)}
+        edges = torch.unique_consecutive(quantiles(*total_counts(state, keep), self._shares()))
+        return {"edges": edges[~edges.isnan()]}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {"value": number_of(table, name_of(self.col), wanted_by=self)}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        value = tensors["value"]
+        bucket = torch.bucketize(value, fit["edges"].to(value.device), right=True)
+        return {self.outputs[0]: torch.where(value.isnan(), -1, bucket)}
+
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        name, bucket = self.outputs[0], tensors[self.outputs[0]]
+        return {name: masked(name, bucket, bucket < 0)}
+
+
+# ``Digits`` and ``RoundTo``: price endings and round numbers.
+
+
+class Digits(OfColumns, RowWise):
+    """The last digits of a number as written, without sign: of 19.99 with two decimals the last two are 99.
+
+    Integers are exact. A float counts as the short decimal it was written as: the last digit of 19.99 is 9, though
+    ``19.99 · 100`` is 1998.9999…. Further decimals are cut off. Missing and infinite values give missing.
+
+    Args:
+        cols: number columns, or generators.
+        digits: the number of digits, 1 to 18.
+        decimals: the number of decimals, 0 to 9: 2 for prices with cents.
+
+    The outputs are int64, named ``last{digits}_{col}``, with decimals ``last{digits}dp{decimals}_{col}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Digits
+        >>> df = pd.DataFrame({"price": [19.99, 149.0, 0.5]})
+        >>> Digits("price", 2, decimals=2).fit_transform(df)["last2dp2_price"].tolist()
+        [99, 0, 50]
+        >>> Digits("price").fit_transform(df)["last1_price"].tolist()
+        [9, 9, 0]
+    """
+
+    def __init__(self, cols: Cols, digits: int = 1, *, decimals: int = 0) -> None:
+        self.cols, self.digits, self.decimals = cols, digits, decimals
+        if not (1 <= digits <= 18 and 0 <= decimals <= 9):
+            raise DataError(
+                f"Digits: {digits} digits of numbers with {decimals} decimals",
+                remedy="Use 1 to 18, and 0 to 9 decimals",
+            )
+
+    @property
+    def outputs(self) -> list[str]:
+        word = f"last{self.digits}" + (f"dp{self.decimals}" if self.decimals else "")
+        return [f"{word}_{c}" for c in self.columns]
+
+    def prepare(self, table: Table) -> Tensors:
+        return _written(self, table, self.columns)
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        made = {}
+        for name, output in zip(self.columns, self.outputs, strict=True):
+            values = tensors[name]
+            if values.is_floating_point():
+                made[output] = self._of_floats(values, tensors[f"rounding {name}"])
+            else:
+                kept = max(self.digits - self.decimals, 0)
+                made[output] = torch.fmod(values, 10**kept).abs() * 10 ** (self.digits - kept)
+                made[output] = torch.where(tensors[f"missing {name}"], -1, made[output])
+        return made
+
+    def _of_floats(self, values: torch.Tensor, rounding: torch.Tensor) -> torch.Tensor:
+        shifted = values.abs() * float64(10.0**self.decimals)
+        near = torch.round(shifted)
+        shifted = torch.where((shifted - near).abs() <= rounding * shifted, near, shifted)
+        last = torch.fmod(shifted, float64(10.0**self.digits))  # exact, however large the number
+        return torch.where(shifted.isfinite(), last, -1).long()
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        return {n: masked(n, values, values < 0) for n, values in self.apply(self.prepare(table)).items()}
+
+
+class RoundTo(OfColumns, RowWise):
+    """The nearest multiple of a step, the distance from it, and whether the number is one: round prices.
+
+    Integers with a whole step are exact; a float counts as the short number it was written as, so that 0.15 is a
+    multiple of 0.05. Halves go to the even multiple, as in numpy.
+
+    Args:
+        cols: number columns, or generators.
+        to: the step, above 0, in the columns' unit; or several.
+        stats: of ``value`` (the nearest multiple: int64 for integers and a whole step, else float64; infinity is its
+            own), ``gap`` (the number less that multiple, float64; missing for an infinity) and ``is_round`` (boolean;
+            missing for an infinity).
+
+    The outputs are named ``round{to}_{col}``, ``roundgap{to}_{col}``, ``isround{to}_{col}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RoundTo
+        >>> df = pd.DataFrame({"price": [99, 150]})
+        >>> made = RoundTo("price", 10, stats=["value", "gap", "is_round"]).fit_transform(df)
+        >>> made.drop(columns="price").values.tolist()
+        [[100, -1.0, False], [150, 0.0, True]]
+    """
+
+    def __init__(
+        self,
+        cols: Cols,
+        to: float | Sequence[float],
+        *,
+        stats: Literal["value", "gap", "is_round"] | Sequence[str] = "value",
+    ) -> None:
+        self.cols, self.to, self.stats = cols, to, stats
+        bad = next((t for t in as_list(to) if not 0 < t < 1 << 62), None)
+        if bad is not None or not as_list(to):
+            raise DataError(f"RoundTo: there are no multiples of {bad}", remedy="Give a number above 0 and below 2^62")
+        check_choices(self, "statistic", as_list(stats) or [None], list(_WORDS))
+
+    @property
+    def outputs(self) -> list[str]:
+        return [_output(stat, to, c) for c in self.columns for to in as_list(self.to) for stat in as_list(self.stats)]
+
+    def prepare(self, table: Table) -> Tensors:
+        return _written(self, table, self.columns)
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        made = {}
+        for name in self.columns:
+            values = tensors[name]
+            for to in as_list(self.to):
+                if values.is_floating_point():
+                    found = _round_floats(values, float(to), tensors[f"rounding {name}"])
+                elif float(to).is_integer():
+                    found = _round_integers(values, int(to))
+                else:
+                    found = _round_floats(values.double(), float(to), _rounding_of(torch.float64, values.device))
+                made.update({_output(stat, to, name): found[stat] for stat in as_list(self.stats)})
+        return made
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors = self.prepare(table)
+        made = {}
+        values = self.apply(tensors)
+        for name in self.columns:
+            missing = tensors.get(f"missing {name}")
+            gone = tensors[name].isnan() if missing is None else missing
+            endless = tensors[name].isinf()
+            for stat in as_list(self.stats):
+                for to in as_list(self.to):
+                    output = _output(stat, to, name)
+                    hidden = gone if stat == "value" else gone | endless
+                    if values[output].is_floating_point():
+                        made[output] = Column("number", values[output].masked_fill(hidden, torch.nan), name=output)
+                    else:
+                        made[output] = masked(output, values[output], hidden)
+        return {n: made[n] for n in self.outputs}
+
+
+_WORDS = {"value": "round", "gap": "roundgap", "is_round": "isround"}
+
+
+def _output(stat: str, to: float, col: str) -> str:
+    return f"{_WORDS[stat]}{to:.15g}_{col}"
+
+
+def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
+    """Return integers as int64 with a mask, other numbers as float64 with the rounding of their type."""
+    tensors = {}
+    for name in names:
+        column = table[name].plain()
+        if column.kind == "number" and not column.values.is_floating_point():
+            tensors[name], tensors[f"missing {name}"] = column.integer(), column.is_missing()
+            continue
+        tensors[name] = number_of(table, name, wanted_by=feature)
+        own = column.values.dtype if column.kind == "number" else torch.float64
+        tensors[f"rounding {name}"] = _rounding_of(own, table.device)
+    return tensors
+
+
+def _rounding_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    # A product of a decimal number is a few roundings of its type off: within 4 it counts as whole.
+    return torch.tensor(4 * torch.finfo(dtype).eps, dtype=torch.float64, device=device)
+
+
+def _round_integers(values: torch.Tensor, to: int) -> Tensors:
+    times = torch.div(values, to, rounding_mode="floor")
+    rest = values - times * to
+    up = (rest * 2 > to) | ((rest * 2 == to) & (times % 2 != 0))
+    most = torch.iinfo(torch.int64).max
+    up = (up & (times < most // to)) | (times < -((most + 1) // to))  # the multiple above, or below, would not fit
+    gap = torch.where(up, rest - to, rest)
+    return {"value": (times + up.long()) * to, "gap": gap.double(), "is_round": rest == 0}
+
+
+def _round_floats(values: torch.Tensor, to: float, rounding: torch.Tensor) -> Tensors:
+    # A step such as 0.05 is no float, but 20 is: multiples are then made by one correctly rounded division.
+    parts = round(1 / to)
+    exact = parts >= 1 and abs(1 / to - parts) <= 4e-16 * parts
+    step = float64(to)
+    times = values * parts if exact else values / step
+    near = torch.round(times)
+    value = near / parts if exact else near * step
+    is_round = (times - near).abs() <= rounding * times.abs()
+    endless = times.isinf()  # so large that nothing lies between it and a multiple
+    value, is_round = torch.where(endless, values, value), is_round | endless
+    return {"value": value, "gap": torch.where(is_round, 0.0, values - value), "is_round": is_round}

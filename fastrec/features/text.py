@@ -1,0 +1,597 @@
+"""Texts as tokens, hashes and a few numbers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.features._engine.chain import naming
+from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.options import FittedOnLists, check_scope, coded_elements, list_of
+from fastrec.features.base import Cells, Col, RowWise, Scope, State, Tensors
+from fastrec.features.columns import masked, name_of
+from fastrec.features.encode import merge_counts
+from fastrec.features.vectors import signed, unit
+from fastrec.segments import segment_count, segment_sum
+from fastrec.table import Coded, Column, Keys, Table, as_column
+from fastrec.table.column import lengths_of, offsets_of, rows_of, runs
+from fastrec.table.keys import is_text
+from fastrec.table.table import concat_columns
+from fastrec.table.vocab import hash_codes
+
+# ``Tokens``: the hashtags, mentions or words of a text, as a list.
+
+_PATTERNS = {
+    "hashtags": r"(?<!\w)#(\w+)",
+    "mentions": r"(?<![\w@])@(\w+)",  # not the domain of an e-mail address
+    "words": r"\w+",
+}
+
+
+class Tokens(RowWise):
+    """The pieces of a text that match a pattern, in order, as a list of strings.
+
+    A missing text gives a missing list, one without a match an empty list.
+
+    Args:
+        col: a column of text (a categorical is text, too), or a generator of one.
+        pattern: ``'hashtags'`` (``#word``, without the sign), ``'mentions'`` (``@word``, likewise), ``'words'`` (runs
+            of letters, digits and underscores of any script), or a regular expression of Python's: all that it matches,
+            or what its one group holds. ``r'[^|]+'`` takes ``'a|b'`` apart.
+        lower: give the pieces in lower case.
+        name: the output's name; None: ``hashtags_{col}``, ``mentions_{col}``, ``words_{col}``, else ``tokens_{col}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Tokens
+        >>> df = pd.DataFrame({"text": ["#New from @Ann: #deals", "nothing"]})
+        >>> [list(x) for x in Tokens("text", "hashtags").fit_transform(df)["hashtags_text"]]
+        [['new', 'deals'], []]
+    """
+
+    def __init__(self, col: Col, pattern: str = "hashtags", *, lower: bool = True, name: str | None = None) -> None:
+        self.col, self.pattern, self.lower, self.name = col, pattern, lower, name
+        self._compiled()
+
+    def _compiled(self) -> re.Pattern[str]:
+        try:
+            compiled = re.compile(_PATTERNS.get(self.pattern, self.pattern))
+        except (re.error, TypeError) as error:
+            words = ", ".join(map(repr, _PATTERNS))
+            raise DataError(
+                f"Tokens: {self.pattern!r} is no pattern ({error})", remedy=f"Use {words} or a regular expression"
+            ) from error
+        if compiled.groups > 1:
+            raise DataError(
+                f"Tokens: the pattern {self.pattern!r} has {compiled.groups} groups",
+                remedy="Leave one group, and write the others as (?:…)",
+            )
+        return compiled
+
+    @property
+    def outputs(self) -> list[str]:
+        word = self.pattern if self.pattern in _PATTERNS else "tokens"
+        return [self.name or f"{word}_{name_of(self.col)}"]
+
+    def prepare(self, table: Table) -> Tensors:
+        return self._read(table)[0]
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        offsets, rows = tensors["offsets"], tensors["text"]
+        new, places = runs(offsets[rows], offsets[rows + 1] - offsets[rows])
+        return {"offsets": new, "piece": tensors["piece"][places]}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors, pieces = self._read(table)
+        lists, name = self.apply(tensors), self.outputs[0]
+        elements = Column("category", lists["piece"], name=name, distinct=pieces)
+        return {name: masked(name, lists["offsets"], tensors["text"] == 0, "list", elements=elements)}
+
+    def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
+        """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
+        texts, codes = self._texts(table)
+        find = self._compiled().findall  # on distinct texts only: the slowest part
+        found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
+        lengths = np.fromiter((0, *map(len, found)), dtype=np.int64, count=len(found) + 1)  # first: a missing text
+        pieces = [piece.lower() if self.lower else piece for some in found for piece in some]
+        column = as_column(pa.array(pieces, pa.large_string()))
+        tensors = {"offsets": offsets_of(torch.from_numpy(lengths)), "piece": column.values}
+        return {"text": codes, **{n: t.to(codes.device) for n, t in tensors.items()}}, column.distinct
+
+    def _texts(self, table: Table) -> tuple[pa.Array, torch.Tensor]:
+        name = name_of(self.col)
+        column = table[name]
+        if column.kind == "category" and is_text(column.distinct.type):
+            return column.distinct, column.values.long()
+        known = (~column.is_missing()).nonzero()
+        if len(known):
+            raise DataError("Tokens needs text", column=name, row=int(known[0]), remedy="Convert it to text first")
+        return pa.array([], pa.large_string()), torch.zeros(len(column), dtype=torch.int64, device=table.device)
+
+
+# ``NgramHash``: a text as a vector of how often its n-grams occur, by hashes.
+
+
+class NgramHash(RowWise):
+    """Each text as a vector column of unit length: its n-grams, counted in ``dims`` hashed places.
+
+    Nothing is learned, so that new words count at once. An n-gram adds 1 or -1 to its place, by another bit of its
+    hash: those that share a place cancel out on average. Texts count in lower case. A missing text is a missing vector,
+    one without an n-gram is zeros. ``Pca(NgramHash(…), 16)`` gives trees its first components.
+
+    Args:
+        col: a column of text, or a generator of one.
+        dims: how many numbers a vector has.
+        least, most: the lengths of n-grams.
+        of: n-grams of ``'words'``, or of ``'letters'``: any characters, a space before the text and after it.
+        seed: other seeds give other places.
+        name: the output's name; None: ``ngrams_{col}``.
+
+    Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import NgramHash
+        >>> df = pd.DataFrame({"t": ["red shoe", "Red shoe!", "hat"]})
+        >>> made = NgramHash("t", 64).fit_transform(df)["ngrams_t"]
+        >>> [round(float(made[0] @ made[i]), 2) for i in (1, 2)]
+        [1.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        col: Col,
+        dims: int = 256,
+        *,
+        least: int = 1,
+        most: int = 2,
+        of: Literal["words", "letters"] = "words",
+        seed: int = 0,
+        name: str | None = None,
+    ) -> None:
+        self.col, self.dims, self.least, self.most = col, dims, least, most
+        self.of, self.seed, self.name = of, seed, name
+        if dims < 1 or not 1 <= least <= most or of not in ("words", "letters"):
+            raise DataError(
+                f"NgramHash: {least} to {most} {of} in {dims} places",
+                remedy="Give dims and lengths of 1 or more, the shorter first, of 'words' or 'letters'",
+            )
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"ngrams_{name_of(self.col)}"]
+
+    def prepare(self, table: Table) -> Tensors:
+        texts, codes = Tokens(self.col, "words")._texts(table)
+        vectors = np.zeros((len(texts) + 1, self.dims), dtype=np.float32)  # the first is a missing text's
+        used = np.unique(codes.cpu().numpy())
+        for row, pieces in self._some([(int(i), texts[int(i) - 1].as_py()) for i in used if i]):
+            place = hash_codes(pa.array(pieces, pa.large_string()), 2 * self.dims, seed=self.seed)
+            np.add.at(vectors, (row, place // 2), np.where(place % 2, -1.0, 1.0))
+        return {"vectors": torch.from_numpy(vectors).to(codes.device), "row": codes, "missing": codes == 0}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
+
+    def _some(self, texts: list[tuple[int, str]]) -> Iterator[tuple[np.ndarray, list[str]]]:
+        """Yield each n-gram's text number, and the n-grams, for some texts at a time."""
+        rows: list[int] = []
+        pieces: list[str] = []
+        for i, text in texts:
+            found = self._pieces(text)
+            pieces += found
+            rows += [i] * len(found)
+            if len(pieces) >= 1 << 20:  # bounds the n-grams in memory
+                yield np.array(rows), pieces
+                rows, pieces = [], []
+        if pieces:
+            yield np.array(rows), pieces
+
+    def _pieces(self, text: str) -> list[str]:
+        if self.of == "letters":
+            whole = f" {text.lower()} " if text else ""
+            return [whole[i : i + n] for n in range(self.least, self.most + 1) for i in range(len(whole) - n + 1)]
+        words = Tokens("", "words")._compiled().findall(text.lower())
+        return [" ".join(words[i : i + n]) for n in range(self.least, self.most + 1) for i in range(len(words) - n + 1)]
+
+
+# Texts as bags of words, on the host.
+#
+# Bags are sorted by the bytes of their codes and counts, so that neither the order of rows nor partitions change the
+# result.
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """Distinct bags of words.
+
+    Args:
+        words: the ``K`` words that occur, in ascending order.
+        size: how many bags there are; one of them may be empty.
+        pairs: int64 ``[P]``, ascending: ``bag · K + word`` of each word of each bag.
+        times: int64 ``[P]``, how often it is there.
+    """
+
+    words: Keys
+    size: int
+    pairs: torch.Tensor
+    times: torch.Tensor
+
+    def split(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return bag and word of every pair: int64 ``[P]`` each."""
+        width = max(len(self.words), 1)
+        return self.pairs // width, self.pairs % width
+
+
+def count_words(
+    offsets: torch.Tensor, codes: torch.Tensor, size: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count how often each word occurs in each text.
+
+    Args:
+        offsets: int64 ``[texts + 1]``, where each text's words begin, from 0.
+        codes: int64 ``[elements]``: 0 = no word, ``i`` = word ``i - 1``.
+        size: how many words there are.
+
+    Returns:
+        Text, word (from 0) and count, int64 ``[P]`` each, by text and then by word.
+    """
+    known = codes > 0
+    pairs = (rows_of(offsets) * max(size, 1) + codes - 1)[known]
+    found, times = np.unique(pairs.numpy(), return_counts=True)
+    pairs = torch.from_numpy(found)
+    return pairs // max(size, 1), pairs % max(size, 1), torch.from_numpy(times.astype(np.int64))
+
+
+def distinct_bags(
+    words: Keys, text: torch.Tensor, word: torch.Tensor, times: torch.Tensor, texts: int
+) -> tuple[Bags, torch.Tensor]:
+    """Find the distinct bags of texts.
+
+    Args:
+        words: the words, in ascending order; those in no text are left out.
+        text: int64 ``[P]``, ascending; with ``word`` and ``times`` as ``count_words`` gives them.
+        word: int64 ``[P]``, ascending within each text.
+        times: int64 ``[P]``.
+        texts: how many texts there are.
+
+    Returns:
+        The bags, and each text's bag: int64 ``[texts]``.
+    """
+    used, word = torch.unique(word, return_inverse=True)
+    words = words if len(used) == len(words) else words.take(used)
+    entries = np.stack([word.numpy(), times.numpy()], 1).astype(">u4")
+    ends = offsets_of(torch.bincount(text, minlength=texts) * entries.itemsize * 2).numpy()
+    keys = pa.Array.from_buffers(pa.large_binary(), texts, [None, pa.py_buffer(ends), pa.py_buffer(entries)])
+    codes, distinct = Keys((keys,)).distinct()
+    order = distinct.sort_order()
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    bag_of = place[codes]
+    # Each bag takes its words from the first of its texts.
+    first = torch.full((len(order),), texts).scatter_reduce_(0, bag_of, torch.arange(texts), "amin")
+    bag = bag_of[text]
+    rows = (first[bag] == text).nonzero().squeeze(1)
+    pairs, moved = torch.sort(bag[rows] * max(len(words), 1) + word[rows])
+    return Bags(words, len(order), pairs, times[rows][moved]), bag_of
+
+
+def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
+    """Return the bags of both, and the places of those of ``a`` and of ``b`` among them."""
+    words, left, right = union_keys(a.words, b.words)
+    (bag_a, word_a), (bag_b, word_b) = a.split(), b.split()
+    text, word = torch.cat([bag_a, bag_b + a.size]), torch.cat([left[word_a], right[word_b]])
+    bags, bag_of = distinct_bags(words, text, word, torch.cat([a.times, b.times]), a.size + b.size)
+    return bags, bag_of[: a.size], bag_of[a.size :]
+
+
+# ``TextSvd``: free text as a few numbers.
+
+_LEARNED = ("idf", "components", "place")
+
+
+class TextSvd(FittedOnLists):
+    """A text as ``dims`` float64 columns: the first components of its words' TF-IDF (latent semantic analysis).
+
+    A word weighs ``log(1 + tf) · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the text; n: training rows with a
+    text; df: those with the word). Each text's weights are divided by their Euclidean norm, and projected by the right
+    singular vectors of the training rows' matrix. Unknown words do not count: a text without a known word, or a missing
+    one, is all 0. The decomposition is exact, of the words' Gram matrix: memory grows as ``max_words²``, time as
+    ``max_words³``. Each component's largest entry is positive, and components past the rank are 0.
+
+    The state holds the distinct training texts as counted words (16 bytes each), so that partitions merge exactly.
+
+    Args:
+        col: a column of text or of lists of words, or a generator of one: ``Tokens('title', 'hashtags')``.
+        dims: the number of columns.
+        max_words: the largest number of words learned: those in the most rows (of equals the smaller word).
+        min_count: the least number of training rows with a word.
+        pattern: the words of a text, as in ``Tokens``, in lower case. Lists stay as they are.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+
+    Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; Salton, Buckley 1988, "Term-weighting
+    approaches in automatic text retrieval"; the idf smoothed as in scikit-learn.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TextSvd
+        >>> df = pd.DataFrame({"text": ["red shoe", "red boot", "Red shoe!", "a hat", None]})
+        >>> TextSvd("text", 2, min_count=1).fit_transform(df)[["svd0_text", "svd1_text"]].round(2).values.tolist()
+        [[0.97, 0.0], [0.55, 0.0], [0.97, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        col: Col,
+        dims: int = 16,
+        *,
+        max_words: int = 2000,
+        min_count: int = 2,
+        pattern: str = "words",
+        scope: Scope = "train",
+    ) -> None:
+        super().__init__()
+        self.col, self.dims, self.max_words, self.min_count = col, dims, max_words, min_count
+        self.pattern, self.scope = pattern, scope
+        if dims < 1 or max_words < 1:
+            raise DataError(f"TextSvd: dims is {dims}, max_words {max_words}", remedy="Both are 1 or more")
+        check_scope(self)
+        with naming(self):
+            Tokens("", pattern)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"svd{i}_{name_of(self.col)}" for i in range(self.dims)]
+
+    def _texts(self, column: Column) -> tuple[torch.Tensor, Column]:
+        """Return each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host."""
+        name = name_of(self.col)
+        if column.kind == "category" and is_text(column.distinct.type):
+            # Dictionaries may hold texts of other partitions' rows: only those that occur here are split, once each.
+            used, row = torch.unique(column.values.long().cpu(), return_inverse=True)
+            gone = (used == 0).numpy()
+            texts = as_column(column.distinct.take(pa.array(used.numpy() - 1, mask=gone)), name=name)
+            words = Tokens(name, self.pattern)
+            return row, words.compute(Table({name: texts}))[words.outputs[0]]
+        known = (~column.is_missing()).nonzero()
+        if column.kind not in ("list", "vector") and len(known):
+            raise DataError(
+                "TextSvd needs text, or lists of words",
+                column=name,
+                row=int(known[0]),
+                remedy="Convert it to text first",
+            )
+        return torch.arange(len(column)), list_of(Table({name: column.to("cpu")}), name, wanted_by=self)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        row, texts = self._texts(table[name_of(self.col)])
+        words, codes = sort_keys(coded_elements(texts, wanted_by=self))
+        bags, bag_of = distinct_bags(words, *count_words(texts.values, codes, len(words)), len(texts))
+        known = (~texts.is_missing()[row]).nonzero().squeeze(1)
+        of_row = None if cells is None else Cells(cells.codes.cpu()[known], cells.count)
+        count = sum_by_cell(torch.ones_like(known), bag_of[row[known]], of_row, bags.size)
+        return {"words": bags.words, "count": count, "pairs": bags.pairs, "times": bags.times}
+
+    def merge(self, a: State, b: State) -> State:
+        bags, left, right = merge_bags(_bags_of(a), _bags_of(b))
+        cells = max(len(a["count"]), len(b["count"]))
+        count = spread(a["count"], left, bags.size, cells) + spread(b["count"], right, bags.size, cells)
+        return {"words": bags.words, "count": count, "pairs": bags.pairs, "times": bags.times}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        # place int64 [1 + words], idf [1 + V], components [1 + V, dims]; entry 0: outside the vocabulary of size V.
+        count = (state["count"] if keep is None else state["count"][keep.to(state["count"].device)]).sum(0)
+        bag, word = _bags_of(state).split()
+        rows = _sum(count[bag].double(), word, len(state["words"]))
+        first = torch.sort(rows, descending=True, stable=True).indices[: self.max_words]
+        chosen = first[rows[first] >= max(self.min_count, 1)].sort().values
+        place = torch.zeros(len(rows) + 1, dtype=torch.int64)
+        place[chosen + 1] = torch.arange(1, len(chosen) + 1)
+        idf = torch.zeros(len(chosen) + 1, dtype=torch.float64)
+        idf[1:] = torch.log((1 + count.sum()) / (1 + rows[chosen])) + 1
+        place_of_pair = place[word + 1]
+        used = ((place_of_pair > 0) & (count[bag] > 0)).nonzero().squeeze(1)
+        bag, at = bag[used], place_of_pair[used]
+        weight = _weights(state["times"][used], idf[at], bag, len(count)) * count[bag].double().sqrt()
+        components = torch.zeros(len(idf), self.dims, dtype=torch.float64)
+        components[1:] = torch.from_numpy(_components(weight, bag, at - 1, (len(count), len(chosen)), self.dims))
+        return {"idf": idf, "components": components, "place": place}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        row, texts = self._texts(table[name_of(self.col)])
+        codes = coded_elements(texts, wanted_by=self).recode(state["words"])
+        text, word, times = count_words(texts.values, codes, len(state["words"]))
+        lengths = torch.bincount(text, minlength=len(texts))
+        tensors = {"text": row, "offsets": offsets_of(lengths), "word": word + 1, "times": times}
+        return {n: t.to(table.device) for n, t in tensors.items()}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        text, offsets = tensors["text"], tensors["offsets"]
+        idf, components, place = (fit[n].to(text.device) for n in _LEARNED)
+        of_text, size, at = rows_of(offsets), offsets.shape[0] - 1, place[tensors["word"]]
+        weight = _weights(tensors["times"], idf[at], of_text, size)
+        # Column by column: all at once would take as many numbers as there are words, times dims.
+        return {n: _sum(weight * components[:, i][at], of_text, size)[text] for i, n in enumerate(self.outputs)}
+
+    def get_state(self) -> State:
+        # The decomposition is saved too: another machine may differ in rounding, or turn equal components.
+        state, fit = self._learned()
+        return {**state, **fit}
+
+    def set_state(self, state: State) -> None:
+        self.state_ = {n: v for n, v in state.items() if n not in _LEARNED}
+        self.fit_ = {n: state[n] for n in _LEARNED}
+
+
+def _bags_of(state: State) -> Bags:
+    return Bags(state["words"], state["count"].shape[1], state["pairs"], state["times"])
+
+
+def _sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
+    # Unlike segment_sum it can be traced.
+    return torch.zeros(size, dtype=torch.float64, device=values.device).index_add_(0, codes, values)
+
+
+def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: int) -> torch.Tensor:
+    """Return the TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text."""
+    weight = torch.log1p(times.double()) * idf
+    norm = _sum(weight * weight, text, texts).sqrt()
+    return weight / torch.where(norm > 0, norm, 1)[text]
+
+
+def _components(
+    weight: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int
+) -> np.ndarray:
+    """Return right singular vectors of a sparse matrix, the largest value's first: float64 ``[columns, dims]``."""
+    # LAPACK's solver is exact where values are equal, and has no random start.
+    from scipy.linalg import eigh
+    from scipy.sparse import csr_matrix
+
+    cols = shape[1]
+    if not cols:
+        return np.zeros((0, dims))
+    matrix = csr_matrix((weight.numpy(), (row.numpy(), col.numpy())), shape)
+    gram = (matrix.T @ matrix).toarray()
+    sizes, vectors = eigh(gram, subset_by_index=(max(cols - dims, 0), cols - 1), overwrite_a=True)
+    sizes, vectors = sizes[::-1], vectors[:, ::-1] * (sizes[::-1] > 1e-12 * sizes[-1])  # the others are rounding
+    turned = signed(torch.from_numpy(np.ascontiguousarray(vectors))).numpy() + 0.0  # no -0.0
+    return np.pad(turned, ((0, 0), (0, dims - len(sizes))))
+
+
+# ``TfIdfSimilarity``: how like two lists of words of one row are.
+
+
+class TfIdfSimilarity(FittedOnLists):
+    """Cosine of the TF-IDF vectors of two lists of the same row, in 0 … 1.
+
+    A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the list; n: the training rows' lists of both
+    columns, empty ones too; df: those with the word), as scikit-learn's ``TfidfVectorizer`` fitted on both columns.
+    Unknown words do not count; a list without a known word gives 0, a missing list NaN.
+
+    Args:
+        a: a column of lists, or a generator of one (``Tokens('title', 'words')``).
+        b: likewise, of the same kind of elements.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        name: the output's name; None: ``tfidf_{a}__{b}``.
+
+    Source: Salton, Buckley 1988, "Term-weighting approaches in automatic text retrieval"; smoothed as in scikit-learn.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TfIdfSimilarity, Tokens
+        >>> df = pd.DataFrame({"query": ["red shoe", "a hat"], "title": ["red boot", "hat, a"]})
+        >>> like = TfIdfSimilarity(Tokens("query", "words"), Tokens("title", "words"), name="like")
+        >>> like.fit_transform(df)["like"].round(3).tolist()
+        [0.383, 1.0]
+    """
+
+    by_key = (("keys", "count"),)
+
+    def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None:
+        super().__init__()
+        self.a, self.b, self.scope, self.name = a, b, scope, name
+        check_scope(self)
+
+    @property
+    def sources(self) -> list[Col]:
+        return [self.a, self.b]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"tfidf_{name_of(self.a)}__{name_of(self.b)}"]
+
+    def _read(self, table: Table) -> tuple[Column, Column, Coded]:
+        """Return both list columns, and the elements of the first, then of the second, as keys."""
+        a, b = (list_of(table, name_of(c), wanted_by=self) for c in (self.a, self.b))
+        for column in (a, b):
+            coded_elements(column, wanted_by=self)  # refuses what is no key
+        if a is b or a.elements is b.elements:
+            one = coded_elements(a, wanted_by=self)
+            return a, b, Coded(torch.cat([one.codes, one.codes]), one.keys)
+        return a, b, concat_columns([a.elements, b.elements], table.device).coded()
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        a, b, coded = self._read(table)
+        keys, codes = sort_keys(coded)
+        size = len(keys) + 1
+        count = torch.zeros(1 if cells is None else cells.count, size, dtype=torch.int64, device=codes.device)
+        lists = count.new_zeros(len(count), 1)
+        for column, own in ((a, codes[: len(a.elements)]), (b, codes[len(a.elements) :])):
+            pairs = torch.unique(rows_of(column.values) * size + own)
+            rows = pairs // size
+            of_pair = None if cells is None else Cells(cells.codes[rows], cells.count)
+            count += sum_by_cell(torch.ones_like(rows), pairs % size, of_pair, size)
+            known = (~column.is_missing()).long()
+            lists += sum_by_cell(known, torch.zeros_like(known), cells, 1)
+        return {"keys": keys, "count": count[:, 1:], "lists": lists}
+
+    def merge(self, a: State, b: State) -> State:
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
+        one, cells = torch.zeros(1, dtype=torch.int64), len(count)
+        lists = spread(a["lists"], one, 1, cells) + spread(b["lists"], one, 1, cells)
+        return {"keys": keys, "count": count, "lists": lists}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        """Return each key's weight, squared; 0 for keys in no list."""
+        count, lists = state["count"], state["lists"]
+        if keep is not None:
+            count, lists = count[keep.to(count.device)], lists[keep.to(count.device)]
+        total = count.sum(0)
+        weight = torch.log((1 + lists.sum()) / (1 + total).double()) + 1
+        square = torch.where(total > 0, weight**2, 0)
+        return {"square": torch.cat([square.new_zeros(1), square])}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        a, b, coded = self._read(table)
+        codes = coded.recode(state["keys"])
+        return {
+            "a": codes[: len(a.elements)],
+            "b": codes[len(a.elements) :],
+            "a_offsets": a.values,
+            "b_offsets": b.values,
+            "missing": a.is_missing() | b.is_missing(),
+        }
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        a, b, missing = tensors["a_offsets"], tensors["b_offsets"], tensors["missing"]
+        square = fit["square"].to(missing.device)
+        result = torch.zeros(len(missing), dtype=torch.float64, device=missing.device)
+        elements = torch.cumsum(lengths_of(a) + lengths_of(b), 0)
+        whole = int(elements[-1]) if len(elements) else 0
+        marks = torch.arange(0, whole, limits.TFIDF_ELEMENTS, device=missing.device)
+        cuts = [*torch.searchsorted(elements, marks, right=True).tolist(), len(missing)]
+        for first, last in itertools.pairwise(cuts):
+            if last > first:
+                parts = [
+                    (own[bounds[first] : bounds[last]], bounds[first : last + 1])
+                    for own, bounds in ((tensors["a"], a), (tensors["b"], b))
+                ]
+                result[first:last] = _cosine(*parts, square)
+        return {self.outputs[0]: torch.where(missing, torch.nan, result)}
+
+
+def _cosine(
+    a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor], square: torch.Tensor
+) -> torch.Tensor:
+    """Return the cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``."""
+    size, n = len(square), len(a[1]) - 1
+    both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
+    pairs, where = torch.unique(both, return_inverse=True)
+    rows, weight = pairs // size, square[pairs % size]
+    counts = [segment_count(part, len(pairs)).double() for part in where.split([len(a[0]), len(b[0])])]
+    dot = segment_sum(counts[0] * counts[1] * weight, rows, n)
+    norms = segment_sum(counts[0] ** 2 * weight, rows, n) * segment_sum(counts[1] ** 2 * weight, rows, n)
+    return torch.where(norms > 0, dot / norms.clamp_min(torch.finfo(norms.dtype).tiny).sqrt(), 0).clamp_max(1)

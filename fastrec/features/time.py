@@ -1,0 +1,402 @@
+"""Dates and times: their parts, and points on a circle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.options import float64
+from fastrec.features.base import Col, Names, RowWise, Tensors
+from fastrec.features.columns import as_list, check_choices, name_of, number_of
+from fastrec.table import Column, Table
+from fastrec.table.keys import UNITS_PER_SECOND
+from fastrec.table.zones import local_seconds, no_date
+
+# ``DatePart``: the parts of a date or time as columns.
+
+
+class DatePart(RowWise):
+    """The parts of a time that fastai's ``add_datepart`` makes, and a few more, as ``{col}_{part}``; missing if it is.
+
+    Args:
+        col: a column of times or numbers, or a generator of one. Parts are those of the column's time zone (a
+            run converts what it is given to the zone that it has learned); numbers are seconds since 1970 in UTC.
+        parts: any of ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
+            ``dayofweek`` (Monday 0; also ``weekday``), ``dayofyear`` (1-366), ``is_month_end``, ``is_month_start``,
+            ``is_quarter_end``, ``is_quarter_start``, ``is_year_end``, ``is_year_start`` (booleans), ``elapsed`` (whole
+            seconds since 1970 in UTC), and ``quarter`` (1-4), ``hour``, ``minute``, ``second``. fastai's spelling
+            (``'Dayofweek'``) is understood too. None: those up to ``elapsed``, which are fastai's.
+
+    Integers are int64. Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DatePart
+        >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-02-29 06:30", "1969-12-31 00:00"])})
+        >>> made = DatePart("t", ["year", "dayofyear", "is_month_end", "hour"]).fit_transform(df)
+        >>> made.drop(columns="t").values.tolist()
+        [[2024, 60, True, 6], [1969, 365, True, 0]]
+    """
+
+    def __init__(self, col: Col, parts: Names | None = None) -> None:
+        self.col, self.parts = col, parts
+        known = [*_FASTAI, *_MORE]
+        unknown = next((p for p in as_list(parts) if str(p).lower() not in known), None)
+        if unknown is not None or (parts is not None and not as_list(parts)):
+            raise DataError(f"DatePart has no part {unknown!r}", remedy=f"Use one of {', '.join(known)}")
+
+    @property
+    def _parts(self) -> list[str]:
+        return list(_FASTAI) if self.parts is None else [str(p).lower() for p in as_list(self.parts)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{name_of(self.col)}_{p}" for p in self._parts]
+
+    def prepare(self, table: Table) -> Tensors:
+        name = name_of(self.col)
+        column = table[name]
+        if column.kind == "datetime":
+            local = local_seconds(column)
+            if not column.zone:
+                return {"local": local, "utc": local}
+            utc = torch.div(column.integer(), UNITS_PER_SECOND[column.unit], rounding_mode="floor").double()
+            return {"local": local, "utc": torch.where(column.is_missing(), torch.nan, utc)}
+        seconds = torch.floor(number_of(table, name, wanted_by=self))
+        return {"local": seconds, "utc": seconds}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        local, utc = tensors["local"], tensors["utc"]
+        missing = no_date(local)
+        clock = Calendar(torch.where(missing, 0, local), torch.where(missing, 0, utc))
+        made = {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
+        return {**made, "missing": missing}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors = self.prepare(table)
+        missing = no_date(tensors["local"])
+        gone = bool(missing.any())
+        local, utc = (torch.where(missing, 0, tensors[n]) if gone else tensors[n] for n in ("local", "utc"))
+        clock = Calendar(local, utc)
+        made = self._by_day(clock) or {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
+        columns = {}
+        for part, (name, values) in zip(self._parts, made.items(), strict=True):
+            values = values.to(torch.bool if part.startswith("is_") else torch.int64)
+            values = values.masked_fill(missing, 0) if gone else values
+            columns[name] = Column("number", values, name=name, missing=missing if gone else None)
+        return columns
+
+    def _by_day(self, clock: Calendar) -> Tensors:
+        # Parts of the day alone are computed once per day of the times' span, if that is short: {} if it is too long.
+        days = clock.days
+        low, high = (int(days.min()), int(days.max())) if len(days) else (0, 0)
+        if high - low >= len(days) // 4:
+            return {}
+        whole = torch.arange(low, high + 1, dtype=torch.float64, device=days.device) * 86_400
+        calendar, place = Calendar(whole, whole), (days - low).long()
+        made = {}
+        for output, part in zip(self.outputs, self._parts, strict=True):
+            if part in ("elapsed", "hour", "minute", "second"):
+                made[output] = _MAKERS[part](clock)
+            else:
+                of_day = _MAKERS[part](calendar)
+                made[output] = (of_day if part.startswith("is_") else of_day.long())[place]
+        return made
+
+
+class Calendar:
+    """The parts of times, each computed once at first use.
+
+    Args:
+        local: whole seconds since 1970 on the column's clock.
+        utc: whole seconds since 1970.
+    """
+
+    # Whole numbers as float64 [n]: exact up to 2^53, and dividing floats is much faster than dividing integers.
+
+    def __init__(self, local: torch.Tensor, utc: torch.Tensor) -> None:
+        self.local, self.utc = local, utc
+
+    @cached_property
+    def days(self) -> torch.Tensor:
+        return torch.floor(self.local / 86_400)
+
+    @cached_property
+    def second_of_day(self) -> torch.Tensor:
+        return self.local - self.days * 86_400
+
+    @cached_property
+    def weekday(self) -> torch.Tensor:
+        return torch.remainder(self.days + 3, 7)  # 1970-01-01 was a Thursday
+
+    @cached_property
+    def civil(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        # A year that begins in March has its odd day last: the year, its day from 0, its month (March 0).
+        era_day = self.days + 719_468  # days since 0000-03-01
+        era = torch.floor(era_day / 146_097)
+        day = era_day - era * 146_097
+        year = torch.floor(
+            (day - torch.floor(day / 1460) + torch.floor(day / 36_524) - torch.floor(day / 146_096)) / 365
+        )
+        day = day - (365 * year + torch.floor(year / 4) - torch.floor(year / 100))
+        return year + era * 400, day, torch.floor((5 * day + 2) / 153)
+
+    @cached_property
+    def month(self) -> torch.Tensor:
+        march = self.civil[2]
+        return torch.where(march < 10, march + 3, march - 9)
+
+    @cached_property
+    def year(self) -> torch.Tensor:
+        return self.civil[0] + (self.civil[2] >= 10)
+
+    @cached_property
+    def day(self) -> torch.Tensor:
+        _, day, march = self.civil
+        return day - torch.floor((153 * march + 2) / 5) + 1
+
+    @cached_property
+    def leap(self) -> torch.Tensor:
+        fourth, hundredth, fourhundredth = (torch.remainder(self.year, n) == 0 for n in (4, 100, 400))
+        return fourth & (~hundredth | fourhundredth)
+
+    @cached_property
+    def dayofyear(self) -> torch.Tensor:
+        _, day, march = self.civil
+        return torch.where(march >= 10, day - 305, day + 60 + self.leap)
+
+    @cached_property
+    def week(self) -> torch.Tensor:
+        # ISO 8601: the first week is the one with the year's first Thursday.
+        week = torch.floor((self.dayofyear - self.weekday + 9) / 7)
+        before = week < 1
+        year = torch.where(before, self.year - 1, self.year)
+        # A year has 53 weeks if it ends on a Thursday, or the year before ended on a Wednesday.
+        ends = [
+            torch.remainder(y + torch.floor(y / 4) - torch.floor(y / 100) + torch.floor(y / 400), 7)
+            for y in (year, year - 1)
+        ]
+        long = (ends[0] == 4) | (ends[1] == 3)
+        return torch.where(before, 52 + long.double(), torch.where((week == 53) & ~long, 1, week))
+
+    @cached_property
+    def month_end(self) -> torch.Tensor:
+        short = (self.month == 4) | (self.month == 6) | (self.month == 9) | (self.month == 11)
+        return self.day == torch.where(self.month == 2, 28 + self.leap.double(), 31 - short.double())
+
+
+_FASTAI: dict[str, Callable[[Calendar], torch.Tensor]] = {
+    "year": lambda c: c.year,
+    "month": lambda c: c.month,
+    "week": lambda c: c.week,
+    "day": lambda c: c.day,
+    "dayofweek": lambda c: c.weekday,
+    "dayofyear": lambda c: c.dayofyear,
+    "is_month_end": lambda c: c.month_end,
+    "is_month_start": lambda c: c.day == 1,
+    "is_quarter_end": lambda c: c.month_end & (torch.remainder(c.month, 3) == 0),
+    "is_quarter_start": lambda c: (c.day == 1) & (torch.remainder(c.month, 3) == 1),
+    "is_year_end": lambda c: c.month_end & (c.month == 12),
+    "is_year_start": lambda c: (c.day == 1) & (c.month == 1),
+    "elapsed": lambda c: c.utc,
+}
+_MORE: dict[str, Callable[[Calendar], torch.Tensor]] = {
+    "quarter": lambda c: torch.floor((c.month + 2) / 3),
+    "hour": lambda c: torch.floor(c.second_of_day / 3600),
+    "minute": lambda c: torch.remainder(torch.floor(c.second_of_day / 60), 60),
+    "second": lambda c: torch.remainder(c.second_of_day, 60),
+    "weekofyear": lambda c: c.week,
+    "weekday": lambda c: c.weekday,
+}
+_MAKERS = {**_FASTAI, **_MORE}
+
+
+# ``DateOf``: a row's year, month, day and clock as a number.
+
+
+class DateOf(RowWise):
+    """Seconds since 1970 of the day, or minute, in columns of numbers, as ``DatePart`` reads them.
+
+    Missing where a column is, is no whole number, or names no month, day (1 to 31) or minute of a day. A day past the
+    end of its month counts into the next one.
+
+    Args:
+        month, day: number columns, or generators of one: 1 to 12, 1 to 31.
+        year: likewise; None: there is none, and all days are those of one leap year (2000).
+        clock: likewise: hours and minutes written as one number, 1737 for 17:37, 0 to 2400; None: the day begins.
+        name: the output's name.
+
+    Source: civil date → days as in H. Hinnant, "chrono-compatible low-level date algorithms".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DateOf, DatePart
+        >>> df = pd.DataFrame({"y": [2024, 2023], "m": [2, 3], "d": [29, 1]})
+        >>> DatePart(DateOf("m", "d", "y"), "dayofweek").fit_transform(df)["date_dayofweek"].tolist()
+        [3, 2]
+        >>> df["at"] = [1737, 5]
+        >>> DatePart(DateOf("m", "d", "y", clock="at"), "minute").fit_transform(df)["date_minute"].tolist()
+        [37, 5]
+    """
+
+    def __init__(
+        self, month: Col, day: Col, year: Col | None = None, *, clock: Col | None = None, name: str = "date"
+    ) -> None:
+        self.month, self.day, self.year, self.clock, self.name = month, day, year, clock, name
+
+    @property
+    def sources(self) -> list[Col]:
+        return [self.month, self.day, *(s for s in (self.year, self.clock) if s is not None)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name]
+
+    def prepare(self, table: Table) -> Tensors:
+        parts = {"month": self.month, "day": self.day, "year": self.year, "clock": self.clock}
+        return {n: number_of(table, name_of(s), wanted_by=self) for n, s in parts.items() if s is not None}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        month, day = tensors["month"], tensors["day"]
+        # 2000 is a leap year: without a year there is a 29th of February.
+        year = tensors.get("year", torch.full_like(month, 2000.0))
+        clock = tensors.get("clock", torch.zeros_like(month))
+        hour = torch.floor(clock / 100)
+        minute = clock - 100 * hour
+        known = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31) & (year.abs() < 1e6)
+        known = known & (clock >= 0) & (clock <= 2400) & (minute < 60)
+        for part in (month, day, year, clock):
+            known = known & (part == torch.floor(part))
+        month, day, year = (torch.where(known, part, 1.0) for part in (month, day, year))
+        year = year - (month <= 2).double()  # a year from March on: the odd day is its last
+        era = torch.floor(year / 400)
+        year = year - era * 400
+        month = torch.where(month > 2, month - 3, month + 9)
+        of_year = torch.floor((153 * month + 2) / 5) + day - 1
+        days = era * 146_097 + year * 365 + torch.floor(year / 4) - torch.floor(year / 100) + of_year - 719_468
+        return {self.name: torch.where(known, days * 86_400 + hour * 3_600 + minute * 60, torch.nan)}
+
+
+# ``Cyclic``: a value that comes round again, as a point on a circle.
+
+Period = Literal["hour", "weekday", "month", "dayofyear"]
+
+
+class Cyclic(RowWise):
+    """``sin(2π·x/period)`` and ``cos(2π·x/period)``: a period's end is next to its start; NaN where missing.
+
+    Args:
+        col: a column of times or numbers.
+        period: the length of the circle in the column's own unit (seconds for times), or a part of the calendar:
+            ``'hour'`` (0-23 of 24), ``'weekday'`` (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of
+            the year's own length). Parts are those of the column's time zone; a column of numbers is then read as
+            seconds since 1970 in UTC.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Cyclic
+        >>> df = Cyclic("t", "hour").fit_transform(pd.DataFrame({"t": pd.to_datetime(["2024-01-01 06:30"])}))
+        >>> df[["t_hour_sin", "t_hour_cos"]].round(6).values.tolist()
+        [[1.0, 0.0]]
+    """
+
+    def __init__(self, col: str, period: float | Period) -> None:
+        self.col, self.period = col, period
+        if isinstance(period, str):
+            check_choices(self, "period", period, ("hour", "weekday", "month", "dayofyear"))
+        elif not 0 < period < math.inf:
+            raise DataError(f"Cyclic: the period is {period}", remedy="Use a finite number above 0")
+
+    @property
+    def sources(self) -> list[str]:  # type: ignore[override]
+        return [self.col]
+
+    @property
+    def outputs(self) -> list[str]:
+        word = self.period if isinstance(self.period, str) else f"{self.period:.15g}"
+        return [f"{self.col}_{word}_sin", f"{self.col}_{word}_cos"]
+
+    def prepare(self, table: Table) -> Tensors:
+        if not isinstance(self.period, str):
+            return {"value": number_of(table, self.col, wanted_by=self)}
+        column = table[self.col]
+        if column.kind == "datetime":
+            return {"seconds": local_seconds(column)}
+        return {"seconds": number_of(table, self.col, wanted_by=self)}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        if isinstance(self.period, str):
+            share = calendar_share(tensors["seconds"], self.period)
+        else:
+            period = float64(self.period)
+            share = torch.remainder(tensors["value"], period) / period
+        return dict(zip(self.outputs, _on_circle(share), strict=True))
+
+
+def _on_circle(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sine and cosine of a share of the circle.
+
+    Source: the polynomials of fdlibm's ``__kernel_sin`` and ``__kernel_cos`` (Sun Microsystems 1993), within an ulp.
+    """
+    # Sums and products give the same bits in every library; their own sines differ in the last bit, and a tree tells
+    # 6e-17 from 0.
+    quarter = torch.round(4 * share)  # 0 … 4
+    angle = (4 * share - quarter) * float64(math.pi / 2)
+    square = angle * angle
+    sin = angle + angle * square * _polynomial(square, _SIN)
+    half = 0.5 * square
+    cos = 1 - (half - square * square * _polynomial(square, _COS))
+    across = (quarter == 1) | (quarter == 3)
+    first, second = torch.where(across, cos, sin), torch.where(across, sin, cos)
+    lower = (quarter == 2) | (quarter == 3)
+    left = (quarter == 1) | (quarter == 2)
+    return torch.where(lower, 0 - first, first), torch.where(left, 0 - second, second)
+
+
+_SIN = (
+    -1.66666666666666324348e-01,
+    8.33333333332248946124e-03,
+    -1.98412698298579493134e-04,
+    2.75573137070700676789e-06,
+    -2.50507602534068634195e-08,
+    1.58969099521155010221e-10,
+)
+_COS = (
+    4.16666666666666019037e-02,
+    -1.38888888888741095749e-03,
+    2.48015872894767294178e-05,
+    -2.75573143513906633035e-07,
+    2.08757232129817482790e-09,
+    -1.13596475577881948265e-11,
+)
+
+
+def _polynomial(x: torch.Tensor, factors: tuple[float, ...]) -> torch.Tensor:
+    result = float64(factors[-1]) * x + float64(factors[-2])
+    for factor in reversed(factors[:-2]):
+        result = result * x + float64(factor)
+    return result
+
+
+def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
+    """Return the share of its circle that a part of the calendar has passed, in [0, 1).
+
+    Args:
+        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN, and seconds beyond all dates become it.
+        part: see ``Cyclic``.
+    """
+    seconds = torch.where(no_date(seconds), torch.nan, seconds)
+    calendar = Calendar(seconds, seconds)
+    if part == "hour":
+        return torch.floor(calendar.second_of_day / 3600) / 24
+    if part == "weekday":
+        return calendar.weekday / 7
+    if part == "month":
+        return (calendar.month - 1) / 12
+    share = (calendar.dayofyear - 1) / (365 + calendar.leap.double())
+    return torch.where(seconds.isnan(), torch.nan, share)

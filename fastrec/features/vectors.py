@@ -1,0 +1,469 @@
+"""Vectors of keys, given vectors, and principal components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.chain import naming
+from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.options import FittedOnLists, OfColumns, check_scope, coded_elements, float64, list_of
+from fastrec.features.base import Cells, Col, Feature, Fitted, Scope, State, Tensors
+from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
+from fastrec.table import Column, Table
+from fastrec.table.column import lengths_of, rows_of
+
+# ``VectorColumns``: given vectors (of images, of texts) as one vector column of unit length.
+
+
+class VectorColumns(OfColumns, Fitted):
+    """Many number columns, or one column of lists or vectors, as one vector column, L2-normalised.
+
+    A vector of zeros stays one; one with infinite parts points where these do. A vector that is missing, or of which a
+    part is, is missing (in a Table: masked, and zeros). Float32 vectors stay float32, all else becomes float64.
+
+    Args:
+        cols: number columns, one column of lists or vectors, or generators of such.
+        dims: how many numbers a vector has; None: learned from the training rows. A list of another length is an error.
+        normalise: divide each vector by its length.
+        name: the output's name; None: ``vector_{col}`` of one column (of several it must be given).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import VectorColumns
+        >>> df = pd.DataFrame({"image": [[3.0, 4.0], [0.0, 0.0], None]})
+        >>> [x if x is None else x.tolist() for x in VectorColumns("image").fit_transform(df)["vector_image"]]
+        [[0.6, 0.8], [0.0, 0.0], None]
+    """
+
+    def __init__(
+        self,
+        cols: str | Feature | Selector | Sequence[str | Feature | Selector],
+        *,
+        dims: int | None = None,
+        normalise: bool = True,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.cols, self.dims, self.normalise, self.name = cols, dims, normalise, name
+        chosen = any(isinstance(c, Selector) for c in as_list(cols))  # how many is known once it was fitted
+        count = 0 if chosen else len(self.columns)
+        if not chosen and not count:
+            raise DataError("VectorColumns of no column", remedy="Name one or more")
+        if name is None and count != 1:
+            raise DataError("VectorColumns of several columns has no name", remedy="Give it one: name='image'")
+        if dims is not None and (dims < 1 or (count > 1 and count != dims)):
+            raise DataError(f"VectorColumns: {count} columns are no vector of {dims}", remedy="Leave dims out")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"vector_{self.columns[0]}"]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        return {"dims": torch.tensor([self._width(table)])}
+
+    def merge(self, a: State, b: State) -> State:
+        x, y = int(a["dims"]), int(b["dims"])
+        if x and y and x != y:
+            raise DataError(
+                f"VectorColumns: vectors have {x} numbers in one part of the rows and {y} in another",
+                column=self.columns[0],
+                remedy="Give all rows vectors of one length",
+            )
+        return a if x else b
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        return state
+
+    def _width(self, table: Table) -> int:
+        if self.dims is not None or len(self.columns) > 1:
+            return self.dims or len(self.columns)
+        column = table[self.columns[0]]
+        if column.kind == "vector":
+            return column.values.shape[1]
+        if self._is_number(column):
+            return 1
+        lengths = lengths_of(list_of(table, self.columns[0], wanted_by=self).values)
+        known = lengths[~column.is_missing().to(lengths.device)]
+        return int(known[0]) if len(known) else 0
+
+    @staticmethod
+    def _is_number(column: Column) -> bool:
+        if column.kind not in ("number", "category") or bool(column.is_missing().all()):
+            return False
+        try:
+            column.number()
+        except DataError:  # text
+            return False
+        return True
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        width = int(state["dims"]) or self._width(table) or 1
+        names = self.columns
+        if len(names) > 1:
+            return {"vector": torch.stack([number_of(table, n, wanted_by=self) for n in names], 1)}
+        column = table[names[0]]
+        if self._is_number(column):
+            self._check(torch.ones(len(column), dtype=torch.int64), column.is_missing().cpu(), width)
+            return {"vector": number_of(table, names[0], wanted_by=self).unsqueeze(1)}
+        if column.kind == "vector":
+            values, missing = column.values, column.is_missing()
+            self._check(torch.full((len(column),), values.shape[1]), missing.cpu(), width)
+            values = (values if values.dtype == torch.float32 else values.double())[:, :width]
+            gone = column.missing is not None
+            return {"vector": torch.where(missing.unsqueeze(1), torch.nan, values) if gone else values}
+        return {"vector": self._from_lists(list_of(table, names[0], wanted_by=self), width)}
+
+    def _from_lists(self, column: Column, width: int) -> torch.Tensor:
+        missing = column.is_missing()
+        self._check(lengths_of(column.values), missing, width)
+        elements = column.elements
+        dtype = torch.float32 if getattr(elements.values, "dtype", None) == torch.float32 else torch.float64
+        try:
+            numbers = elements.number(dtype)
+        except DataError as error:
+            row = None if error.row is None else int(rows_of(column.values)[error.row])
+            raise DataError(
+                "VectorColumns: its lists hold no numbers", column=column.name, row=row, remedy="Choose another column"
+            ) from error
+        if not bool(missing.any()):
+            return numbers.view(len(missing), width)
+        result = torch.full((len(missing), width), torch.nan, dtype=dtype, device=missing.device)
+        result[~missing] = numbers.view(-1, width)
+        return result
+
+    def _check(self, lengths: torch.Tensor, missing: torch.Tensor, width: int) -> None:
+        ragged = ((lengths != width) & ~missing).nonzero()
+        if len(ragged):
+            row = int(ragged[0])
+            raise DataError(
+                f"VectorColumns: a vector has {int(lengths[row])} numbers where {width} are expected",
+                column=self.columns[0],
+                row=row,
+                remedy="Give all rows vectors of one length, as when it was fitted",
+            )
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        values = tensors["vector"]
+        return {self.outputs[0]: unit(values) if self.normalise else values}
+
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        result = {}
+        for name, values in tensors.items():
+            missing = values.isnan().any(1)
+            values = values.masked_fill(missing.unsqueeze(1), 0) if bool(missing.any()) else values
+            result[name] = masked(name, values, missing, "vector")
+        return result
+
+
+def unit(values: torch.Tensor) -> torch.Tensor:
+    """Divide vectors ``[n, d]`` by their lengths; zeros stay zeros."""
+    length = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
+    # Lengths in between have squares in float32 too; the others are scaled first.
+    plain = (length > float64(1e-30)) & (length < float64(1e30))
+    result = values / torch.where(plain, length, 1).to(values.dtype).unsqueeze(1)
+    odd = (~plain).nonzero().squeeze(1)
+    if values.numel():  # not len(odd), which a graph would fix to what it was traced with
+        result[odd] = _careful_unit(values[odd])
+    return result
+
+
+def _careful_unit(values: torch.Tensor) -> torch.Tensor:
+    # Of zeros, of vectors whose squares are no floats, and of missing ones.
+    largest = values.abs().amax(1, keepdim=True)
+    endless = torch.where(values.isinf(), values.sign(), 0)
+    scaled = torch.where(largest.isinf(), endless, values / torch.where(largest > 0, largest, 1))
+    length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True, dtype=torch.float64)
+    return (scaled / torch.where(length > 0, length, 1)).to(values.dtype)
+
+
+# ``Pca``: a vector column's first principal components, as number columns.
+
+
+class Pca(Fitted):
+    """A column of vectors or lists as ``dims`` float64 columns: its first principal components in the training rows.
+
+    The result does not depend on the partitions. Each component's largest entry is positive; components past the rank
+    are 0. A missing vector gives missing components and is not learned from.
+
+    Args:
+        col: a column of vectors or of lists of numbers of one length, or a generator of one: ``TextEmbed(…)``.
+        dims: the number of columns.
+        whiten: divide each component by its standard deviation.
+
+    Source: Pearson 1901; the covariances merged as in Chan, Golub, LeVeque 1979, "Updating formulae".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Pca
+        >>> df = pd.DataFrame({"v": [[1.0, 0.0], [3.0, 0.0], [2.0, 0.0], None]})
+        >>> Pca("v", 1).fit_transform(df)["pca0_v"].tolist()
+        [-1.0, 1.0, 0.0, nan]
+    """
+
+    def __init__(self, col: Col, dims: int = 16, *, whiten: bool = False) -> None:
+        super().__init__()
+        self.col, self.dims, self.whiten = col, dims, whiten
+        if dims < 1:
+            raise DataError(f"Pca: dims is {dims}", remedy="Make at least 1 column")
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"pca{i}_{name_of(self.col)}" for i in range(self.dims)]
+
+    def _vectors(self, table: Table, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the vectors float64 ``[n, d]`` (0 where missing), and which rows have one."""
+        reader = VectorColumns(name_of(self.col), normalise=False)
+        with naming(self):
+            width = reader._width(table) if width is None else width
+            values = reader.prepare({"dims": torch.tensor([width])}, table)["vector"].double()
+        known = values.isfinite().all(1)
+        return torch.where(known[:, None], values, 0.0), known
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        values, known = self._vectors(table)
+        values = values if bool(known.any()) else values[:, :0]  # their width is not known yet
+        count = 1 if cells is None else cells.count
+        codes = torch.zeros(len(values), dtype=torch.int64) if cells is None else cells.codes.to(values.device)
+        found = [_moments(values[known & (codes == k)]) for k in range(count)]
+        return {n: torch.stack([f[n] for f in found]) for n in ("count", "mean", "scatter")}
+
+    def merge(self, a: State, b: State) -> State:
+        a, b = (a, b) if a["mean"].shape[1] >= b["mean"].shape[1] else (b, a)
+        if b["mean"].shape[1] < a["mean"].shape[1]:
+            if float(b["count"].sum()):
+                raise DataError(
+                    f"Pca: vectors have {b['mean'].shape[1]} numbers in one part of the rows and "
+                    f"{a['mean'].shape[1]} in another",
+                    column=name_of(self.col),
+                    remedy="Give all rows vectors of one length",
+                )
+            b = {n: v.new_zeros(len(v), *a[n].shape[1:]) for n, v in b.items()}
+        cells = max(len(a["count"]), len(b["count"]))
+        a, b = ({n: torch.cat([v, v.new_zeros(cells - len(v), *v.shape[1:])]) for n, v in s.items()} for s in (a, b))
+        return _merged(a, b)
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        """Return the mean ``[d]`` and components ``[d, dims]``, float64."""
+        # Cells are merged one by one: differences of sums would cancel.
+        chosen = [k for k in range(len(state["count"])) if keep is None or bool(keep[k])]
+        total = {n: v[:1] * 0 for n, v in state.items()}
+        for k in chosen:
+            total = _merged(total, {n: v[k : k + 1] for n, v in state.items()})
+        count, mean, scatter = (total[n][0] for n in ("count", "mean", "scatter"))
+        components = torch.zeros(len(mean), self.dims, dtype=torch.float64, device=mean.device)
+        if len(mean) and float(count):
+            sizes, vectors = torch.linalg.eigh(scatter / count)
+            sizes, vectors = sizes.flip(0)[: self.dims], vectors.flip(1)[:, : self.dims]
+            # Variances below a share of the largest are rounding.
+            kept = sizes > 1e-12 * sizes[0].clamp(min=torch.finfo(torch.float64).tiny)
+            vectors = torch.where(kept, signed(vectors), 0.0)
+            scale = torch.where(kept, sizes, 1.0).sqrt() if self.whiten else 1.0
+            components[:, : len(sizes)] = vectors / scale
+        return {"mean": mean, "components": components}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        width = state["mean"].shape[1]
+        if not width:  # it was fitted on no vector
+            none = torch.zeros(len(table), 0, dtype=torch.float64, device=table.device)
+            return {"vector": none, "known": torch.zeros(len(table), dtype=torch.bool, device=table.device)}
+        values, known = self._vectors(table, width)
+        return {"vector": values, "known": known}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        values = tensors["vector"]
+        made = (values - fit["mean"].to(values.device)) @ fit["components"].to(values.device)
+        made = torch.where(tensors["known"].unsqueeze(1), made, torch.nan)
+        return {n: made[:, i] for i, n in enumerate(self.outputs)}
+
+
+def _moments(values: torch.Tensor) -> State:
+    """Return count, mean and scatter (the centred sum of outer products) of vectors ``[n, d]``."""
+    count = torch.tensor(float(len(values)), dtype=torch.float64, device=values.device)
+    mean = values.sum(0) / max(len(values), 1)
+    centred = values - mean
+    return {"count": count, "mean": mean, "scatter": centred.T @ centred}
+
+
+def _merged(a: State, b: State) -> State:
+    count = a["count"] + b["count"]
+    share = b["count"] / count.clamp(min=1)
+    delta = b["mean"] - a["mean"]
+    outer = delta[:, :, None] * delta[:, None, :] * (a["count"] * share)[:, None, None]
+    return {"count": count, "mean": a["mean"] + delta * share[:, None], "scatter": a["scatter"] + b["scatter"] + outer}
+
+
+def signed(vectors: torch.Tensor) -> torch.Tensor:
+    """Turn columns so that their largest entry is positive; of equal ones, but for rounding, the first."""
+    large = vectors.abs()
+    first = (large >= large.amax(0) * (1 - 1e-6)).int().argmax(0)
+    return vectors * torch.where(vectors[first, torch.arange(vectors.shape[1])] < 0, -1.0, 1.0)
+
+
+# ``SvdEncode``: keys as vectors, from what they occur with.
+
+
+class SvdEncode(FittedOnLists):
+    """Each key as a vector: the first components of the matrix of its counts with other keys.
+
+    The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
+    singular value decomposition ``U S Vᵀ`` gives each row key its row of ``U S`` as ``dims`` float64 columns:
+    scikit-learn's ``TruncatedSVD``. Each component's largest entry is positive; components past the rank, and keys
+    missing or not seen, are 0.
+
+    Args:
+        rows: the column whose keys become vectors, or a generator of one: ``'item'``.
+        cols: the column of the keys that they occur with, plain or lists: ``'user'``, ``Tokens('title', 'words')``.
+        dims: the number of columns.
+        weight: a number column, 0 or above, to sum instead of counting; a missing weight counts as 0.
+        log: take ``log(1 + value)`` of the matrix first, so that a few frequent pairs do not dominate.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive); ``transform`` then needs
+            ``cols`` and ``weight`` as well.
+        seed: the seed of the decomposition's random start.
+
+    Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; Halko, Martinsson, Tropp 2011, "Finding
+    structure with randomness", algorithm 5.1.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import SvdEncode
+        >>> df = pd.DataFrame({"item": ["a", "a", "b"], "user": [1, 1, 2]})
+        >>> SvdEncode("item", "user", dims=2).fit_transform(df)[["svd0_item__user", "svd1_item__user"]].values.tolist()
+        [[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        rows: Col,
+        cols: Col,
+        *,
+        dims: int = 8,
+        weight: Col | None = None,
+        log: bool = False,
+        scope: Scope = "train",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.rows, self.cols, self.dims, self.weight = rows, cols, dims, weight
+        self.log, self.scope, self.seed = log, scope, seed
+        if dims < 1:
+            raise DataError(f"SvdEncode: dims is {dims}", remedy="Make at least 1 column")
+        check_scope(self)
+
+    @property
+    def sources(self) -> list[Col]:
+        return [self.rows, self.cols, *([] if self.weight is None else [self.weight])]
+
+    @property
+    def fit_only(self) -> list[str]:
+        if self.scope == "all":
+            return []
+        return [n for source in self.sources[1:] for n in names_of(source) if n != name_of(self.rows)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"svd{i}_{name_of(self.rows)}__{name_of(self.cols)}" for i in range(self.dims)]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        rows, row = sort_keys(table[name_of(self.rows)].coded())
+        column, at = table[name_of(self.cols)], None
+        if column.kind in ("list", "vector"):
+            lists = list_of(table, name_of(self.cols), wanted_by=self)
+            cols, col = sort_keys(coded_elements(lists, wanted_by=self))
+            at = rows_of(lists.values)
+            row = row[at]
+        else:
+            cols, col = sort_keys(column.coded())
+        known = (row > 0) & (col > 0)
+        weight = self._weights(table)
+        if weight is not None:
+            weight = weight if at is None else weight[at]
+            known &= weight > 0
+        kept = known.nonzero().squeeze(1)
+        pairs = (row[kept] - 1) * len(cols) + col[kept] - 1
+        pairs, codes = torch.unique(pairs, return_inverse=True)
+        of_pair = None if cells is None else Cells((cells.codes if at is None else cells.codes[at])[kept], cells.count)
+        values = torch.ones_like(codes) if weight is None else weight[kept]
+        return {"rows": rows, "cols": cols, "pairs": pairs, "sum": sum_by_cell(values, codes, of_pair, len(pairs))}
+
+    def _weights(self, table: Table) -> torch.Tensor | None:
+        if self.weight is None:
+            return None
+        values = number_of(table, name_of(self.weight), wanted_by=self)
+        bad = (values < 0) | values.isinf()
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"SvdEncode: a weight is {float(values[row])}",
+                column=name_of(self.weight),
+                row=row,
+                remedy="Weights must be finite and 0 or above",
+            )
+        return values  # a missing one is not above 0: its pair is left out
+
+    def merge(self, a: State, b: State) -> State:
+        (rows, row_a, row_b), (cols, col_a, col_b) = (union_keys(a[n], b[n]) for n in ("rows", "cols"))
+        both = []
+        for state, row, col in ((a, row_a, col_a), (b, row_b, col_b)):
+            own, width = state["pairs"], max(len(state["cols"]), 1)
+            row, col = row.to(own.device), col.to(own.device)
+            both.append(row[own // width] * len(cols) + col[own % width])
+        pairs, places = torch.unique(torch.cat(both), return_inverse=True)
+        left, right = places.split([len(both[0]), len(both[1])])
+        cells = max(len(a["sum"]), len(b["sum"]))
+        total = spread(a["sum"], left, len(pairs), cells) + spread(b["sum"], right, len(pairs), cells)
+        return {"rows": rows, "cols": cols, "pairs": pairs, "sum": total}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        """Return the vectors: float64 ``[1 + row keys, dims]``; the first is for an unknown key."""
+        total = state["sum"] if keep is None else state["sum"][keep.to(state["sum"].device)]
+        values = total.sum(0).double()
+        vectors = torch.zeros(len(state["rows"]) + 1, self.dims, dtype=torch.float64, device=values.device)
+        width = max(len(state["cols"]), 1)
+        used = (values > 0).nonzero().squeeze(1)
+        if not len(used):
+            return {"vectors": vectors}
+        # Keys that occur in no pair here (those of other folds) would only make the matrix larger.
+        rows, row = torch.unique(state["pairs"][used] // width, return_inverse=True)
+        cols, col = torch.unique(state["pairs"][used] % width, return_inverse=True)
+        values = torch.log1p(values[used]) if self.log else values[used]
+        made = _components(values, row, col, (len(rows), len(cols)), self.dims, self.seed)
+        vectors[rows + 1, : made.shape[1]] = torch.from_numpy(made).to(vectors.device)
+        return {"vectors": vectors}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {"key": table[name_of(self.rows)].coded().recode(state["rows"])}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        table = fit["vectors"].to(tensors["key"].device)
+        return {name: table[:, i].contiguous()[tensors["key"]] for i, name in enumerate(self.outputs)}
+
+    def get_state(self) -> State:
+        # The vectors are kept too: another machine's decomposition may differ in rounding, or turn equal components.
+        state, fit = self._learned()
+        return {**state, "vectors": fit["vectors"]}
+
+    def set_state(self, state: State) -> None:
+        self.state_ = {n: v for n, v in state.items() if n != "vectors"}
+        self.fit_ = {"vectors": state["vectors"]}
+
+
+def _components(
+    values: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int, seed: int
+) -> np.ndarray:
+    """Return ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components of rounding are 0."""
+    from scipy.sparse import csr_matrix
+    from sklearn.decomposition import TruncatedSVD
+
+    dims = min(dims, *shape)
+    shape = (shape[0], max(shape[1], 2))  # scikit-learn wants two columns; one of zeros changes nothing
+    matrix = csr_matrix((values.cpu().numpy(), (row.cpu().numpy(), col.cpu().numpy())), shape)
+    svd = TruncatedSVD(n_components=dims, n_iter=7, random_state=seed)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of the explained variance, where a matrix has none
+        made = np.asarray(svd.fit_transform(matrix), dtype=np.float64)
+    size = np.sqrt((made**2).sum(0))
+    made[:, size <= 1e-7 * size.max()] = 0  # singular values this small are rounding
+    return signed(torch.from_numpy(made)).numpy() + 0.0  # no -0.0

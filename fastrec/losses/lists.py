@@ -1,0 +1,330 @@
+"""Losses over lists of candidates: softmax, pairs, in-batch negatives; and what losses ask of their arguments."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastrec.errors import DataError
+
+# What all losses ask of their arguments.
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def _flat(x: Tensor, what: str) -> Tensor:
+    if x.ndim == 2 and x.shape[1] == 1:
+        x = x[:, 0]
+    if x.ndim != 1:
+        raise DataError(f"{what} of shape {list(x.shape)}", remedy="Give [b] or [b, 1]: a model with one output")
+    # sums of exponentials need more than half precision holds
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _same_length(x: Tensor, scores: Tensor, what: str) -> Tensor:
+    x = _flat(x, what)
+    if len(x) != len(scores):
+        raise DataError(f"{len(x)} {what} for {len(scores)} scores", remedy="Give one for each row of the batch")
+    return x
+
+
+def _like(x: Tensor, scores: Tensor, what: str) -> Tensor:
+    return _same_length(x, scores, what).to(scores.dtype)
+
+
+def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:
+    return losses if reduction == "none" else losses.sum()
+
+
+def _split_targets(targets: Tensor) -> tuple[Tensor, Tensor]:
+    exact = not targets.is_floating_point() or targets.dtype == torch.float64
+    if targets.ndim != 2 or targets.shape[1] != 2 or not exact:
+        raise DataError(
+            f"no list ids were given, and targets of shape {list(targets.shape)}, {targets.dtype} do not hold them",
+            remedy="Give groups, or targets [b, 2] of integers or float64 with the list's id in the second column",
+        )
+    return targets[:, 0], targets[:, 1]
+
+
+def _dense_ids(groups: Tensor) -> Tensor:
+    ordered, order = torch.sort(groups)
+    new = torch.zeros_like(order)
+    new[1:] = (ordered[1:] != ordered[:-1]).long()
+    return torch.empty_like(order).scatter_(0, order, new.cumsum(0))
+
+
+# ``ListwiseSoftmax``: the softmax over a list's candidates.
+
+
+class ListwiseSoftmax(nn.Module):
+    """Softmax cross-entropy over each list's candidates (ListNet's top-one loss; Cao et al., ICML 2007, section 5).
+
+    For a list with scores s and targets y: ``-Σ_i y_i / Σ_j y_j · (s_i - log Σ_j exp s_j)``. Lists without a positive
+    target count nothing. The softmax runs over those candidates of a list that are in the batch, so batches should
+    hold whole lists.
+
+    Args:
+        reduction: ``'mean'`` over the lists with a positive, ``'sum'``, or ``'none'``: each row's share.
+    """
+
+    n_out = 1
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def denominator(self, targets: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Count the lists with a positive, over which ``'mean'`` is taken, a scalar.
+
+        By it the means of several processes' batches become one mean.
+
+        Args:
+            targets, groups: as for the loss.
+        """
+        if groups is None:
+            targets, groups = _split_targets(targets)
+        lists = _dense_ids(_flat(groups, "groups"))
+        total = torch.zeros(len(lists), device=lists.device).index_add_(0, lists, _flat(targets, "targets").float())
+        return (total > 0).sum()
+
+    def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            scores: ``[b]`` or ``[b, 1]``, float.
+            targets: relevance ≥ 0, ``[b]`` or ``[b, 1]``; or, without ``groups``, ``[b, 2]`` of integers or float64:
+                relevance and list id (what a loader makes of two target columns).
+            groups: id of each row's list, ``[b]`` or ``[b, 1]``, integers, in any order.
+
+        Returns:
+            A scalar, or ``[b]`` where the reduction is ``'none'``.
+
+        Raises:
+            DataError: list ids are missing or not exact, or the lengths differ.
+        """
+        scores = _flat(scores, "scores")
+        if groups is None:
+            targets, groups = _split_targets(targets)
+        target = _like(targets, scores, "targets")
+        lists = _dense_ids(_same_length(groups, scores, "groups"))
+        total = torch.zeros_like(scores).index_add_(0, lists, target)
+        log_z = _log_sum_exp(scores, lists)
+        share = target / torch.where(total > 0, total, torch.ones_like(total))[lists]
+        losses = torch.where(share > 0, share * (log_z[lists] - scores), 0.0)  # a masked score of -inf costs nothing
+        if self.reduction == "mean":
+            return losses.sum() / (total > 0).sum().clamp(min=1)
+        return _reduce(losses, self.reduction)
+
+
+def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
+    """Return ``[b]``: by list id, the logarithm of the sum of its rows' exponentials; 0 if no row has the id."""
+    rough = scores.detach()
+    top = torch.zeros_like(rough).scatter_reduce_(0, lists, rough, "amax", include_self=False)
+    top = torch.where(top.isfinite(), top, torch.zeros_like(top))
+    sums = torch.zeros_like(scores).index_add(0, lists, (scores - top[lists]).exp())
+    return torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
+
+
+# ``BPR`` and ``PairwiseHinge``: losses over pairs of a list's candidates.
+
+
+class _OverPairs(nn.Module):
+    """A loss of the difference between two scores, over all pairs of a list of which one is more relevant."""
+
+    n_out = 1
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        """Return the loss of each pair, from the better row's score less the other's."""
+        raise NotImplementedError
+
+    def of_pairs(self, better: Tensor, worse: Tensor) -> Tensor:
+        """Compute the loss of given pairs.
+
+        Args:
+            better: scores of the more relevant rows, ``[p]`` or ``[p, 1]``, float.
+
+        Returns:
+            A scalar, or ``[p]`` where the reduction is ``'none'``.
+        """
+        better = _flat(better, "scores")
+        losses = self.of_difference(better - _same_length(worse, better, "scores of worse rows"))
+        return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
+
+    def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Compute the loss over all pairs of rows of one list, the first of them more relevant.
+
+        Args:
+            scores: ``[b]`` or ``[b, 1]``, float.
+            targets: relevance ≥ 0, ``[b]`` or ``[b, 1]``; or, without ``groups``, ``[b, 2]`` of integers or float64:
+                relevance and list id (what a loader makes of two target columns).
+            groups: id of each row's list, ``[b]`` or ``[b, 1]``, integers, in any order.
+
+        Returns:
+            A scalar: the mean or the sum over pairs; or ``[b]`` where the reduction is ``'none'``: the sum over the
+            pairs in which the row is the more relevant one. Without any pair it is 0.
+        """
+        scores = _flat(scores, "scores")
+        if groups is None:
+            targets, groups = _split_targets(targets)
+        target = _same_length(targets, scores, "targets")
+        better, worse = _pairs(target, _dense_ids(_same_length(groups, scores, "groups")))
+        losses = self.of_difference(scores[better] - scores[worse])
+        if self.reduction == "mean":
+            return losses.sum() / max(len(losses), 1)
+        if self.reduction == "sum":
+            return losses.sum()
+        return torch.zeros_like(scores).index_add(0, better, losses)
+
+    def activation(self, scores: Tensor) -> Tensor:
+        """Return scores unchanged: they rank, and are no probabilities."""
+        return scores
+
+
+class BPR(_OverPairs):
+    """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
+
+    Pairs are formed within a list, so batches should hold whole lists.
+
+    Args:
+        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
+    """
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        """Return ``-log σ(d)``."""
+        return F.softplus(-difference)
+
+
+class PairwiseHinge(_OverPairs):
+    """``max(0, margin - (s_i - s_j))`` of a more and a less relevant row of a list.
+
+    Args:
+        margin: difference from which a pair costs nothing.
+        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
+    """
+
+    def __init__(self, margin: float = 1.0, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        """Return ``max(0, margin - d)``."""
+        return F.relu(self.margin - difference)
+
+
+def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows (more relevant, less relevant) of every pair within a list."""
+    order = torch.argsort(lists, stable=True)
+    sizes = torch.bincount(lists)
+    starts = sizes.cumsum(0) - sizes
+    rows = (target > 0).nonzero().squeeze(1)  # only these are more relevant than any
+    many = sizes[lists[rows]]
+    better = rows.repeat_interleave(many)
+    within = torch.arange(len(better), device=rows.device) - (many.cumsum(0) - many).repeat_interleave(many)
+    worse = order[starts[lists[better]] + within]
+    kept = target[better] > target[worse]
+    return better[kept], worse[kept]
+
+
+# ``InBatchSoftmax``: every other row's item of the batch as a negative.
+
+
+class PairScores(Tensor):
+    """The scores ``[b, 1]`` of a batch's own pairs, which know the vectors that they come from.
+
+    It is a tensor as any other, and what is computed from it is a plain one.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    queries: Tensor
+    items: Tensor
+    ids: Tensor | None
+
+    @classmethod
+    def of(cls, queries: Tensor, items: Tensor, ids: Tensor | None = None) -> PairScores:
+        """Scores of each row's own pair.
+
+        Args:
+            queries: ``[b, d]``, divided by the temperature.
+            items: ``[b, d]``.
+            ids: each row's item, integers ``[b]``; None: all differ.
+        """
+        scores = (queries * items).sum(1, keepdim=True).as_subclass(cls)
+        scores.queries, scores.items, scores.ids = queries, items, ids
+        return scores
+
+
+class InBatchSoftmax(nn.Module):
+    """Softmax cross-entropy in which a row's item competes with the items of the batch's other rows.
+
+    For row i: ``-log(exp c_ii / Σ_j exp c_ij)`` with ``c_ij = s_ij - log q_j``, where q is the chance of item j to be
+    in a batch: without it popular items, which come as others' negatives often, would be held down (Yi et al., RecSys
+    2019, section 3). Rows with the same item are no negatives of each other.
+
+    Args:
+        log_q: logarithm of each item's frequency by id, ``[items]`` (``item_log_q``); None: no correction.
+        reduction: ``'mean'`` over the rows that count (by weight), ``'sum'``, or ``'none'``.
+    """
+
+    n_out = 1
+
+    def __init__(self, log_q: Tensor | None = None, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.register_buffer("log_q", log_q)
+        self.reduction = reduction
+
+    def forward(self, scores: Tensor, targets: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            scores: what ``TwoTower`` returns for a batch; or all scores ``[b, b]``, row i's own item in column i.
+            targets: how much each row counts as a positive, ≥ 0, ``[b]`` or ``[b, 1]``; a row of 0 lends its item to
+                others and has no loss of its own. None: all count 1.
+            ids: each row's item, integers ``[b]``; None: as ``TwoTower`` has it, else all differ.
+
+        Returns:
+            A scalar, or ``[b]`` where the reduction is ``'none'``.
+
+        Raises:
+            DataError: scores of another form, targets or ids of another length, or ``log_q`` without ids.
+        """
+        matrix, ids = _all_scores(scores, ids)
+        own = matrix.diagonal()
+        weights = torch.ones_like(own) if targets is None else _like(targets, own, "targets")
+        if ids is not None:
+            ids = _same_length(ids, own, "ids")
+            twins = (ids[:, None] == ids).fill_diagonal_(False)
+            matrix = matrix.masked_fill(twins, -torch.inf)
+        if self.log_q is not None:
+            if ids is None:
+                raise DataError("log_q needs to know each row's item", remedy="Give ids, or use TwoTower(item_id=…)")
+            matrix = matrix - self.log_q.to(matrix)[ids.long()]
+        losses = torch.where(weights > 0, weights * (torch.logsumexp(matrix, 1) - matrix.diagonal()), 0.0)
+        if self.reduction == "mean":
+            total = weights.sum()
+            return losses.sum() / torch.where(total > 0, total, torch.ones_like(total))
+        return _reduce(losses, self.reduction)
+
+    def activation(self, scores: Tensor) -> Tensor:
+        """Scores as they are: they rank, and are no probabilities."""
+        return scores
+
+
+def _all_scores(scores: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    if isinstance(scores, PairScores):
+        queries, items = scores.queries, scores.items
+        exact = torch.promote_types(queries.dtype, torch.float32)  # bfloat16 would round scores of 20 to eighths
+        with torch.autocast(scores.device.type, enabled=False):
+            return queries.to(exact) @ items.to(exact).T, scores.ids if ids is None else ids
+    if scores.ndim != 2 or scores.shape[0] != scores.shape[1]:
+        raise DataError(
+            f"scores of shape {list(scores.shape)} do not compare every row with every item",
+            remedy="Give what TwoTower returns, before anything is computed from it, or scores [b, b]",
+        )
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores, ids

@@ -1,0 +1,504 @@
+"""Metrics of rows: classes, probabilities, numbers; formulas on checked float64 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.metrics import ranking
+from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor, refuse_rows
+
+# Weighted means, and sums over rows in the order of a prediction, with equal predictions taken as one.
+
+
+def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the weighted mean over rows: ``[n]`` → scalar, ``[n, t]`` → ``[t]``; NaN if the weights sum to 0."""
+    if weight is None:
+        return values.mean(0)
+    w = weight if weight.ndim == values.ndim else weight[:, None]
+    return (values * w).sum(0) / w.sum(0)
+
+
+def counted(bad: Tensor, weight: Tensor | None) -> Tensor:
+    """Return weights of the rows with those marked set to 0, in the shape of the marks."""
+    keep = (~bad).double()
+    if weight is None:
+        return keep
+    return keep * (weight if weight.ndim == keep.ndim else weight[:, None])
+
+
+def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
+    """Integrate cumulated ``w y`` over the weights, rows from high to low, equal values as one step.
+
+    Args:
+        weight: float64 ``[n]``, or None.
+
+    Returns:
+        The integral, a scalar; see Kaggle's normalised Gini, which it becomes after its diagonal is taken off.
+    """
+    w = torch.ones_like(y) if weight is None else weight
+    order = torch.sort(order_by, descending=True, stable=True).indices
+    ends = last_of_runs(order_by[order])
+    zero = y.new_zeros(1)
+    gained = torch.cat([zero, (w * y)[order].cumsum(0)[ends]])
+    seen = torch.cat([zero, w[order].cumsum(0)[ends]])
+    return ((gained[1:] + gained[:-1]) / 2 * seen.diff()).sum()
+
+
+def last_of_runs(values: Tensor) -> Tensor:
+    """Return the end of each run of equal neighbours of ``[n]`` values."""
+    change = values[1:] != values[:-1]
+    return torch.cat([change, change.new_ones(1)]).nonzero()[:, 0]
+
+
+def between(distinct: Tensor) -> Tensor:
+    """Return cuts below, between and above ``[m]`` ascending distinct values: ``[m + 1]``."""
+    low, high = distinct[:-1], distinct[1:]
+    middle = (low + high) / 2
+    middle = torch.where((middle >= low) & (middle < high), middle, low)  # neighbours in float64, or infinite ones
+    return torch.cat([distinct.new_tensor([-torch.inf]), middle, distinct.new_tensor([torch.inf])])
+
+
+# What every metric of the registry asks of its inputs: numbers, one row of each for a row of the other, none missing.
+#
+# Also what lies between kinds of prediction: probabilities to classes. The shapes tell what is scored:
+#
+# - target ``[n]``, prediction ``[n]``: one number a row (binary, regression, ranking, or class codes);
+# - target ``[n]``, prediction ``[n, k]``: class codes and one number a class (multiclass);
+# - target ``[n, t]``, prediction ``[n, t]``: several targets (multilabel, regression).
+
+
+def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
+    """Return targets and predictions as float64 tensors on the predictions' device.
+
+    Args:
+        y: ``[n]``, ``[n, 1]`` or ``[n, t]`` numbers without a missing one.
+        prediction: ``[n]``, ``[n, 1]`` or ``[n, k]`` numbers without a missing one.
+
+    Returns:
+        Both float64; a single column is ``[n]``.
+    """
+    p = _columns(prediction, "prediction")
+    p = (p.cpu() if p.device.type == "mps" else p).double()  # Apple's GPU has no float64
+    target = _columns(y, "y").to(p.device).double()
+    if not len(p):
+        raise DataError("there are no rows to score", column="prediction", remedy="Give at least one row")
+    if len(target) != len(p):
+        raise DataError(
+            f"y has {len(target)} rows, prediction has {len(p)}", column="y", remedy="Give one target per predicted row"
+        )
+    if target.ndim == 2 and target.shape != p.shape:
+        raise DataError(
+            f"y is {tuple(target.shape)}, prediction is {tuple(p.shape)}",
+            column="prediction",
+            remedy="Give a prediction for each target of a row",
+        )
+    refuse_rows(_any_column(target.isnan()), "y", "is missing", "Leave out rows without a known target")
+    refuse_rows(_any_column(p.isnan()), "prediction", "is NaN", "Look at what predicted it, or fill it first")
+    return target, p
+
+
+def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
+    """Return weights ``[n]`` as float64 on the predictions' device; None stays None."""
+    if weight is None:
+        return None
+    w = check_weights(flat_tensor(weight, "weight").to(prediction.device), "weight")
+    if len(w) != len(prediction):
+        raise DataError(
+            f"weight has {len(w)} rows, prediction has {len(prediction)}",
+            column="weight",
+            remedy="Give one weight per predicted row",
+        )
+    return w
+
+
+def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
+    """Refuse what cannot be probabilities.
+
+    Args:
+        prediction: ``[n]`` or ``[n, k]``.
+        of_classes: whether the k columns exclude each other, so that a row sums to 1.
+    """
+    outside = ~((prediction >= 0) & (prediction <= 1))
+    remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
+    refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
+    if of_classes:
+        # Sums of half-precision probabilities are off by up to .002.
+        off = (prediction.sum(1) - 1).abs() > 0.01
+        refuse_rows(off, "prediction", "is of a row whose classes do not sum to 1", remedy)
+
+
+def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tensor:
+    """Turn predictions into class codes.
+
+    Several classes: the highest of a row (the first among equals). One column: whole numbers are codes already;
+    for a target of 0 and 1, class 1 is above .5. Several targets: each above .5.
+
+    Args:
+        y: float64 ``[n]`` or ``[n, t]``.
+        prediction: float64 ``[n]`` or ``[n, k]``.
+        rounded: round values of an ordinal target to the nearest code instead of refusing them.
+
+    Returns:
+        Codes as float64, in the shape of ``y``.
+    """
+    if y.ndim == 2:
+        return (prediction > 0.5).double()
+    if prediction.ndim == 2:
+        return prediction.argmax(1).double()
+    fraction = prediction != prediction.round()
+    if not bool(fraction.any()):
+        return prediction
+    if bool(((y == 0) | (y == 1)).all()):
+        return (prediction > 0.5).double()
+    if not rounded:
+        remedy = "Give codes, or one probability for each class; best_rounding learns cuts for values"
+        refuse_rows(fraction, "prediction", "is no class code", remedy)
+    return prediction.round()
+
+
+def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
+    """Return class codes as int64.
+
+    Args:
+        name: what to call them in a message.
+        n: number of classes, so that codes are 0..n-1; None for any whole numbers.
+    """
+    bad = (codes != codes.round()) | codes.isinf()
+    if n is not None:
+        bad = bad | (codes < 0) | (codes >= n)
+    range_ = "a class code" if n is None else f"among the {n} classes"
+    refuse_rows(bad, name, f"is not {range_}", "Classes are whole numbers from 0, one for each column of probabilities")
+    return codes.long()
+
+
+def check_binary(y: Tensor, name: str = "y") -> None:
+    """Refuse a target or classes ``[n]`` or ``[n, t]`` that is not of 0 and 1."""
+    refuse_rows(_any_column((y != 0) & (y != 1)), name, "is neither 0 nor 1", "Code the two classes as 0 and 1")
+
+
+def _any_column(bad: Tensor) -> Tensor:
+    return bad if bad.ndim == 1 else bad.any(1)
+
+
+def _columns(x: Any, name: str) -> Tensor:
+    t = plain_tensor(x, name)
+    if t.ndim not in (1, 2) or (t.ndim == 2 and not t.shape[1]) or t.is_complex():
+        raise DataError(
+            f"{name} has shape {tuple(t.shape)}", column=name, remedy="Give one value, or one row of values, per row"
+        )
+    return t[:, 0] if t.ndim == 2 and t.shape[1] == 1 else t
+
+
+def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
+    """Return targets and predictions as ``paired`` does, of one finite number a row."""
+    target, p = paired(y, prediction)
+    if p.ndim == 2:
+        raise DataError(
+            f"prediction is {tuple(p.shape)}", column="prediction", remedy="Give one number a row, such as one column"
+        )
+    refuse_rows(p.isinf(), "prediction", "is infinite", "Look at what predicted it")
+    return target, p
+
+
+# Metrics of classes and their probabilities: formulas on checked float64 tensors, for the registry.
+#
+# Each takes a target and a prediction as ``inputs.py`` describes their shapes. Those of classes count: hits, true rows
+# and predicted rows of each class, on the last axis, is all that they need, so that ``thresholds.py`` can put every cut
+# point through the same formula at once.
+
+
+class Counts(NamedTuple):
+    """Weights of the rows by class, float64 ``[…, k]``: predicted rightly, of the class, predicted as the class."""
+
+    hits: Tensor
+    true: Tensor
+    predicted: Tensor
+
+
+# --- formulas of counts ---------------------------------------------------------------------------------------------
+
+
+def accuracy_of(c: Counts) -> Tensor:
+    """Compute the share of the rows whose class is right."""
+    return c.hits.sum(-1) / c.true.sum(-1)
+
+
+def balanced_accuracy_of(c: Counts) -> Tensor:
+    """Compute the mean recall of the classes that the target has (Brodersen et al. 2010)."""
+    there = c.true > 0
+    recall = torch.where(there, c.hits / c.true, 0.0)
+    return recall.sum(-1) / there.sum(-1)
+
+
+def f1_of(c: Counts) -> Tensor:
+    """Compute the harmonic mean of precision and recall of class 1; 0 if neither target nor prediction has it."""
+    return _f1(c)[..., 1]
+
+
+def f1_macro_of(c: Counts) -> Tensor:
+    """Compute the mean F1 of the classes that the target or the prediction has."""
+    return _f1(c).sum(-1) / (c.true + c.predicted > 0).sum(-1)
+
+
+def f1_micro_of(c: Counts) -> Tensor:
+    """Compute the F1 of all classes counted together; for one class a row the accuracy."""
+    return 2 * c.hits.sum(-1) / (c.true.sum(-1) + c.predicted.sum(-1))
+
+
+def mcc_of(c: Counts) -> Tensor:
+    """Compute Matthews' correlation of any classes (Gorodkin 2004, equation 8); 0 if one side has one class."""
+    rows = c.true.sum(-1)
+    agreed = c.hits.sum(-1) * rows - (c.true * c.predicted).sum(-1)
+    spread = [x.sum(-1).square() - x.square().sum(-1) for x in (c.true, c.predicted)]
+    return torch.where((spread[0] > 0) & (spread[1] > 0), agreed / (spread[0] * spread[1]).sqrt(), 0.0)
+
+
+def binary_kappa_of(c: Counts) -> Tensor:
+    """Compute quadratic kappa of two classes (Cohen's kappa); NaN if both sides are one and the same class."""
+    rows = c.true.sum(-1)
+    true, predicted = c.true[..., 1] / rows, c.predicted[..., 1] / rows
+    return 1 - (1 - accuracy_of(c)) / (true + predicted - 2 * true * predicted)
+
+
+def _f1(c: Counts) -> Tensor:
+    both = c.true + c.predicted
+    return torch.where(both > 0, 2 * c.hits / both, 0.0)
+
+
+# --- metrics of classes ---------------------------------------------------------------------------------------------
+
+
+def of_counts(y: Tensor, p: Tensor, *, formula: Callable[[Counts], Tensor], weight: Tensor | None, **_: Any) -> float:
+    """Apply a formula of counts to one class a row."""
+    return float(formula(_count(y, p, weight)))
+
+
+def f1(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the F1 of class 1, for a target of two classes."""
+    check_binary(y)
+    check_binary(p, "prediction")
+    return float(f1_of(_count(y, p, weight)))
+
+
+def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the share of the rows that are right: of a row of labels, all of them."""
+    if y.ndim == 2:
+        check_binary(y)
+        return float(mean_of((y == p).all(1).double(), weight))
+    return float(accuracy_of(_count(y, p, weight)))
+
+
+def f1_macro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean F1 of the classes that are there, or of all labels of a multilabel target."""
+    if y.ndim == 2:
+        return float(_f1(_count_labels(y, p, weight)).mean())
+    return float(f1_macro_of(_count(y, p, weight)))
+
+
+def f1_micro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the F1 of all classes, or all labels, counted together; 0 if no label is true or predicted."""
+    counts = _count_labels(y, p, weight) if y.ndim == 2 else _count(y, p, weight)
+    return float(torch.nan_to_num(f1_micro_of(counts)))
+
+
+def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the agreement of ordered classes beyond chance, weighted by squared distance (Cohen 1968).
+
+    The expected squared distance of independent rows is a sum of moments, so that no table of classes is needed.
+    NaN where both sides are one and the same class.
+    """
+    check_codes(y, "y")
+    apart = mean_of((y - p).square(), weight)
+    by_chance = mean_of(y.square(), weight) + mean_of(p.square(), weight) - 2 * mean_of(y, weight) * mean_of(p, weight)
+    if bool((y == y[0]).all() & (p == y[0]).all()):
+        return float("nan")
+    return float(1 - apart / by_chance)
+
+
+def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
+    true, predicted = check_codes(y, "y"), check_codes(p, "prediction")
+    both = torch.cat([true, predicted])
+    # Counts are an array as long as the highest code.
+    if int(both.min()) < 0 or int(both.max()) > limits.COUNTED_CODES:
+        both = torch.unique(both, return_inverse=True)[1]
+        true, predicted = both[: len(y)], both[len(y) :]
+    k = max(int(both.max()) + 1, 2)
+    right = true == predicted
+    of_hits = None if weight is None else weight[right]
+    sums = (
+        torch.bincount(true[right], of_hits, k),
+        torch.bincount(true, weight, k),
+        torch.bincount(predicted, weight, k),
+    )
+    return Counts(*(s.double() for s in sums))
+
+
+def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
+    check_binary(y)
+    w = y.new_ones(len(y)) if weight is None else weight
+    return Counts(w @ (y * p), w @ y, w @ p)
+
+
+# --- metrics of probabilities and scores ----------------------------------------------------------------------------
+
+
+def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean negative log likelihood in nats, mean over a row's labels; clipped at float64's precision."""
+    eps = torch.finfo(torch.float64).eps
+    if y.ndim == 1 and p.ndim == 2:
+        codes = check_codes(y, "y", p.shape[1])
+        of_true = p.gather(1, codes[:, None])[:, 0] / p.sum(1)
+        return float(mean_of(-of_true.clamp(eps, 1).log(), weight))
+    check_binary(y)
+    inside = p.clamp(eps, 1 - eps)
+    loss = -(torch.xlogy(y, inside) + torch.xlogy(1 - y, 1 - inside))
+    return float(mean_of(loss, weight).mean())
+
+
+def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean squared error of probabilities (Brier 1950); of classes their sum, of labels their mean."""
+    if y.ndim == 1 and p.ndim == 2:
+        codes = check_codes(y, "y", p.shape[1])
+        of_true = p.gather(1, codes[:, None])[:, 0]
+        return float(mean_of(p.square().sum(1) - 2 * of_true + 1, weight))
+    check_binary(y)
+    return float(mean_of((y - p).square(), weight).mean())
+
+
+def auc(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the area under the ROC curve; of several classes or labels the mean of each against the rest.
+
+    A class that all rows or none are of has no area and is left out (NaN where that leaves none).
+    """
+    return _each_against_the_rest(lambda t, s: ranking.auc(s, t, weight), y, p)
+
+
+def average_precision(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Sum precision times gain in recall over the distinct scores; of several classes or labels the mean.
+
+    A class that no row is of has none and is left out (NaN where that leaves none).
+    """
+    if p.ndim == 1 or y.ndim == 2:
+        check_binary(y)
+    return _each_against_the_rest(lambda t, s: _average_precision(t, s, weight), y, p)
+
+
+def _average_precision(y: Tensor, p: Tensor, weight: Tensor | None) -> float:
+    w = torch.ones_like(y) if weight is None else weight
+    order = torch.sort(p, descending=True, stable=True).indices
+    ends = last_of_runs(p[order])
+    hits, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
+    gain = hits.diff(prepend=hits.new_zeros(1))
+    return float((gain * torch.nan_to_num(hits / seen)).sum() / hits[-1])
+
+
+def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p: Tensor) -> float:
+    if p.ndim == 1:
+        return one(y, p)
+    if y.ndim == 1:
+        check_codes(y, "y", p.shape[1])
+    values = [one(y[:, j] if y.ndim == 2 else (y == j).double(), p[:, j]) for j in range(p.shape[1])]
+    defined = [v for v in values if v == v]
+    return sum(defined) / len(defined) if defined else float("nan")
+
+
+# Metrics of numbers: formulas on checked float64 tensors, for the registry.
+#
+# Target and prediction are ``[n]`` or ``[n, t]``; of several targets the mean of the metric over them. A target outside
+# a metric's domain (such as a negative one under a logarithm) is refused; a prediction outside makes the metric
+# infinite, which is what it tends to there, so that such a model loses and nothing stops.
+
+_INF = float("inf")
+
+
+def rmse(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the root of the mean squared error."""
+    return float(mean_of((y - p).square(), weight).sqrt().mean())
+
+
+def mae(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean absolute error."""
+    return float(mean_of((y - p).abs(), weight).mean())
+
+
+def rmsle(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the root of the mean squared difference of log(1 + value); infinite if a prediction is -1 or less."""
+    _refuse(y <= -1, "is -1 or less, under a logarithm of 1 + value")
+    if bool((p <= -1).any()):
+        return _INF
+    return rmse(y.log1p(), p.log1p(), weight=weight)
+
+
+def rmspe(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the root mean squared error as a share of the target, without targets of 0 (Kaggle, Rossmann 2015)."""
+    zero = y == 0
+    share = torch.where(zero, 0.0, (y - p) / y)
+    return float(mean_of(share.square(), counted(zero, weight)).sqrt().mean())
+
+
+def mape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean absolute error as a share (not a percentage) of the target; rows of target 0 left out."""
+    zero = y == 0
+    share = torch.where(zero, 0.0, (y - p) / y)
+    return float(mean_of(share.abs(), counted(zero, weight)).mean())
+
+
+def smape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean of 2 |y - p| / (|y| + |p|), from 0 to 2; 0 if both are 0 (Makridakis 1993)."""
+    size = y.abs() + p.abs()
+    return float(mean_of(torch.where(size == 0, 0.0, 2 * (y - p).abs() / size), weight).mean())
+
+
+def r2(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the share of the target's variance that is explained; NaN for a constant target."""
+    variance = mean_of((y - mean_of(y, weight)).square(), weight)
+    share = 1 - mean_of((y - p).square(), weight) / variance
+    return float(torch.where((y == y[0]).all(0), torch.nan, share).mean())
+
+
+def pinball(y: Tensor, p: Tensor, *, q: float, weight: Tensor | None, **_: Any) -> float:
+    """Compute the loss of the q-quantile (Koenker and Bassett 1978); at .5 half the absolute error."""
+    error = y - p
+    return float(mean_of(torch.maximum(q * error, (q - 1) * error), weight).mean())
+
+
+def poisson_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean of 2 (y log(y / p) - y + p) (McCullagh and Nelder 1989, table 2.1); infinite if a p is <= 0."""
+    _refuse(y < 0, "is below 0, where counts start")
+    if bool((p <= 0).any()):
+        return _INF
+    return float(mean_of(2 * (torch.xlogy(y, y / p) - y + p), weight).mean())
+
+
+def gamma_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the mean of 2 (log(p / y) + y / p - 1) (McCullagh and Nelder 1989, table 2.1); infinite if p <= 0."""
+    _refuse(y <= 0, "is 0 or less, where the deviance is infinite")
+    if bool((p <= 0).any()):
+        return _INF
+    return float(mean_of(2 * ((p / y).log() + y / p - 1), weight).mean())
+
+
+def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
+    """Compute the normalised Gini: the target gained from the highest prediction down, over the best possible gain.
+
+    For a target of 0 and 1 it is 2 AUC - 1. As on Kaggle (Allstate 2011, Porto Seguro 2017), but equal predictions
+    count as one step, whatever the order of the rows. NaN for a constant target.
+    """
+    if y.ndim == 2:
+        return sum(gini(y[:, j], p[:, j], weight=weight) for j in range(y.shape[1])) / y.shape[1]
+    w = torch.ones_like(y) if weight is None else weight
+    if bool((y == y[0]).all()):
+        return float("nan")
+    y = y - y.min()  # the diagonal moves with it, the quotient does not
+    diagonal = (w * y).sum() * w.sum() / 2
+    return float((area_under_steps(y, p, w) - diagonal) / (area_under_steps(y, y, w) - diagonal))
+
+
+def _refuse(bad: Tensor, problem: str) -> None:
+    refuse_rows(bad if bad.ndim == 1 else bad.any(1), "y", problem, "Take another metric, or other targets")

@@ -1,0 +1,333 @@
+"""Matrix factorization and two towers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from fastai.layers import SigmoidRange
+from torch import Tensor, nn
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.losses.lists import PairScores
+from fastrec.models.embedding import EmbeddingTables, side_by_side
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, training_rows
+from fastrec.models.placement.plan import share_out
+
+# Matrix factorization: the product of two columns' vectors, and a bias for each id.
+
+
+class MatrixFactorization(FieldNet):
+    """A score of two ids: the dot product of their vectors, a bias of each, and one for all.
+
+    With equal weights (and ``mean=0``) it computes what fastai's ``EmbeddingDotBias`` does.
+
+    Args:
+        emb_szs: ``(rows, width)`` of the two columns (user and item, say); the widths give way to ``dim``.
+        n_cont: number of continuous columns: none.
+        out_sz: number of outputs: 1.
+        dim: width of the vectors, rounded up to a multiple of 4 unless ``pad=False``.
+        bias: each id has a bias.
+        mean: the common bias, on the scale of the targets; it is not trained. ``rec_learner`` takes the mean of the
+            training rows' targets. None: 0 before any sigmoid.
+        y_range: ``(low, high)`` that a sigmoid squeezes the score into; none by default.
+        std: scale of the truncated normal that vectors and biases start from.
+        **inputs: options of the inputs, see ``FieldNet``; no lists or vectors.
+
+    Raises:
+        DataError: other than two categorical columns and one output, or ``mean`` outside ``y_range``.
+    """
+
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int = 0,
+        out_sz: int = 1,
+        *,
+        dim: int = 50,
+        bias: bool = True,
+        mean: float | None = None,
+        y_range: tuple[float, float] | None = None,
+        std: float = 0.01,
+        **inputs: Unpack[InputOptions],
+    ) -> None:
+        others = n_cont + len(inputs.get("list_szs", ())) + len(inputs.get("vector_szs", ()))
+        if len(emb_szs) != 2 or others or out_sz != 1:
+            raise DataError(
+                f"matrix factorization of {len(emb_szs)} categorical columns, {others} others and {out_sz} outputs",
+                remedy="Give two categorical columns and a numeric target (y_block=RegressionBlock), or n_out=1",
+            )
+        own, of_biases = share_out(inputs.get("placement"), [dim, 1])
+        super().__init__([(rows, dim) for rows, _ in emb_szs], 0, **{**inputs, "placement": own})
+        self.embeds.reset_parameters(std)
+        self.biases: EmbeddingTables | None = None
+        if bias:
+            tables = {k: v for k, v in inputs.items() if k in ("check_ids", "grads")} | {"placement": of_biases}
+            ones = [(rows, 1) for rows, _ in emb_szs]
+            self.biases = EmbeddingTables(ones, names=inputs.get("cat_names"), pad=False, std=std, **tables)
+        self.register_buffer("mean", torch.tensor([_start(mean, y_range)]))
+        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+
+    @classmethod
+    def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options from the data, for ``rec_learner``: the mean of numeric targets, if none is given."""
+        if "mean" in given:
+            return {}
+        y = training_rows(dls)[2]
+        if y is None or getattr(dls, "vocab", None) is not None:  # codes of classes have no mean
+            return {}
+        mean, y_range = float(y.double().mean()), given.get("y_range")
+        return {"mean": mean} if y_range is None or y_range[0] < mean < y_range[1] else {}
+
+    def forward(self, x_cat: Tensor, x_cont: Tensor | None = None) -> Tensor:
+        """Score a batch.
+
+        Args:
+            x_cat: ids ``[b, 2]``, integers.
+            x_cont: not used.
+
+        Returns:
+            ``[b, 1]``.
+
+        Raises:
+            DataError: an id is out of range.
+        """
+        one, other = self.fields(x_cat).unbind(1)
+        out = (one * other).sum(1, keepdim=True) + self.mean
+        if self.biases is not None:
+            out = out + self.biases(x_cat).sum(1, keepdim=True)
+        return self.squeeze(out)
+
+    def user_vectors(self) -> Tensor:
+        """Return vectors of all codes of the first column, biases included: ``[rows, width + 2]``.
+
+        Their products with ``item_vectors`` are the scores but for the common bias and any sigmoid, so that they put
+        items in the same order.
+        """
+        vectors, bias = self._side(0)
+        return torch.cat([vectors, bias, torch.ones_like(bias)], 1)
+
+    def item_vectors(self) -> Tensor:
+        """Return vectors of all codes of the second column, as ``user_vectors``."""
+        vectors, bias = self._side(1)
+        return torch.cat([vectors, torch.ones_like(bias), bias], 1)
+
+    def _side(self, column: int) -> tuple[Tensor, Tensor]:
+        name = self.embeds.slices[column].name
+        vectors = self.embeds.table(name)
+        bias = vectors.new_zeros(len(vectors), 1) if self.biases is None else self.biases.table(name)
+        return vectors, bias
+
+
+def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:
+    if mean is None or y_range is None:
+        return mean or 0.0
+    low, high = y_range
+    if not low < mean < high:
+        raise DataError(f"mean={mean} is outside y_range={y_range}", remedy="Give a wider y_range, or mean=None")
+    share = (mean - low) / (high - low)
+    return math.log(share / (1 - share))
+
+
+# Two towers: a query's columns and an item's columns as vectors of one length, whose product is the score.
+
+
+class TwoTower(FieldNet):
+    """A multi-layer perceptron over the query's columns, one over the item's; a row's score is their dot product.
+
+    Vectors of either side can be computed for themselves (``query_vectors``, ``item_vectors``), so that a query finds
+    its items by a search for nearest vectors. It trains on rows of a query with its item: with ``InBatchSoftmax`` the
+    items of a batch's other rows are the negatives; with ``BCE`` or ``BPR`` the rows' own targets tell.
+
+    Args:
+        emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.
+        n_cont: number of continuous columns.
+        out_sz: number of outputs: 1.
+        query: names of the query's columns, among ``cat_names``, ``cont_names``, ``list_names``, ``vector_names``.
+        item: names of the item's columns; a column may be in both, or in none.
+        dim: width of the vectors.
+        layers: width of each hidden layer, in both towers.
+        normalize: vectors of length 1.
+        temperature: what scores are divided by; by default 0.05 for vectors of length 1, else 1.
+        item_id: the categorical column that tells items apart; by default the first of ``item``.
+        cont_names: names of the continuous columns (``rec_learner`` gives them).
+        vector_names: names of the vector columns (likewise).
+        ps: dropout after each hidden layer, one for all or one each; none by default.
+        use_bn: batch norm in the hidden layers.
+        act_cls: activation: a module, or a class or function that makes one.
+        **inputs: options of the inputs, see ``FieldNet``.
+
+    Raises:
+        DataError: a tower without a column, more than one output, a temperature or width that is not above 0.
+        MissingColumnError: a named column is not there.
+    """
+
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int,
+        out_sz: int = 1,
+        *,
+        query: Sequence[str] = (),
+        item: Sequence[str] = (),
+        dim: int = 64,
+        layers: Sequence[int] = (128,),
+        normalize: bool = True,
+        temperature: float | None = None,
+        item_id: str | None = None,
+        cont_names: Sequence[str] | None = None,
+        vector_names: Sequence[str] | None = None,
+        ps: float | Sequence[float] | None = None,
+        use_bn: bool = False,
+        act_cls: Activation = nn.ReLU,
+        **inputs: Unpack[InputOptions],
+    ) -> None:
+        super().__init__(emb_szs, n_cont, **inputs)
+        temperature = (0.05 if normalize else 1.0) if temperature is None else temperature
+        if not query or not item or out_sz != 1 or dim < 1 or temperature <= 0:
+            raise DataError(
+                f"two towers of {len(query)} and {len(item)} columns, width {dim}, {out_sz} outputs, "
+                f"temperature {temperature}",
+                remedy="Give query=[…] and item=[…], one output (loss_func=InBatchSoftmax(), BCE() or BPR()), and "
+                "a width and a temperature above 0",
+            )
+        cats = list(inputs.get("cat_names") or map(str, range(len(emb_szs))))
+        widths = self._widths(cats, cont_names, vector_names, inputs.get("vector_szs", ()))
+        self.normalize, self.temperature, self.dim = normalize, temperature, dim
+        self.query_runs, self.item_runs = _runs(query, widths), _runs(item, widths)
+        self.item_column = _item_column(item_id, item, cats)
+        options = {"ps": ps, "use_bn": use_bn, "act_cls": act_cls}
+        for side, runs in (("query", self.query_runs), ("item", self.item_runs)):
+            n_in = sum(stop - start for start, stop in runs)
+            setattr(self, f"{side}_tower", nn.Sequential(*mlp_blocks([n_in, *layers, dim], **options)))
+
+    @classmethod
+    def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options from the data, for ``rec_learner``: names of columns."""
+        vectors = list(getattr(dls.train_ds, "vector_names", ()))
+        named = {"cont_names": list(dls.cont_names), "vector_names": vectors}
+        return {k: v for k, v in named.items() if k not in given}
+
+    def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
+        """Return the query's vector of each row.
+
+        Args:
+            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
+            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
+            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
+
+        Returns:
+            ``[b, dim]``. The item's columns have to be there, with any values.
+        """
+        return self._query(self._inputs(x_cat, x_cont, extras))
+
+    def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
+        """Return the item's vector of each row, as ``query_vectors``."""
+        return self._item(self._inputs(x_cat, x_cont, extras))
+
+    def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
+        """Score each row's query and item.
+
+        Args:
+            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
+            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
+            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
+
+        Returns:
+            ``[b, 1]``: dot product over temperature. Until something is computed from it, it also knows the vectors
+            (``PairScores``), from which ``InBatchSoftmax`` makes the scores of all pairs.
+
+        Raises:
+            DataError: an id is out of range.
+        """
+        inputs = self._inputs(x_cat, x_cont, extras)
+        queries, items = self._query(inputs) / self.temperature, self._item(inputs)
+        if torch.compiler.is_compiling():  # a graph has plain tensors
+            return (queries * items).sum(1, keepdim=True)
+        ids = None if self.item_column is None else x_cat[:, self.item_column]
+        return PairScores.of(queries, items, ids)
+
+    def _inputs(self, x_cat: Tensor | None, x_cont: Tensor | None, extras: Sequence[Tensor]) -> Tensor:
+        pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
+        return side_by_side(pieces)
+
+    def _query(self, inputs: Tensor) -> Tensor:
+        out = self.query_tower(_taken(inputs, self.query_runs))
+        return F.normalize(out, dim=1) if self.normalize else out
+
+    def _item(self, inputs: Tensor) -> Tensor:
+        out = self.item_tower(_taken(inputs, self.item_runs))
+        return F.normalize(out, dim=1) if self.normalize else out
+
+    def _widths(
+        self, cats: Sequence[str], conts: Sequence[str] | None, vectors: Sequence[str] | None, sizes: Sequence[int]
+    ) -> dict[str, int]:
+        conts = [f"cont{i}" for i in range(self.n_cont)] if conts is None else list(conts)
+        vectors = [f"vector{i}" for i in range(len(sizes))] if vectors is None else list(vectors)
+        fields = [*cats, *(self.embeds.list_names if self.embeds is not None else [])]
+        names = [*fields, *conts, *vectors]
+        if len(conts) != self.n_cont or len(vectors) != len(sizes) or len(set(names)) != len(names):
+            raise DataError(
+                f"the columns' names {names} are not one each, all different",
+                remedy="Give cont_names and vector_names as many names as there are such columns",
+            )
+        widths = [self.embeds.slice_of(n).width for n in fields] + [1] * self.n_cont + list(sizes)
+        return dict(zip(names, widths, strict=True))
+
+
+def item_log_q(dls: Any, column: str) -> Tensor:
+    """Return the log share of each item in the training rows, for ``InBatchSoftmax(log_q=…)``.
+
+    Args:
+        dls: dataloaders of the training rows.
+        column: the categorical column that tells items apart.
+
+    Returns:
+        Logarithm of each id's share of the rows, float32 ``[rows of the table]``; an item that never occurs counts as
+        if it did once.
+
+    Raises:
+        MissingColumnError: it is not a categorical column.
+    """
+    names = list(dls.cat_names)
+    if column not in names:
+        raise MissingColumnError(
+            "it is not a categorical column", column=column, remedy=f"Categorical columns are {names}"
+        )
+    ids = training_rows(dls)[0][:, names.index(column)].long()
+    counts = torch.bincount(ids, minlength=len(dls.train_ds.classes[column])).clamp(min=1)
+    return (counts.double() / len(ids)).log().float()
+
+
+def _runs(names: Sequence[str], widths: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+    """Return where the inputs of some columns lie, in the order of the inputs; neighbours as one piece."""
+    if unknown := [n for n in names if n not in widths]:
+        raise MissingColumnError(
+            "a tower has a column that the net has not", column=unknown[0], remedy=f"Columns are {list(widths)}"
+        )
+    runs: list[tuple[int, int]] = []
+    for name, stop in zip(widths, accumulate(widths.values()), strict=True):
+        start = stop - widths[name]
+        if name in names and runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], stop)
+        elif name in names:
+            runs.append((start, stop))
+    return tuple(runs)
+
+
+def _taken(inputs: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
+    pieces = [inputs[:, start:stop] for start, stop in runs]
+    return side_by_side(pieces)
+
+
+def _item_column(item_id: str | None, item: Sequence[str], cats: Sequence[str]) -> int | None:
+    if item_id is not None and item_id not in cats:
+        raise MissingColumnError(
+            "it is not a categorical column", column=item_id, remedy=f"Categorical columns are {list(cats)}"
+        )
+    found = item_id if item_id is not None else next((n for n in item if n in cats), None)
+    return None if found is None else cats.index(found)

@@ -1,0 +1,467 @@
+"""Compare one column of the reference with the same column of new rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.table import Column
+from fastrec.table.keys import Coded
+from fastrec.validate import AdversarialReport
+
+# How far two samples lie apart, and how likely that is by chance: plain numbers in, plain numbers out.
+
+
+class Test(NamedTuple):
+    """A test's statistic, and the probability of one at least as large where nothing has changed."""
+
+    statistic: float
+    p: float
+
+
+def psi(reference: np.ndarray, new: np.ndarray) -> float:
+    """Compute the population stability index: sum over cells of (b - a) ln(b / a).
+
+    By the usual rule of thumb less than 0.1 is no change and more than 0.25 a large one (Siddiqi 2006, "Credit Risk
+    Scorecards", chapter 9).
+
+    Args:
+        reference: counts ``[k]`` of the cells.
+        new: counts ``[k]`` of the same cells.
+    """
+    # The logarithm of an empty cell would be infinite.
+    a, b = (np.clip(c / max(c.sum(), 1), 1e-4, None) for c in (reference, new))
+    return float(((b - a) * np.log(b / a)).sum())
+
+
+def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
+    """Compute the Jensen-Shannon distance, base 2: 0 = the same shares, 1 = none in common (Endres, Schindelin 2003).
+
+    Args:
+        reference: counts ``[k]`` of the cells.
+        new: counts ``[k]`` of the same cells.
+    """
+    a, b = (c / max(c.sum(), 1) for c in (reference, new))
+    middle = (a + b) / 2
+
+    def against_middle(p: np.ndarray) -> float:
+        some = p > 0
+        return float((p[some] * np.log2(p[some] / middle[some])).sum())
+
+    return float(np.sqrt(max(against_middle(a) + against_middle(b), 0.0) / 2))
+
+
+def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
+    """Run the two-sample Kolmogorov-Smirnov test, two-sided, by the limiting distribution.
+
+    Where values repeat it is on the safe side: the probability is too large.
+
+    Args:
+        reference: float64 ``[n]``, ascending.
+        new: float64 ``[m]``, ascending.
+    """
+    from scipy.stats import kstwo
+
+    n, m = len(reference), len(new)
+    if not n or not m:
+        return Test(0.0, 1.0)
+    # Between two values of `new` its share below is constant: the gap is largest at a value, or just before the next.
+    ends = np.flatnonzero(np.append(new[1:] != new[:-1], True))
+    starts = np.append(0, ends[:-1] + 1)
+    values = new[ends]
+    upto = np.searchsorted(reference, values, side="right")
+    before = upto.copy()
+    shared = np.flatnonzero(reference[np.maximum(upto - 1, 0)] == values)
+    before[shared] = np.searchsorted(reference, values[shared], side="left")
+    over = ((ends + 1) / m - upto / n).max()
+    under = (before / n - starts / m).max()
+    statistic = float(np.clip(max(over, under), 0.0, 1.0))
+    return Test(statistic, float(kstwo.sf(statistic, max(round(n * m / (n + m)), 1))))
+
+
+def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
+    """Run Pearson's chi-square test of equal shares; rare cells are merged.
+
+    Two cells are compared by ``shares_test``.
+
+    Args:
+        reference: counts ``[k]`` of the cells.
+        new: counts ``[k]`` of the same cells.
+    """
+    from scipy.stats import chi2
+
+    n, m = float(reference.sum()), float(new.sum())
+    if not n or not m:
+        return Test(0.0, 1.0)
+    both = (reference + new) * (min(n, m) / (n + m))
+    rare = both < limits.LEAST_EXPECTED
+    a, b = (np.append(c[~rare], c[rare].sum()).astype(np.float64) for c in (reference, new))
+    kept = a + b > 0
+    a, b = a[kept], b[kept]
+    if len(a) < 2:
+        return Test(0.0, 1.0)
+    if len(a) == 2:
+        return shares_test((int(a[0]), int(b[0])), (int(n), int(m)))
+    expected = (a + b) * n / (n + m), (a + b) * m / (n + m)
+    statistic = sum((((c - e) ** 2) / e).sum() for c, e in zip((a, b), expected, strict=True))
+    return Test(float(statistic), float(chi2.sf(statistic, len(a) - 1)))
+
+
+def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
+    """Test whether two samples hold the same share: the chi-square of the table of two by two.
+
+    Where a cell of it would hold fewer than five if nothing had changed: Fisher's exact test (1935, "The Design of
+    Experiments", section 21), as the chi-square would take a few for many. The statistic is the chi-square's.
+
+    Args:
+        some: how many there are in each.
+        of: the sizes of the samples.
+    """
+    rest = [n - k for k, n in zip(some, of, strict=True)]
+    if min(of) == 0 or sum(some) == 0 or sum(rest) == 0:
+        return Test(0.0, 1.0)
+    from scipy.stats import chi2
+
+    share = sum(some) / sum(of)
+    spread = share * (1 - share) * (1 / of[0] + 1 / of[1])
+    statistic = (some[0] / of[0] - some[1] / of[1]) ** 2 / spread
+    if min(of) * min(share, 1 - share) < limits.LEAST_EXPECTED:
+        return Test(float(statistic), _fisher(some, of))
+    return Test(float(statistic), float(chi2.sf(statistic, 1)))
+
+
+def _fisher(some: tuple[int, int], of: tuple[int, int]) -> float:
+    from scipy.stats import hypergeom
+
+    total, few = sum(of), min(sum(some), sum(of) - sum(some))  # the rarer of the two has the same test
+    held = some[0] if few == sum(some) else of[0] - some[0]
+    k = np.arange(max(0, few - of[1]), min(few, of[0]) + 1)
+    p = hypergeom.pmf(k, total, few, of[0])
+    own = hypergeom.pmf(held, total, few, of[0])
+    return float(min(p[p <= own * (1 + 1e-7)].sum(), 1.0))
+
+
+def outside_test(outside: int, new: int, reference: int) -> Test:
+    """Test how many new values lie below the smallest or above the largest of the reference.
+
+    Of values of one continuous distribution the share outside has the Beta(2, n - 1) distribution, so that the count
+    is beta-binomial (David and Nagaraja 2003, "Order Statistics", section 7.2); of discrete ones it is smaller.
+
+    Args:
+        outside: how many lie outside.
+        new: how many new values there are.
+        reference: how many values the reference has.
+    """
+    if outside == 0 or reference < 2:
+        return Test(float(outside), 1.0)
+    from scipy.stats import betabinom
+
+    return Test(float(outside), float(betabinom.sf(outside - 1, new, 2, reference - 1)))
+
+
+def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    """Adjust probabilities so that the share of false finds stays below a level (Benjamini and Hochberg 1995).
+
+    Args:
+        p: float64 ``[k]``.
+    """
+    p = np.asarray(p, np.float64)
+    order = np.argsort(p)
+    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
+    made = np.empty_like(p)
+    made[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return made
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Adjust probabilities so that the chance of even one false find stays below a level (Holm 1979).
+
+    Args:
+        p: float64 ``[k]``.
+    """
+    p = np.asarray(p, np.float64)
+    order = np.argsort(p)
+    scaled = p[order] * (len(p) - np.arange(len(p)))
+    made = np.empty_like(p)
+    made[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return made
+
+
+_COMPARABLE = ("number", "datetime", "category")
+
+
+@dataclass(frozen=True)
+class CellShares:
+    """The cells that a column's values were counted in, for a picture.
+
+    Args:
+        labels: of the cells.
+        reference, new: float64 ``[k]``, share of the rows in each.
+    """
+
+    labels: list[str]
+    reference: np.ndarray
+    new: np.ndarray
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A column of both sides.
+
+    Args:
+        name: the column.
+        kind: ``'number'`` or ``'category'``.
+        rows: of the reference and of the new rows.
+        missing: share of missing values of each.
+        missing_test: whether these shares differ.
+        psi, js: distances over the cells.
+        test: ``'ks'`` or ``'chi2'``.
+        shape: that test.
+        values: numbers of distinct values of each.
+        unseen: share of new rows with a value that the reference does not have; of a number: outside its range.
+        unseen_usual: the share that would be usual where nothing has changed.
+        unseen_test: whether there are more.
+        grown: how many distinct values are new, of categories.
+        cells: what ``psi`` and ``js`` are of.
+    """
+
+    name: str
+    kind: str
+    rows: tuple[int, int]
+    missing: tuple[float, float]
+    missing_test: Test
+    psi: float
+    js: float
+    test: str
+    shape: Test
+    values: tuple[int, int]
+    unseen: float
+    unseen_usual: float
+    unseen_test: Test
+    grown: int
+    cells: CellShares = field(repr=False)
+
+
+def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
+    """Compare a column of two tables; None if its kind is not compared or differs between them.
+
+    Args:
+        name: what to call it.
+        reference: the column as it was.
+        new: the column as it is now.
+    """
+    kinds = {_kind(reference), _kind(new)}
+    if len(kinds) != 1 or None in kinds:
+        return None
+    compare = _numbers if kinds == {"number"} else _categories
+    return compare(name, reference, new)
+
+
+def _kind(column: Column) -> str | None:
+    if column.kind not in _COMPARABLE:
+        return None
+    return "category" if column.kind == "category" else "number"
+
+
+def _sorted_values(column: Column) -> np.ndarray:
+    """Return the known values, ascending; infinities are values at the ends."""
+    values = column.integer() if column.kind == "datetime" else column.values
+    known = values[~column.is_missing()].cpu().numpy()
+    return np.sort(known).astype(np.float64, copy=False)
+
+
+def _numbers(name: str, reference: Column, new: Column) -> Compared:
+    a, b = _sorted_values(reference), _sorted_values(new)
+    rows = len(reference), len(new)
+    edges = np.unique(a[(np.arange(1, 10) * len(a)) // 10]) if len(a) else np.zeros(0)  # tenths of the reference
+    cells = [np.diff(np.searchsorted(v, edges, side="right"), prepend=0, append=len(v)) for v in (a, b)]
+    outside = int(np.searchsorted(b, a[0])) + len(b) - int(np.searchsorted(b, a[-1], side="right")) if len(a) else 0
+    labels = [f"≤ {e:.4g}" for e in edges] + ([f"> {edges[-1]:.4g}"] if len(edges) else ["all"])
+    known = len(a), len(b)
+    return Compared(
+        name,
+        "number",
+        rows,
+        *_missing(rows, known),
+        psi(*cells),
+        js_distance(*cells),
+        "ks",
+        ks_test(a, b),
+        (_distinct(a), _distinct(b)),
+        outside / max(len(b), 1),
+        2 / (len(a) + 1),
+        outside_test(outside, len(b), len(a)),
+        0,
+        _shares(labels, *cells),
+    )
+
+
+def _distinct(ascending: np.ndarray) -> int:
+    return int((ascending[1:] != ascending[:-1]).sum()) + 1 if len(ascending) else 0
+
+
+def _categories(name: str, reference: Column, new: Column) -> Compared:
+    old, now = reference.coded(), new.coded()
+    in_old, codes = now.recode(old.keys).cpu().numpy(), now.codes.cpu().numpy()
+    a = np.bincount(old.codes.cpu().numpy(), minlength=old.size)
+    b = np.bincount(in_old, minlength=old.size)
+    fresh = np.bincount(codes[in_old == 0], minlength=now.size)  # values that the reference does not have
+    first = np.flatnonzero(fresh[1:]) + 1
+    rows = len(reference), len(new)
+    known, unseen = (rows[0] - int(a[0]), rows[1] - int(fresh[0])), int(fresh[first].sum())
+    # Both sides choose the common values: if the reference did, its chance values would count as a change.
+    both = np.append(a[1:], np.zeros(len(first), int)), np.append(b[1:], fresh[first])
+    share = sum(c / max(c.sum(), 1) for c in both)
+    top = np.argsort(-share, kind="stable")[:30]  # the rarer values share a cell
+    cells = [np.append(c[top], c.sum() - c[top].sum()) for c in both]
+    return Compared(
+        name,
+        "category",
+        rows,
+        *_missing(rows, known),
+        psi(*cells),
+        js_distance(*cells),
+        "chi2",
+        chi_square(*both),
+        (int((a[1:] > 0).sum()), int((both[1] > 0).sum())),
+        unseen / max(known[1], 1),
+        float((a[1:] == 1).sum()) / max(known[0], 1),
+        _unseen_test(unseen, known[1], a[1:]),
+        len(first),
+        _shares(_labels(top, old, now, first), *cells),
+    )
+
+
+def _labels(values: np.ndarray, old: Coded, now: Coded, first: np.ndarray) -> list[str]:
+    size = old.size - 1
+    texts = [old.keys.columns[0][int(i)] if i < size else now.keys.columns[0][int(first[i - size]) - 1] for i in values]
+    return [*map(str, texts), "others"]
+
+
+def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
+    """Test whether more rows hold unseen values than usual.
+
+    The share that is usual is that of values seen once (Good 1953), with the spread of Robbins (1968): (f1 + 2 f2) /
+    n², to which the new rows' own is added. Few rows are far from normal: there the beta-binomial count of rows with a
+    share of which Beta(f1 + 1, n - f1 + 1) is known is the larger probability, and the larger one is taken.
+    """
+    from scipy.stats import betabinom, norm
+
+    n, once, twice = float(counts.sum()), float((counts == 1).sum()), float((counts == 2).sum())
+    if not n or not new or not unseen:
+        return Test(0.0, 1.0)
+    usual = once / n
+    # One more value seen once is possible whatever the sample: a share of 1 / n is nothing to be surprised at.
+    spread = (once + 2 * twice + 1) / n**2 + max(usual * (1 - usual), 1 / n) / new
+    z = (unseen / new - usual) / np.sqrt(spread)
+    exact = betabinom.sf(unseen - 1, new, once + 1, n - once + 1)
+    return Test(float(z), float(max(norm.sf(z), exact)))
+
+
+def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float, float], Test]:
+    absent = rows[0] - known[0], rows[1] - known[1]
+    return (absent[0] / max(rows[0], 1), absent[1] / max(rows[1], 1)), shares_test(absent, rows)
+
+
+def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> CellShares:
+    return CellShares(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))
+
+
+# ``Thresholds``: from when on a change is one that somebody should look at.
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What makes a change a finding: it must be larger than chance **and** large enough to matter.
+
+    With a million rows every difference is beyond chance, with a hundred none is small: so both are asked for.
+
+    Args:
+        alpha: where nothing has changed, in at most about this share of comparisons is anything found. All columns'
+            tests are corrected together.
+        correction: ``'bh'`` (Benjamini and Hochberg: few of the finds are false) or ``'holm'`` (hardly any is).
+        psi: population stability index of a column.
+        js: Jensen-Shannon distance of a column, base 2.
+        ks: largest difference of a number's two distributions.
+        missing: change of the share of missing values.
+        unseen: share of rows with a value that the reference does not have, beyond the share that is usual for it.
+        auc: how well trees tell new rows from old ones, where its interval leaves out 0.5.
+        metric: by how much the metric of a period may be worse than the reference's, beyond its interval: a share of
+            the reference's.
+    """
+
+    alpha: float = 0.01
+    correction: Literal["bh", "holm"] = "bh"
+    psi: float = 0.1
+    js: float = 0.1
+    ks: float = 0.1
+    missing: float = 0.02
+    unseen: float = 0.02
+    auc: float = 0.6
+    metric: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise DataError(f"alpha is {self.alpha}", remedy="Give a share between 0 and 1")
+        if self.correction not in ("bh", "holm"):
+            raise DataError(f"there is no correction {self.correction!r}", remedy="Give 'bh' or 'holm'")
+
+
+# The results of a comparison, apart from the code that computes and shows them.
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A change beyond its threshold.
+
+    Args:
+        about: a column, ``'all columns'``, or a period.
+        kind: ``'gone'``, ``'type'``, ``'missing'``, ``'unseen'``, ``'shape'``, ``'prediction'``, ``'joint'`` or
+            ``'metric'``.
+        says: the change, in a sentence.
+    """
+
+    about: str
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Figures and findings of a comparison.
+
+    Args:
+        columns: one row per column: every figure, ``p`` as adjusted for all tests, and ``finding`` ('' = none).
+        findings: changes beyond the thresholds.
+        adversarial: how well trees tell the two sides apart; None: no trees were fitted.
+        over_time: the metric by period (see ``metric_over_time``); None: no labels were given.
+        reference_metric: the metric that a run had out of fold; None: not known, or another than that by period.
+        rows: of the reference and of the new rows.
+        names: of the two sides.
+        new_columns: columns that only the new rows have.
+        left_out: columns that were not compared, and why.
+        thresholds: the thresholds in use.
+        compared: the columns with their cells.
+    """
+
+    columns: pd.DataFrame
+    findings: list[Finding]
+    adversarial: AdversarialReport | None
+    over_time: pd.DataFrame | None
+    reference_metric: float | None
+    rows: tuple[int, int]
+    names: tuple[str, str]
+    new_columns: list[str]
+    left_out: dict[str, str]
+    thresholds: Thresholds
+    compared: list[Compared] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """No finding."""
+        return not self.findings

@@ -1,0 +1,526 @@
+"""``retrain``: train a run again on old and new rows, and promote it if it is no worse."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core.atomic import atomic_file
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.progress import Stages
+from fastrec.competition import Competition, CompetitionData, SavedRun, run_competition
+from fastrec.competition.budget import Budget
+from fastrec.competition.kept_rows import KeptRows
+from fastrec.competition.predict import SavedRecipe
+from fastrec.competition.reading import table_files
+from fastrec.competition.scoring import Scorer
+from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.metrics import as_scored
+from fastrec.monitor.gate import Verdict, judge
+from fastrec.monitor.over_time import Every, periods_of
+from fastrec.registry import Registry, is_registry
+from fastrec.table import Table, concat
+from fastrec.validate import Folds
+from fastrec.validate.cuts import given_times, group_folds, random_folds
+
+# Old and new rows of a run together, and folds that score each of the newest periods by what came before it.
+
+
+@dataclass
+class Newest:
+    """A run's rows and new ones.
+
+    Args:
+        found: all rows, as a recipe takes them; of a ranking task by list.
+        judged: bool ``[n]``: new rows that the two models are judged by. (The folds score an earlier period too, from
+            which the second level learns.)
+        folds: each scores a period by rows before it.
+        periods: the name of each row's period.
+        codes: its number, int64 ``[n]``.
+        past: the rows that are known when a period begins.
+        blend_sees_later: the first judged period has none before it that the second level could learn from.
+        cold_folds: folds that score rows which the run has learned from.
+    """
+
+    found: CompetitionData
+    judged: torch.Tensor
+    folds: Folds
+    periods: np.ndarray
+    codes: np.ndarray
+    past: Past
+    blend_sees_later: bool = False
+    cold_folds: tuple[int, ...] = ()
+
+
+@dataclass
+class Past:
+    """All rows, and which of them are known when a period begins.
+
+    Args:
+        rows: old and new ones, before a window cuts them.
+        codes: int64 ``[n]``, number of each row's period.
+        ticks: ``[n]``, its time; None: there is no gap.
+        gap: rows have to be more than this before a period's first one, in ticks: the recipe's ``time_gap``.
+    """
+
+    rows: Table
+    codes: np.ndarray
+    ticks: np.ndarray | None = None
+    gap: float = 0
+
+    def before(self, period: int) -> Table:
+        """Return the rows known when a period begins."""
+        return self.rows.take(torch.from_numpy(self.known(period)).to(self.rows.device))
+
+    def known(self, period: int) -> np.ndarray:
+        """Mark these rows: bool ``[n]``."""
+        some = self.codes < period
+        if self.ticks is not None and bool((self.codes == period).any()):
+            some &= self.ticks < self.ticks[self.codes == period].min() - self.gap
+        return some
+
+    def cut(self, some: np.ndarray) -> Past:
+        """Select rows."""
+        rows = self.rows.take(torch.from_numpy(some).to(self.rows.device))
+        return Past(rows, self.codes[some], None if self.ticks is None else self.ticks[some], self.gap)
+
+
+def together(
+    saved: SavedRun,
+    data: Path,
+    *,
+    time: str | None,
+    every: Every,
+    scored: int,
+    window: int | None,
+    device: DeviceLike = "auto",
+) -> Newest:
+    """Read new rows, append them to the run's, and cut the folds.
+
+    Args:
+        saved: the run.
+        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
+            the run's own; ``test`` is predicted where it is there.
+        time: the column that says when a row was; None: the recipe's, or none.
+        every: what a period is.
+        scored: so many of the newest periods are judged, each scored by what came before it.
+        window: keep the rows of so many of the newest periods; None: all.
+        device: where the tables go.
+
+    Raises:
+        FastrecError: the run keeps no rows, the new rows are not like them, or there is nothing to score.
+    """
+    where = resolve_device(device)
+    kept = KeptRows(saved.folder)
+    file, train, tables, test = _read(saved, data, where)
+    old = kept.train().to(where)
+    rows, is_new = _joined(saved, old, train, file)
+    if time is None:
+        time = saved.config.get("recipe", {}).get("time")
+    if time is not None and time not in rows:
+        remedy = f"They have {', '.join(rows.names)}"
+        raise MissingColumnError("the rows lack it", column=time, file=data, remedy=remedy)
+    if window is not None and time is None:
+        raise DataError("a window is of time, and no column says the time", remedy="Give --time")
+    if time is None:  # old rows, then new ones
+        names, codes = ["old", "new"], is_new.numpy().astype(np.int64)
+    else:
+        names, codes = periods_of(rows[time], every, most=None)
+    past = Past(rows, codes, *_gap(saved, rows))
+    inside = past
+    if window is not None:
+        some = codes >= len(names) - window
+        inside, is_new = past.cut(some), is_new[torch.from_numpy(some)]
+    rows, codes = inside.rows, inside.codes
+    if time is None:
+        folds, judged, warmed_up = _random_folds(saved, rows, is_new), is_new, True
+    else:
+        folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
+    own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
+    found = CompetitionData(rows, test, tables={**own, **tables}, types=saved.reading.types)
+    cold = tuple(k for k, (_, scored_rows) in enumerate(folds) if not bool(is_new[scored_rows].all()))
+    return Newest(found, judged, folds, np.asarray(names, object)[codes], codes, past, not warmed_up, cold)
+
+
+def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
+    said = saved.config.get("recipe", {})
+    if not said.get("time_gap") or said.get("time") not in rows:
+        return None, 0
+    times = given_times(rows, said["time"], "time")
+    return times.ticks.cpu().numpy(), times.span(said["time_gap"], "gap")
+
+
+def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table, dict[str, Table], Table | None]:
+    if not data.exists():
+        raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
+    files = {"train": data} if data.is_file() else table_files(data, None)
+    if "train" not in files:
+        raise MissingFileError(
+            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})", file=data,
+            remedy="Name the labelled new rows train.csv or train.parquet, or give the file itself",
+        )  # fmt: skip
+    read = {n: saved.read(p, n, device=where) for n, p in files.items()}
+    train, test = read.pop("train"), read.pop("test", None)
+    hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
+    return files["train"], train, read, test if test is None else test.drop(hidden)
+
+
+def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
+    """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
+    needed = _needed(saved, old)
+    absent = next((n for n in needed if n not in new), None)
+    if absent is not None:
+        raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
+    numbers = np.arange(len(new))
+    if saved.target is not None:
+        labelled = saved.target.known(new)
+        numbers, new = numbers[labelled.cpu().numpy()], new.take(labelled.to(new.device))
+    if not len(new):
+        raise DataError("there is no new row with a label", remedy="Give labelled rows")
+    names = [n for n in old.names if n in new]
+    rows = concat([old.select(names), new.select(names)])
+    is_new = torch.arange(len(rows)) >= len(old)
+    if saved.target is not None:
+        _refuse_learned([n for n in saved.config.get("ids", ()) if n in rows], rows, len(old), numbers, file)
+        return rows, is_new
+    lists = rows[saved.config["list_column"]].integer().cpu()
+    both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
+    if len(both):
+        raise DataError(
+            f"{len(both)} lists of the new rows (such as {both[0]}) are lists of the run too",
+            column=saved.config["list_column"], remedy="Give new lists numbers of their own",
+        )  # fmt: skip
+    order = torch.argsort(lists, stable=True)
+    return rows.take(order.to(rows.device)), is_new[order]
+
+
+def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, file: Path) -> None:
+    """Refuse new rows that the run has learned from, before anything is trained.
+
+    Args:
+        ids: the columns that tell rows apart.
+        rows: old rows, then new ones.
+        old: how many are old.
+        numbers: the place of each new row in its file.
+        file: where the new rows are.
+    """
+    if not ids:
+        return
+    codes = rows.coded(ids).codes.cpu().numpy()
+    learned = np.bincount(codes[:old], minlength=int(codes.max()) + 1)
+    again = np.flatnonzero((learned[codes[old:]] > 0) & (codes[old:] > 0))
+    # Ids that several old rows share name users or shops, not rows: they may come again.
+    if len(again) and learned.max() == 1:
+        value = ", ".join(f"{n} {rows[n].to_arrow()[old + int(again[0])]}" for n in ids)
+        raise DataError(
+            f"the run has learned from this row already: {value} ({len(again)} such rows in all)", file=file,
+            column=", ".join(ids), row=int(numbers[again[0]]), remedy="Give the rows that are new alone",
+        )  # fmt: skip
+
+
+def _needed(saved: SavedRun, old: Table) -> list[str]:
+    said = saved.config.get("recipe", {})
+    names = [*saved.inputs, *(said.get(n) for n in ("fold_key", "time", "weight", "counted", "touched"))]
+    names += saved.target.names if saved.target is not None else [saved.config["label"]]
+    return [n for n in dict.fromkeys(names) if n is not None and n in old]
+
+
+def _time_folds(
+    past: Past, names: Sequence[str], is_new: torch.Tensor, scored: int
+) -> tuple[Folds, torch.Tensor, bool]:
+    """Cut folds that score the newest periods by the rows before each.
+
+    One period more is scored first and is not judged: without it the second level of the first judged period could
+    learn from labels of that period or of later ones only.
+    """
+    codes, new = past.codes, is_new.numpy()
+    last = np.unique(codes[new])[-scored:]
+    last = last[[bool(past.known(k).any()) for k in last]]
+    if not len(last):
+        raise DataError(
+            "nothing is older than the new rows",
+            remedy="Give rows of a later period, or a shorter --every; of a time that is a number --every value",
+        )
+    known = past.known(last[0])
+    earlier = np.unique(codes[known])[::-1]
+    warm_up = next((k for k in earlier if bool(past.known(k).any())), None)
+    fold = np.full(len(codes), -1)
+    train = {}
+    for k, period in enumerate([*([] if warm_up is None else [warm_up]), *last]):
+        mine = codes == period
+        # Of the period that comes first, what is known in time for the next: with a gap not all of it is.
+        fold[mine & (known if period == warm_up else new)] = k
+        train[k] = torch.from_numpy(past.known(period))
+    judged = torch.from_numpy(new & np.isin(codes, last))
+    how = f"new rows of {names[last[0]]} to {names[last[-1]]}, each period by what came before it"
+    how += "" if warm_up is None else f", and for the second level rows of {names[warm_up]}"
+    folds = Folds(torch.from_numpy(fold), train, method=how, why="progressive validation")
+    return folds, judged, warm_up is not None
+
+
+def _random_folds(saved: SavedRun, rows: Table, is_new: torch.Tensor) -> Folds:
+    count = int(is_new.sum())
+    said = saved.config.get("recipe", {}).get("fold_key")
+    key = said or (saved.config["list_column"] if saved.target is None else None)
+    new = rows.take(is_new.to(rows.device))
+    cut = random_folds(count, 3, seed=0) if key is None else group_folds(new, key, 3)
+    fold = torch.full((len(rows),), -1, dtype=torch.int64)
+    fold[is_new] = cut.long()
+    return Folds(fold, method="new rows in 3 parts at random", why="no time says which rows came first")
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """The new run and its verdict.
+
+    Args:
+        run: the new run; ``gate.json`` in it holds the verdict.
+        verdict: the gate's decision.
+        version: its number in the registry; None: it was not promoted, or there is no registry.
+        began: of a warm start each model → what it began with, or why it was trained from nothing.
+    """
+
+    run: Path
+    verdict: Verdict
+    version: int | None
+    began: dict[str, str]
+
+
+def retrain(
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    registry: str | Path | None = None,
+    time: str | None = None,
+    every: Every = "day",
+    scored: int = 3,
+    window: int | None = None,
+    warm: bool = False,
+    margin: float = 0.01,
+    export: bool | None = None,
+    competition: Competition | None = None,
+    minutes: float | Budget | None = None,
+    seed: int = 0,
+    device: DeviceLike = "auto",
+    trust: Sequence[str] = (),
+    stages: Stages | None = None,
+) -> Retrained:
+    """Make a run again from the rows that it has kept and new ones; promote it if the gate lets it pass.
+
+    Progressive validation: each of the newest periods is scored by models of the rows before it, and by the run that
+    serves, which has seen none of the new rows. The gate (see ``judge``) compares the two. The new run's own models are
+    then of all rows.
+
+    Args:
+        run: the run that serves, with its parts beside it (``fastrec run`` keeps them); or a registry: its current one.
+        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
+            the run's own.
+        out: the run directory to make.
+        registry: where it is promoted; None: the registry that ``run`` is; where ``run`` is none, the gate only says
+            what it would do.
+        time: the column that says when a row was; None: the recipe's; where there is none, new rows are scored in three
+            parts at random.
+        every: what a period is: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
+        scored: so many of the newest periods are scored.
+        window: learn from so many of the newest periods only; None: from all rows.
+        warm: nets begin with what the run's nets have learned, trees grow on the run's where their columns and the
+            values of their categories are the same; both train half as long.
+        margin: share of the serving run's metric by which the new one may be worse.
+        export: promote its export too; None: if the current version has one. Where that keeps events, the new one has
+            those of the old and the new rows and tables.
+        competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
+            blend that it has chosen.
+        minutes: the wall time that the training may take, as of ``run_competition``.
+        seed: of everything random.
+        device: where to train.
+        trust: modules of generators and estimators of one's own that may be imported.
+        stages: progress; None: shown on standard error.
+
+    Returns:
+        The new run, the verdict, and its version where it was promoted.
+
+    Raises:
+        FastrecError: the run keeps no rows, the new ones are not like them, or something could not be written.
+    """
+    stages = stages or Stages()
+    out, data = Path(out), Path(data)
+    if is_registry(run):
+        registry = registry if registry is not None else run
+    source = Path(run)
+    if is_registry(run):  # the version's files lack the rows, which lie beside the run that it was copied from
+        source = _source_of(Registry(run))
+    if out.resolve() == source.resolve():
+        raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
+    saved = SavedRun(source, trust=trust)
+    with stages.stage("rows"):
+        newest = together(saved, data, time=time, every=every, scored=scored, window=window, device=device)
+    own = {"trust": trust, "warm": warm, "cold_folds": newest.cold_folds, "recipe": competition}
+    recipe = SavedRecipe(saved, newest.found, newest.folds, **own)
+    run_competition(recipe, data, out, device=device, seed=seed, stages=stages, minutes=minutes, resume=True)
+    with stages.stage("gate"):
+        verdict = _judge(saved, out, newest, margin=margin, seed=seed)
+    began = _began(out, recipe) if warm else {}
+    about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
+    with atomic_file(out / "gate.json") as part:
+        part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    events = {**newest.found.tables, "train": newest.past.rows}
+    version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust, events)
+    return Retrained(out, verdict, version, began)
+
+
+def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
+    made = {}
+    for name in (n for n in recipe.asked if (out / "models" / n).is_dir()):  # others did not fit into the time
+        said = json.loads((out / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))
+        made[name] = said.get("began", "") if name in recipe.warmed else "trained from nothing, as its kind always is"
+    return made
+
+
+def _source_of(registry: Registry) -> Path:
+    """Return the run that a registry's current version was copied from."""
+    current = registry.current
+    if current is None or current.run is None:
+        raise DataError(
+            "the registry's current version holds no run", file=registry.folder, remedy="Give the run directory"
+        )
+    source = Path(current.source)
+    if not _same_run(current.run, source):
+        raise DataError(
+            f"the run that version {current.number} was copied from is not at {source} any more", file=registry.folder,
+            remedy="Give the run directory, with its parts beside it",
+        )  # fmt: skip
+    return source
+
+
+def _same_run(one: Path | None, other: Path) -> bool:
+    files = [] if one is None else [one / "config.json", other / "config.json"]
+    return len(files) == 2 and all(f.is_file() for f in files) and files[0].read_bytes() == files[1].read_bytes()
+
+
+def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: int) -> Verdict:
+    """Compare the new run's progressive predictions with the serving run's."""
+    made = SavedRun(out)
+    scorer = Scorer.of(made.config["metric"], made.target)
+    scored = newest.folds.scored & newest.judged
+    counted = made.config.get("recipe", {}).get("counted")
+    rows = newest.found.train
+    if counted is not None and counted in rows:
+        scored = scored & (rows[counted].integer().cpu() > 0)
+    unknown, old = torch.zeros_like(scored), saved.target
+    if old is not None and old.classes is not None and made.target is not None and old.outputs != made.target.outputs:
+        # The serving run cannot predict classes that it does not know.
+        unknown = (old.classes.encode(rows[old.names[0]]).cpu() == 0) & scored
+    scored = scored & ~unknown
+    candidate = _oof(out)[scored]
+    table = rows.take(scored.to(rows.device))
+    serving = _served(saved, table, newest, newest.codes[scored.numpy()])
+    groups = None
+    if saved.target is None:
+        label = table[saved.config["label"]].number().cpu()
+        groups = table[saved.config["list_column"]].integer().cpu()
+    else:
+        assert made.target is not None
+        label = made.target.restore(made.target.encode(table).double())
+        serving = saved.target.restore(serving)
+        if (now := list(made.target.outputs)) != list(saved.target.outputs):  # classes that joined have probability 0
+            wider = serving.new_zeros((len(serving), len(now)))
+            wider[:, [now.index(n) for n in saved.target.outputs]] = serving
+            serving = wider
+        label = label.long() if made.task == "multiclass" else label
+    # Rows of one fold key (a user, a session) are resampled together.
+    key = made.config.get("recipe", {}).get("fold_key")
+    clusters = None if key is None or key not in table else table[key].coded().codes.cpu()
+    periods = newest.periods[scored.numpy()]
+    options = {"periods": periods, "groups": groups, "clusters": clusters, "margin": margin, "seed": seed}
+    if scorer.wants_classes and serving.ndim == 1:
+        options["classes"] = saved.decision.classes(serving), _classes(out, scorer)[scored]
+    verdict = judge(scorer.metric, label, serving, candidate, **options)
+    if bool(unknown.any()):
+        told = f"{int(unknown.sum())} rows of classes that the serving run does not know were left out"
+        verdict = replace(verdict, reasons=[*verdict.reasons, told])
+    if newest.blend_sees_later and made.stack.blends[0].learns:
+        first = newest.periods[newest.codes == newest.codes[scored.numpy()].min()][0]
+        told = f"no older period is left: the new run's blend of {first} has learned from labels of then or later"
+        verdict = replace(verdict, reasons=[*verdict.reasons, told])
+    return verdict
+
+
+def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) -> torch.Tensor:
+    """Predict rows with the serving run."""
+    tables = dict(newest.found.tables)
+    shown = table if saved.target is None else table.drop(saved.target.names)
+    if not saved.config["history"]:
+        return saved.predict_rows(saved.rows(shown, tables))
+    # Features that look back see all rows that are known when a row's period begins.
+    made = None
+    for period in np.unique(codes):
+        mine = torch.from_numpy(codes == period)
+        rows = saved.rows(shown.take(mine.to(shown.device)), tables, newest.past.before(period))
+        said = saved.predict_rows(rows)
+        made = said.new_empty((len(codes), *said.shape[1:])) if made is None else made
+        made[mine] = said
+    assert made is not None
+    return made
+
+
+def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
+    rows = pq.read_table(run / "rows.parquet")
+    rows = rows.filter(pc.equal(rows["split"], "oof"))
+    assert scorer.target is not None
+    label = torch.from_numpy(rows[f"label_{scorer.target.names[0]}"].to_numpy().copy())
+    folds, made = torch.from_numpy(rows["fold"].to_numpy().copy()), _oof(run)
+    known = ~made.isnan()  # rows that no fold scores have no prediction
+    made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
+    return made
+
+
+def _oof(run: Path) -> torch.Tensor:
+    table = pq.read_table(run / "oof" / "stack.parquet")
+    names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+    values = np.column_stack([table[n].to_numpy() for n in names])
+    return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
+
+
+def _enter(
+    registry: Registry,
+    serving: Path,
+    out: Path,
+    verdict: Verdict,
+    export: bool | None,
+    trust: Sequence[str],
+    events: Mapping[str, Table],
+) -> int | None:
+    """Promote the new run, or write down why not."""
+    why = "; ".join(verdict.reasons)
+    about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
+    if not verdict.promote:
+        registry.keep(why=f"{out.name}: {why}", about=about)
+        return None
+    current = registry.current
+    if current is not None and not _same_run(current.run, serving):
+        other = f"version {current.number} is current, with which it was not compared"
+        registry.keep(why=f"{out.name}: {other}", about=about)
+        raise DataError(
+            f"{other}: it was compared with {serving.name}", file=registry.folder,
+            remedy="Retrain the registry itself, or promote the new run (fastrec promote)",
+        )  # fmt: skip
+    wanted = (current is not None and current.export is not None) if export is None else export
+    if not wanted:
+        return registry.promote(out, why=why, about=about).number
+    from fastrec.serve.export import export_run
+
+    with tempfile.TemporaryDirectory() as beside:
+        # A server that keeps events needs those of the old and the new rows.
+        serves = current is not None and current.export is not None and (current.export / "events").is_dir()
+        data = events if serves else None
+        made = export_run(out, Path(beside) / "export", data=data, trust=trust).folder
+        return registry.promote(out, export=made, why=why, about=about).number

@@ -1,0 +1,349 @@
+"""``Registry``: versions of a model in a folder, and which of them is current."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fastrec._core.atomic import atomic_file, atomic_folder, remove_leftovers
+from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
+
+__all__ = ["OBSERVED", "STATE", "Registry", "Version", "is_registry"]
+
+STATE = "registry.json"
+OBSERVED = Path("events") / "observed.log"  # where a server of the registry keeps the events that it is told of
+_RUN, _EXPORT = "decision.json", "serving.json"  # files that tell a run and an export
+_VERSIONS = "versions"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version, as it was put into the registry; its files never change.
+
+    Args:
+        number: from 1.
+        folder: holds ``run/``, ``export/`` or both.
+        added: when, ISO 8601 in UTC.
+        source: the folder that it was copied from.
+        why: what was said of it.
+        events_from: how many bytes of observed events there were: those after it its state is still to take in.
+    """
+
+    number: int
+    folder: Path
+    added: str
+    source: str
+    why: str = ""
+    events_from: int = 0
+
+    @property
+    def run(self) -> Path | None:
+        """The run directory; None: only its export was put in."""
+        return folder if (folder := self.folder / "run").is_dir() else None
+
+    @property
+    def export(self) -> Path | None:
+        """What a server loads; None: the run was not exported."""
+        return folder if (folder := self.folder / "export").is_dir() else None
+
+
+@dataclass
+class _State:
+    """The content of ``registry.json``, which is replaced whole so that everything changes at once."""
+
+    current: int | None = None
+    previous: int | None = None
+    versions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Registry:
+    """Versions of a model on disk: ``versions/0001``, …, and ``registry.json``, which says what is current.
+
+    A change is one renamed file: who reads sees the old state or the new one, and a process that is killed at any
+    moment leaves one of the two. ``current`` and ``previous`` are links for people and other programs, put right after
+    every change; where a writer was killed before that, by the next who asks for ``current``.
+
+    Args:
+        folder: where; made at the first promotion.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def current(self) -> Version | None:
+        """The version in use."""
+        state = self._read()
+        self._mend_links(state)
+        return None if state.current is None else self._version(state, state.current)
+
+    @property
+    def previous(self) -> Version | None:
+        """The version that was in use before: where ``rollback`` goes."""
+        state = self._read()
+        return None if state.previous is None else self._version(state, state.previous)
+
+    @property
+    def versions(self) -> list[Version]:
+        """All versions, the oldest first."""
+        state = self._read()
+        return [self._version(state, int(n)) for n in sorted(state.versions, key=int)]
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was done, the oldest first: ``at``, ``what`` (promoted, rolled back, kept), ``version``, ``why``, …"""
+        return self._read().history
+
+    def version(self, number: int) -> Version:
+        """Return a version by its number.
+
+        Raises:
+            DataError: there is no such version.
+        """
+        return self._version(self._read(), number)
+
+    def promote(
+        self,
+        source: str | Path | int,
+        *,
+        export: str | Path | None = None,
+        why: str = "",
+        about: Mapping[str, Any] | None = None,
+    ) -> Version:
+        """Make a run, an export or an earlier version the current one.
+
+        Args:
+            source: a run directory or an export, which is copied; or the number of a version.
+            export: the run's export, which goes along.
+            why: a word for the history.
+            about: figures for the history, as JSON values.
+
+        Returns:
+            The version that is current now.
+
+        Raises:
+            DataError: the folder is neither a run nor an export, or holds a link; or there is no such version.
+            WriteError: the file system refused; what was current still is.
+        """
+        parts = {} if isinstance(source, int) else _parts(Path(source), export)
+        if isinstance(source, int):
+            self.version(source)  # before a folder is made
+        with self._writing() as state:
+            number = source if isinstance(source, int) else self._add(state, Path(source), parts, why)
+            found = self._version(state, number)
+            before = state.current
+            if number != before:
+                state.current, state.previous = number, before
+            self._note(state, "promoted", number, before, why, about)
+        return found
+
+    def rollback(self, *, why: str = "") -> Version:
+        """Make the previous version the current one again; a second rollback takes that back.
+
+        Raises:
+            DataError: there is no previous version.
+        """
+        with self._writing() as state:
+            if state.previous is None or state.current is None:
+                raise DataError("there is no version to go back to", file=self.folder, remedy="Promote one by number")
+            state.current, state.previous = state.previous, state.current
+            self._note(state, "rolled back", state.current, state.previous, why, None)
+            found = self._version(state, state.current)
+        return found
+
+    def keep(self, *, why: str, about: Mapping[str, Any] | None = None) -> None:
+        """Write into the history that a candidate was not promoted, and why.
+
+        Args:
+            why: the reasons.
+            about: figures, as JSON values.
+        """
+        with self._writing() as state:
+            self._note(state, "kept", state.current, state.current, why, about)
+
+    # The file ---------------------------------------------------------------------------------------------------------
+
+    def _add(self, state: _State, source: Path, parts: Mapping[str, Path], why: str) -> int:
+        # A folder whose writer was killed before the state was written is nobody's: its number is not used again.
+        there = [int(p.name) for p in (self.folder / _VERSIONS).glob("[0-9]*") if p.name.isdigit()]
+        number = max([*map(int, state.versions), *there, 0]) + 1
+        with atomic_folder(self._folder_of(number)) as part:
+            for name, folder in parts.items():
+                _copy(folder, part / name)
+        observed = self.folder / OBSERVED
+        seen = observed.stat().st_size if observed.is_file() else 0
+        state.versions[str(number)] = {
+            "added": _now(), "source": str(source.resolve()), "why": why, "events_from": seen
+        }  # fmt: skip
+        return number
+
+    @contextmanager
+    def _writing(self) -> Iterator[_State]:
+        """Yield the state to change and write it if the block ends well, one writer at a time."""
+        with _named(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        # Traces of a writer that was killed at its first version are a registry too.
+        begun = all(p.name == _VERSIONS or p.name.startswith(".") for p in self.folder.iterdir())
+        if not begun and not (self.folder / STATE).is_file():
+            raise WriteError(
+                "the folder holds something that is not a registry", file=self.folder, remedy="Choose another"
+            )
+        with _locked(self.folder / ".lock"):
+            state = self._read()
+            yield state
+            with atomic_file(self.folder / STATE) as part:
+                part.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+            self._link(state)
+            remove_leftovers(self.folder / _VERSIONS)
+
+    def _link(self, state: _State) -> None:
+        for name in ("current", "previous"):
+            number, link = getattr(state, name), self.folder / name
+            try:
+                if number is None:
+                    link.unlink(missing_ok=True)
+                    continue
+                fresh = self.folder / f".{name}.new"
+                fresh.unlink(missing_ok=True)
+                fresh.symlink_to(Path(_VERSIONS) / f"{number:04d}")
+                fresh.replace(link)
+            except OSError:  # a file system without links: registry.json says it all
+                return
+
+    def _mend_links(self, state: _State) -> None:
+        wanted = None if state.current is None else f"{state.current:04d}"
+        with suppress(OSError):
+            link = self.folder / "current"
+            if wanted != (link.readlink().name if link.is_symlink() else None):
+                with _locked(self.folder / ".lock"):
+                    self._link(self._read())
+
+    def _read(self) -> _State:
+        path = self.folder / STATE
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return _State()
+        except (OSError, ValueError) as error:
+            raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Restore it") from error
+        try:
+            return _State(**said)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UnreadableFileError(
+                f"its form is not a registry's ({error})", file=path, remedy="Restore it"
+            ) from error
+
+    def _version(self, state: _State, number: int) -> Version:
+        about = state.versions.get(str(number))
+        if about is None:
+            known = ", ".join(state.versions) or "none"
+            raise DataError(f"there is no version {number}", file=self.folder, remedy=f"There are: {known}")
+        folder = self._folder_of(number)
+        if not folder.is_dir():
+            raise MissingFileError(
+                "the version's files are gone", file=folder, remedy="Restore them, or promote another"
+            )
+        return Version(number, folder, **about)
+
+    def _folder_of(self, number: int) -> Path:
+        return self.folder / _VERSIONS / f"{number:04d}"
+
+    @staticmethod
+    def _note(
+        state: _State, what: str, number: int | None, before: int | None, why: str, about: Mapping[str, Any] | None
+    ) -> None:
+        record = {"at": _now(), "what": what, "version": number, "before": before, "why": why}
+        state.history.append({**record, **({"about": dict(about)} if about else {})})
+
+
+def is_registry(folder: str | Path) -> bool:
+    """Tell whether a folder is a registry."""
+    return (Path(folder) / STATE).is_file()
+
+
+def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
+    parts = {}
+    if (source / _RUN).is_file() or is_session_run(source):
+        parts["run"] = source
+    elif (source / _EXPORT).is_file() and export is None:
+        parts["export"] = source
+    else:
+        raise DataError(
+            "this is neither a run directory nor an export", file=source,
+            remedy="Give what fastrec run or fastrec export wrote",
+        )  # fmt: skip
+    if export is not None:
+        if not (Path(export) / _EXPORT).is_file():
+            raise DataError("this is no export", file=export, remedy="Give what fastrec export wrote")
+        parts["export"] = Path(export)
+    return parts
+
+
+def is_session_run(folder: Path) -> bool:
+    """Tell whether a folder is a run for next items, which is served itself, without an export."""
+    try:
+        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return said.get("task") == "next_item" and (folder / "models").is_dir()
+    except (OSError, ValueError, AttributeError):  # damaged: who reads it says so
+        return False
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy a folder's files; the first failure becomes the error.
+
+    A link is refused: it would bring in what it points to, from anywhere on this machine.
+    """
+
+    def refuse_links(inside: str, names: list[str]) -> list[str]:
+        link = next((p for p in (Path(inside) / n for n in names) if p.is_symlink()), None)
+        if link is not None:
+            raise DataError("this is a link, and a registry takes none", file=link, remedy="Put the file itself there")
+        return []
+
+    try:
+        shutil.copytree(folder, to, symlinks=True, ignore=refuse_links)
+    except OSError as error:
+        several = isinstance(error, shutil.Error)
+        source, why = error.args[0][0][::2] if several else (error.filename or folder, error.strerror or error)
+        raise WriteError(
+            f"it could not be copied ({why})", file=source,
+            remedy="Mend it, or free disk space; what was current still is",
+        ) from error  # fmt: skip
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FastrecError):
+            raise
+        raise WriteError(
+            f"could not be written ({error.strerror or error})", file=path,
+            remedy="Choose another folder, or ask for the right to write; what was current still is",
+        ) from error  # fmt: skip
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with _named(path):
+        file = path.open("a")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # gone with the process, however it ends
+        yield

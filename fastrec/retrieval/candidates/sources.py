@@ -1,0 +1,290 @@
+"""Sources of candidates: models, near vectors, a session's own items, what is popular."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.retrieval._saved import Saved
+from fastrec.retrieval.index import Index
+from fastrec.sequences import CoVisitation, SessionFrame, SessionModel
+from fastrec.sequences.neighbours import by_age
+from fastrec.table import Table, Vocab, as_column
+from fastrec.table.column import rows_of
+
+# ``CandidateSource``: what finds some items for each session.
+
+
+class CandidateSource(Saved, ABC):
+    """Learns from sessions, then finds some items for each of others.
+
+    One of your own has ``_fit`` and ``_best``; to be saved, ``to_state`` and ``from_state``, of what was learned too
+    (``items`` are saved apart).
+    """
+
+    items: Vocab | None = None
+
+    @abstractmethod
+    def _fit(self, sessions: SessionFrame) -> None:
+        """Learn; what is needed of them only."""
+
+    @abstractmethod
+    def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
+        """Return codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are
+        fewer.
+        """
+
+    def fit(self, sessions: SessionFrame) -> Self:
+        """Learn from sessions: from those before the ones that are asked for (see ``cut_at``)."""
+        self.items = sessions.items
+        self._fit(sessions)
+        return self
+
+    def best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
+        """Return the best items of each session.
+
+        Args:
+            sessions: any.
+            k: how many, at most.
+
+        Returns:
+            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: ``k`` is below 1.
+        """
+        if self.items is None:
+            raise NotFittedError(f"{type(self).__name__} has not been fitted", remedy="Call fit first")
+        if k < 1:
+            raise DataError(f"k={k} candidates were asked for", remedy="Ask for one or more")
+        return self._best(sessions.recode(self.items), k)
+
+    def find(self, sessions: SessionFrame, k: int) -> Table:
+        """Return the best items of each session as rows.
+
+        Returns:
+            ``session`` (its number, int64), ``item`` (its code, int64), ``score`` (float32) and ``rank`` (from 1),
+            sessions in the order given, the best first.
+        """
+        items, scores = self.best(sessions, k)
+        session, place = (items > 0).nonzero(as_tuple=True)
+        found = {"session": session, "item": items[session, place], "score": scores[session, place], "rank": place + 1}
+        return Table(found)
+
+
+def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: int) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` best items of each session from rows in any order, each pair once; of equal ones the lower
+    code.
+    """
+    order = torch.argsort(item, stable=True)
+    order = order[torch.argsort(score[order], descending=True, stable=True)]
+    order = order[torch.argsort(session[order], stable=True)]
+    session, item, score = session[order], item[order], score[order]
+    place = torch.arange(len(session)) - torch.searchsorted(session, session)
+    kept = place < k
+    items = torch.zeros((count, k), dtype=torch.int64)
+    scores = torch.full((count, k), -torch.inf)
+    items[session[kept], place[kept]] = item[kept]
+    scores[session[kept], place[kept]] = score[kept].float()
+    return items, scores
+
+
+# ``ModelSource``: any model of sessions as a source of candidates.
+
+
+class ModelSource(CandidateSource):
+    """The items that a model of sessions recommends.
+
+    Args:
+        model: such as ``CoVisitation``, ``VSTAN``, ``PopularItems`` or a net; one that is fitted already stays as it is
+            where ``fitted``.
+        fitted: whether ``fit`` leaves the model as it is.
+    """
+
+    def __init__(self, model: SessionModel, *, fitted: bool = False) -> None:
+        self.model, self.fitted = model, fitted
+        self.items = model.items if fitted else None
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the model."""
+        return {"model": self.model.to_state(), "fitted": self.fitted}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned; ``state['items']`` is the items' ``Vocab``."""
+        made = cls(SessionModel.from_state(state["model"], state["items"]), fitted=state["fitted"])
+        made.items = made.model.items
+        return made
+
+    def _fit(self, sessions: SessionFrame) -> None:
+        if not self.fitted:
+            self.model.fit(sessions)
+        self.items = self.model.items
+
+    def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
+        if isinstance(self.model, CoVisitation):  # there is no need to score every item
+            return self.model.candidates(sessions, k)
+        return self.model.recommend(sessions, k)
+
+
+# ``NearestVectors``: items whose vectors are near to those of a session.
+
+
+class NearestVectors(CandidateSource):
+    """The items nearest to the mean of a session's vectors, the last counting most.
+
+    Args:
+        vectors: float ``[n, d]``: a net's item vectors, say.
+        ids: whose they are, ``[n]``.
+        decay: an event that is ``d`` events from the session's end counts ``exp(-d / decay)``.
+        metric: ``"cosine"`` or ``"dot"``.
+    """
+
+    def __init__(self, vectors: Tensor, ids: Any, *, decay: float = 2.0, metric: Any = "cosine") -> None:
+        if not decay > 0:
+            raise DataError(f"decay={decay} is not above 0", remedy="Give a number of events")
+        self.index, self.decay = Index(vectors, ids, metric=metric, verbose=False), decay
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the index, and the items' places in it."""
+        return {"index": self.index.to_state(), "decay": self.decay, "code": self._code, "place": self._place}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        made = cls.__new__(cls)
+        made.index, made.decay = Index.from_state(state["index"]), state["decay"]
+        made._code, made._place = state["code"], state["place"]
+        return made
+
+    def _fit(self, sessions: SessionFrame) -> None:
+        """Find the place of every code, -1 for none, and the code of every place, 0 for none."""
+        self._code = sessions.items.encode(as_column(self.index.ids.values, name="item"))
+        self._place = torch.full((len(sessions.items),), -1, dtype=torch.int64)
+        known = self._code > 0
+        self._place[self._code[known]] = torch.arange(len(self._code))[known]
+
+    def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
+        rows = rows_of(sessions.offsets)
+        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+        weight = torch.exp(-steps.double() / self.decay).float()
+        place = self._place[sessions.values]
+        kept = (place >= 0) & (weight > 0)
+        vectors = self.index.vectors
+        query = torch.zeros(len(sessions), vectors.shape[1])
+        for part in kept.nonzero().squeeze(1).split(1 << 18):
+            query.index_add_(0, rows[part], vectors[place[part]] * weight[part, None])
+        some = torch.zeros(len(sessions), dtype=torch.bool)
+        some[rows[kept]] = True  # sessions without a vector find nothing
+        items = torch.zeros((len(sessions), k), dtype=torch.int64)
+        scores = torch.full((len(sessions), k), -torch.inf)
+        found, best = self.index.search(
+            query[some], k, allowed=self._code > 0 if bool((self._code == 0).any()) else None
+        )
+        items[some] = torch.where(found < 0, 0, self._code[found.clamp_min(0)])
+        scores[some] = best
+        return items, scores
+
+
+# ``RepeatedItems``: a session's own items.
+
+
+class RepeatedItems(CandidateSource):
+    """The items that a session had, the latest and most frequent first.
+
+    Args:
+        decay: an event that is ``d`` events from the session's end counts ``exp(-d / decay)``.
+    """
+
+    def __init__(self, *, decay: float = 5.0) -> None:
+        if not decay > 0:
+            raise DataError(f"decay={decay} is not above 0", remedy="Give a number of events")
+        self.decay = decay
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {"decay": self.decay}
+
+    def _fit(self, sessions: SessionFrame) -> None:
+        pass
+
+    def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
+        rows, codes = rows_of(sessions.offsets), len(sessions.items)
+        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+        there = sessions.values > 0
+        pair, which = torch.unique((rows * codes + sessions.values)[there], return_inverse=True)
+        score = torch.zeros(len(pair), dtype=torch.float64)
+        score.index_add_(0, which, torch.exp(-steps[there].double() / self.decay))
+        return best_of_pairs(pair // codes, pair % codes, score, len(sessions), k)
+
+
+# ``SegmentPopularity``: what sessions of a kind look at, lately.
+
+
+class SegmentPopularity(CandidateSource):
+    """The items with the most events in the session's segment, recent ones counting most.
+
+    Args:
+        segment: a side feature of events, of codes (``SessionFrame(features=…)``): a country, a device, a kind of user.
+            A session is of its last event's segment. None: all are of one.
+        recency: an event counts ``exp(-age / recency)``, its session's age before the end of the log in shares of the
+            log's span; None: all count alike.
+        most: how many items of each segment are kept.
+    """
+
+    def __init__(self, segment: str | None = None, *, recency: float | None = 0.1, most: int = 200) -> None:
+        if (recency is not None and not recency > 0) or most < 1:
+            raise DataError(f"recency={recency}, most={most}", remedy="Give numbers above 0")
+        self.segment, self.recency, self.most = segment, recency, most
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the constructor's arguments, and what was counted."""
+        about = {"segment": self.segment, "recency": self.recency, "most": self.most}
+        return {"settings": about, "items": self._items, "scores": self._scores}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        made = cls(**state["settings"])
+        made._items, made._scores = state["items"], state["scores"]
+        return made
+
+    def _fit(self, sessions: SessionFrame) -> None:
+        sessions, age = by_age(sessions)
+        weight = torch.ones_like(age) if self.recency is None else torch.exp(-age / self.recency)
+        there = sessions.values > 0
+        segment, codes = self._of_events(sessions)[there], len(sessions.items)
+        pair, which = torch.unique(segment * codes + sessions.values[there], return_inverse=True)
+        score = torch.zeros(len(pair), dtype=torch.float64)
+        score.index_add_(0, which, weight[rows_of(sessions.offsets)][there])
+        count = int(segment.max()) + 1 if len(segment) else 1
+        self._items, self._scores = best_of_pairs(pair // codes, pair % codes, score, count, self.most)
+
+    def _of_events(self, sessions: SessionFrame) -> Tensor:
+        if self.segment is None:
+            return torch.zeros_like(sessions.values)
+        if self.segment not in sessions.sides:
+            raise MissingColumnError(
+                "sessions have no such side feature", column=self.segment, remedy="Name it in SessionFrame(features=…)"
+            )
+        codes = sessions.sides[self.segment]
+        if codes.dtype != torch.int64:
+            raise DataError("it is a number, no segment", column=self.segment, remedy="Make it text or a category")
+        return codes
+
+    def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
+        segment = torch.zeros(len(sessions), dtype=torch.int64)  # code 0: not known
+        filled = sessions.lengths > 0
+        segment[filled] = self._of_events(sessions)[sessions.offsets[1:][filled] - 1]
+        segment = segment.masked_fill(segment >= len(self._items), 0)
+        items, scores = self._items[segment][:, :k], self._scores[segment][:, :k]
+        short = k - items.shape[1]
+        if short > 0:
+            items = torch.nn.functional.pad(items, (0, short))
+            scores = torch.nn.functional.pad(scores, (0, short), value=-torch.inf)
+        return items, scores

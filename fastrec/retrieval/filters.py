@@ -1,0 +1,507 @@
+"""Collaborative filters: who took what → scores of other items."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import svds
+
+from fastrec._core import limits
+from fastrec.errors import DataError
+from fastrec.retrieval.base import CollaborativeFilter, largest_of_rows, row_sums, scaled, without_diagonal
+from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.table.column import rows_of
+from fastrec.table.state import class_named, saved_name
+
+# ``EASE``: the linear model of items by the other items of the same user, in closed form.
+
+
+class EASE(CollaborativeFilter):
+    """Ridge regression of every item on all others, over users; an item does not explain itself.
+
+    ``B = I - P / diag(P)`` with ``P = (XᵀX + reg I)⁻¹``; a user's scores are ``x B``. Dense: 8 bytes for every pair of
+    items, so the items of few interactions are left out where there are too many.
+
+    Args:
+        reg: the ridge, in interactions.
+        max_items: learn from the items with the most interactions, this many; others score 0.
+
+    Raises:
+        DataError: ``reg`` is not above 0.
+
+    Source: Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data".
+    """
+
+    scores_rows = True
+
+    def __init__(self, *, reg: float = 100.0, max_items: int = 10_000) -> None:
+        super().__init__()
+        if not reg > 0:
+            raise DataError(f"reg={reg} is not above 0", remedy="Give the ridge in interactions: 100, say")
+        self.reg, self.max_items = reg, max_items
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        counts = np.diff(matrix.tocsc().indptr)
+        items = np.sort(np.argsort(-counts, kind="stable")[: self.max_items])
+        used = matrix[:, items]
+        gram = torch.from_numpy((used.T @ used).toarray())
+        gram.diagonal().add_(self.reg)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        weights = inverse.div_(-inverse.diagonal().clone())
+        weights.fill_diagonal_(0.0)
+        return {"items": items, "weights": weights.numpy()}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        items = self._learned["items"]
+        scores = self._matrix[users][:, items] @ self._learned["weights"]
+        if len(items) == self._matrix.shape[1]:
+            return scores
+        result = np.zeros((len(users), self._matrix.shape[1]))
+        result[:, items] = scores
+        return result
+
+
+# ``FactorModel``: what models with a vector for every user and every item share.
+
+
+class FactorModel(CollaborativeFilter):
+    """Scores by ``u · v + b``: user vectors ``u``, item vectors ``v``, item biases ``b``."""
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        learned = self._learned
+        return learned["users"][users] @ learned["items"].T + learned["bias"]
+
+
+# ``ImplicitALS``: matrix factorisation of who took what, by alternating least squares.
+
+
+class ImplicitALS(FactorModel):
+    """Weighted least squares over all pairs: 1 with confidence ``1 + alpha w`` for an interaction, else 0 with 1.
+
+    Args:
+        factors: length of a vector.
+        reg: ridge on every vector; with ``power`` it grows with the user's or the item's confidence.
+        alpha: how much more an interaction of weight 1 counts than a pair without one.
+        iterations: rounds of solving for users, then items.
+        power: the ridge of a vector is ``reg * (sum of its pairs' confidences) ** power``: 0 is Hu's, 1 Zhou's.
+        seed: of the first item vectors.
+
+    Source: Hu, Koren, Volinsky 2008, "Collaborative Filtering for Implicit Feedback Datasets"; the ridge's power:
+    Rendle, Krichene, Zhang, Koren 2022, "Revisiting the Performance of iALS on Item Recommendation Benchmarks".
+    """
+
+    scores_rows = True
+
+    def __init__(
+        self,
+        *,
+        factors: int = 64,
+        reg: float = 1.0,
+        alpha: float = 10.0,
+        iterations: int = 15,
+        power: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.factors, self.reg, self.alpha = factors, reg, alpha
+        self.iterations, self.power, self.seed = iterations, power, seed
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        random = torch.Generator().manual_seed(self.seed)
+        shape = (matrix.shape[1], self.factors)
+        items = torch.randn(shape, generator=random, dtype=torch.float64) / self.factors**0.5
+        of_users, of_items = _Histories(matrix), _Histories(csr_matrix(matrix.T))
+        for _ in range(self.iterations):
+            users = self._solve(of_users, items)
+            items = self._solve(of_items, users)
+        users = self._solve(of_users, items)
+        return {"users": users.numpy(), "items": items.numpy(), "bias": np.zeros(len(items))}
+
+    def score_rows(self, matrix: csr_matrix) -> np.ndarray:
+        """Return scores of all items for histories of anybody: vectors are solved for, the items' being held.
+
+        Args, returns: see ``CollaborativeFilter.score_rows``.
+        """
+        items = torch.from_numpy(self._learned["items"])
+        return (self._solve(_Histories(matrix), items) @ items.T).numpy()
+
+    def _solve(self, histories: _Histories, other: torch.Tensor) -> torch.Tensor:
+        """Return the vectors that fit best, given those of the other side.
+
+        Where ``YᵀY`` is the diagonal ``D`` (a turn of the basis), with a history's vectors ``Z`` and extra confidences
+        ``C``, the solution ``(D + reg + ZᵀCZ)⁻¹ Zᵀ(1 + C)`` is also ``(D + reg)⁻¹ Zᵀ (1 + C K)⁻¹ (1 + C)``, where
+        ``K = Z (D + reg)⁻¹ Zᵀ``: as many equations as the history has interactions, most often few.
+        """
+        spread, basis = torch.linalg.eigh(other.T @ other)
+        turned = other @ basis
+        result = torch.empty((histories.count, self.factors), dtype=torch.float64)
+        for rows, ids, weights in histories.padded(self.factors):
+            theirs, extra = turned[ids], self.alpha * weights
+            wanted = extra + (weights > 0)
+            total = wanted.sum(1, keepdim=True) if self.power else torch.ones((len(rows), 1), dtype=torch.float64)
+            divisor = spread.clamp_min(0) + self.reg * total**self.power  # [b, factors]
+            if ids.shape[1] < self.factors:
+                near = theirs / divisor[:, None]
+                left = extra[:, :, None] * (near @ theirs.mT) + torch.eye(ids.shape[1], dtype=torch.float64)
+                result[rows] = (near * torch.linalg.solve(left, wanted)[:, :, None]).sum(1)
+            else:
+                left = (theirs * extra[:, :, None]).mT @ theirs + torch.diag_embed(divisor)
+                result[rows] = torch.linalg.solve(left, (theirs * wanted[:, :, None]).sum(1))
+        return result @ basis.T
+
+
+class _Histories:
+    """The rows of a matrix in blocks of similar length, each row padded with weight 0 to its block's longest."""
+
+    def __init__(self, matrix: csr_matrix) -> None:
+        self.count = matrix.shape[0]
+        self.starts = torch.from_numpy(matrix.indptr[:-1].astype(np.int64))
+        self.lengths = torch.from_numpy(np.diff(matrix.indptr).astype(np.int64))
+        self.ids, self.weights = torch.from_numpy(matrix.indices.astype(np.int64)), torch.from_numpy(matrix.data)
+
+    def padded(self, factors: int) -> Any:
+        """Return blocks of: row numbers ``[b]``, ids and weights ``[b, longest]``."""
+        order = torch.argsort(self.lengths, stable=True)
+        at = 0
+        while at < self.count:
+            # so many rows as fit at the length of the last of them; lengths ascend
+            ahead = self.lengths[order[at : at + 4096]]
+            fits = (torch.arange(1, len(ahead) + 1) * (ahead + factors) * factors <= limits.BLOCK).sum()
+            rows = order[at : at + max(1, int(fits))]
+            at += len(rows)
+            place = torch.arange(int(self.lengths[rows[-1]]))
+            inside = place < self.lengths[rows][:, None]
+            source = torch.where(inside, self.starts[rows][:, None] + place, 0)
+            yield rows, self.ids[source], torch.where(inside, self.weights[source], 0.0)
+
+
+# ``BPRFactors``: matrix factorisation that orders the items a user had before those the user had not.
+
+
+class BPRFactors(FactorModel):
+    """Maximises ``log sigmoid(score of an item had - score of one not had)`` by AdaGrad on sampled triples.
+
+    Weights of interactions say how often they are drawn.
+
+    Args:
+        factors: length of a vector.
+        epochs: passes over as many triples as there are interactions.
+        lr: the step.
+        reg: ridge on the vectors of every triple.
+        bs: triples a step.
+        seed: of first vectors and triples.
+
+    Source: Rendle, Freudenthaler, Gantner, Schmidt-Thieme 2009, "BPR: Bayesian Personalized Ranking from Implicit
+    Feedback"; steps: Duchi, Hazan, Singer 2011 (AdaGrad).
+    """
+
+    def __init__(
+        self,
+        *,
+        factors: int = 64,
+        epochs: int = 40,
+        lr: float = 0.05,
+        reg: float = 0.01,
+        bs: int = 1024,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.factors, self.epochs, self.lr, self.reg, self.bs, self.seed = factors, epochs, lr, reg, bs, seed
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        random = torch.Generator().manual_seed(self.seed)
+        count, n_items = matrix.nnz, matrix.shape[1]
+        owner = torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)))
+        had = torch.from_numpy(matrix.indices.astype(np.int64))
+        keys = owner * n_items + had  # ascending: rows are sorted
+        ends = torch.from_numpy(matrix.data).double().cumsum(0)  # torch.multinomial takes 2^24 at most
+        # an item vector's last number is its bias: the users' last number is 1 and stays so
+        users, items = (torch.randn((n, self.factors + 1), generator=random) * 0.1 for n in matrix.shape)
+        users[:, -1], items[:, -1] = 1.0, 0.0
+        sums = [torch.full_like(users, 1e-8), torch.full_like(items, 1e-8)]
+        for _ in range(self.epochs):
+            places = torch.rand(count, dtype=torch.float64, generator=random) * ends[-1]
+            drawn = torch.searchsorted(ends, places, right=True).clamp_max(count - 1)
+            other = torch.randint(n_items, (count,), generator=random)
+            for rows, j in zip(drawn.split(self.bs), other.split(self.bs)):
+                u = owner[rows]
+                fresh = ~_among(u * n_items + j, keys)  # a triple whose second item the user had teaches nothing
+                self._step(users, items, sums, u[fresh], had[rows][fresh], j[fresh])
+        vectors = (users[:, :-1].double().numpy(), items[:, :-1].double().numpy())
+        return {"users": vectors[0], "items": vectors[1], "bias": items[:, -1].double().numpy()}
+
+    def _step(
+        self,
+        users: torch.Tensor,
+        items: torch.Tensor,
+        sums: list[torch.Tensor],
+        u: torch.Tensor,
+        i: torch.Tensor,
+        j: torch.Tensor,
+    ) -> None:
+        p, q, r = users[u], items[i], items[j]
+        pull = torch.sigmoid(-(p * (q - r)).sum(1, keepdim=True))
+        at_user = pull * (q - r) - self.reg * p
+        at_user[:, -1] = 0.0
+        at_item = torch.cat([pull * p - self.reg * q, -pull * p - self.reg * r])
+        for table, total, ids, grad in ((users, sums[0], u, at_user), (items, sums[1], torch.cat([i, j]), at_item)):
+            total.index_add_(0, ids, grad.square())
+            table.index_add_(0, ids, self.lr * grad / total[ids].sqrt())
+
+
+def _among(values: torch.Tensor, ascending: torch.Tensor) -> torch.Tensor:
+    at = torch.searchsorted(ascending, values).clamp_max(len(ascending) - 1)
+    return ascending[at] == values
+
+
+# ``ItemKNN``: items like those that the user had, by the users they share.
+
+
+class ItemKNN(CollaborativeFilter):
+    """Sum of an item's similarities with the items of the user's history.
+
+    Similarity is ``x_i·x_j / (|x_i|^(2a) |x_j|^(2 - 2a) + shrink)``: the cosine at ``asymmetry=0.5``; at 0 the
+    probability of j given i, at 1 that of i given j, where i is the item of the history.
+
+    Args:
+        k: neighbours kept for each item of a history, the most similar; None: all.
+        shrink: added to the denominator: similarities that few users stand for are made smaller.
+        asymmetry: ``a``, from 0 to 1.
+        user_power: a user's interactions count ``(number of them) ** -user_power`` each: those of a user with many say
+            less about each other.
+
+    Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-Based Collaborative Filtering Recommendation Algorithms";
+    asymmetric cosine: Aiolli 2013, "Efficient Top-N Recommendation for Very Large Scale Binary Rated Datasets".
+    """
+
+    scores_rows = True
+
+    def __init__(
+        self, *, k: int | None = None, shrink: float = 0.0, asymmetry: float = 0.5, user_power: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.k, self.shrink, self.asymmetry, self.user_power = k, shrink, asymmetry, user_power
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        counts = np.diff(matrix.indptr).astype(float)
+        used = scaled(matrix, rows=counts**-self.user_power) if self.user_power else matrix
+        shared = without_diagonal(used.T @ used).tocoo()
+        squares = row_sums(used.multiply(used).T)
+        norms = squares[shared.row] ** (1 - self.asymmetry) * squares[shared.col] ** self.asymmetry
+        similar = csr_matrix((shared.data / (norms + self.shrink), (shared.row, shared.col)), shape=shared.shape)
+        return {"similar": largest_of_rows(similar, self.k)}
+
+    def nearest(self, users: Any, items: Any, k: int = 1) -> torch.Tensor:
+        """Return how like the item is to the items of the user's history that are most like it.
+
+        Args:
+            users, items: ``[n]`` ids.
+            k: how many items of the history.
+
+        Returns:
+            float64 ``[n, k]`` on the CPU: the largest similarities times the interaction's weight, largest first; 0
+            where there are no more.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: the lengths differ.
+        """
+        who, what = self._codes(users, items)
+        known = np.flatnonzero((who >= 0) & (what >= 0))
+        result = np.zeros((len(who), k))
+        to_items = csr_matrix(self._learned["similar"].T) if len(known) else None
+        for rows in (
+            np.split(known, range(limits.ITEM_KNN_AT_ONCE, len(known), limits.ITEM_KNN_AT_ONCE)) if len(known) else []
+        ):
+            found = largest_of_rows(csr_matrix(self._matrix[who[rows]].multiply(to_items[what[rows]])), k).tocoo()
+            order = np.lexsort((-found.data, found.row))
+            counts = np.bincount(found.row, minlength=len(rows))
+            place = np.arange(len(order)) - (np.cumsum(counts) - counts)[found.row[order]]
+            result[rows[found.row[order]], place] = found.data[order]
+        return torch.from_numpy(result)
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        return (self._matrix[users] @ self._learned["similar"]).toarray()
+
+
+# ``UserKNN``: what the users like this one had.
+
+
+class UserKNN(CollaborativeFilter):
+    """Sum of the cosines of a user with those others that had the item.
+
+    Args:
+        k: neighbours kept for each user, the most similar; None: all.
+        shrink: added to the denominator: similarities that few items stand for are made smaller.
+        item_power: an item of n interactions counts ``n ** -item_power``: what everybody has tells less of taste.
+
+    Source: Herlocker, Konstan, Borchers, Riedl 1999, "An Algorithmic Framework for Performing Collaborative Filtering".
+    """
+
+    def __init__(self, *, k: int | None = None, shrink: float = 0.0, item_power: float = 0.0) -> None:
+        super().__init__()
+        self.k, self.shrink, self.item_power = k, shrink, item_power
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        counts = np.diff(matrix.tocsc().indptr).astype(float)
+        used = scaled(matrix, columns=counts**-self.item_power) if self.item_power else matrix
+        shared = without_diagonal(csr_matrix(used @ used.T)).tocoo()
+        norms = np.sqrt(row_sums(used.multiply(used)))
+        similar = shared.data / (norms[shared.row] * norms[shared.col] + self.shrink)
+        return {"similar": largest_of_rows(csr_matrix((similar, (shared.row, shared.col)), shape=shared.shape), self.k)}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        return (self._learned["similar"][users] @ self._matrix).toarray()
+
+
+# ``RP3Beta``: where a random walk of three steps from the user ends, popular items held back.
+
+
+class RP3Beta(CollaborativeFilter):
+    """Probability of reaching an item by user → item → user → item, over the item's popularity to a power.
+
+    Args:
+        alpha: every step's probability is raised to this power.
+        beta: the power of popularity that the result is divided by.
+        k: targets kept for each item of a history; None: all.
+
+    Source: Paudel, Christoffel, Newell, Bernstein 2017, "Updatable, Accurate, Diverse, and Scalable Recommendations for
+    Interactive Applications".
+    """
+
+    scores_rows = True
+
+    def __init__(self, *, alpha: float = 1.0, beta: float = 0.5, k: int | None = None) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.k = alpha, beta, k
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        popularity = row_sums(matrix.T)
+        to_item = self._to_items(matrix)
+        to_user = scaled(csr_matrix(matrix.T), rows=1 / popularity).power(self.alpha)
+        walk = scaled(without_diagonal(to_user @ to_item), columns=popularity**-self.beta)
+        return {"first": csr_matrix(to_item), "walk": largest_of_rows(walk, self.k)}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        return (self._learned["first"][users] @ self._learned["walk"]).toarray()
+
+    def _to_items(self, matrix: csr_matrix) -> csr_matrix:
+        sums = row_sums(matrix)
+        return csr_matrix(scaled(matrix, rows=1 / np.where(sums > 0, sums, 1)).power(self.alpha))
+
+    def score_rows(self, matrix: csr_matrix) -> np.ndarray:
+        """Return scores of all items for histories of anybody, see ``CollaborativeFilter.score_rows``."""
+        return (self._to_items(matrix) @ self._learned["walk"]).toarray()
+
+
+# ``SpectralFilter`` (GF-CF): light graph convolution without training, as a filter on the graph of items.
+
+
+class SpectralFilter(CollaborativeFilter):
+    """A user's row passed through the item graph's linear filter and its ideal low-pass filter.
+
+    With ``R = D_u^-1/2 X D_i^-1/2`` and its first right singular vectors ``V``, scores are
+    ``x (RᵀR + alpha D_i^-1/2 V Vᵀ D_i^1/2)``.
+
+    Args:
+        factors: how many singular vectors; fewer where the matrix has fewer.
+        alpha: the share of the low-pass filter; 0: the linear filter alone.
+
+    Source: Shen et al. 2021, "How Powerful is Graph Convolution for Recommendation?" (GF-CF).
+    """
+
+    scores_rows = True
+
+    def __init__(self, *, factors: int = 128, alpha: float = 0.3) -> None:
+        super().__init__()
+        self.factors, self.alpha = factors, alpha
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        degree = row_sums(csr_matrix(matrix.T))
+        normal = scaled(matrix, rows=row_sums(matrix) ** -0.5, columns=degree**-0.5)
+        k = min(self.factors, min(matrix.shape) - 1)
+        vectors = np.zeros((0, matrix.shape[1]))
+        if k > 0 and self.alpha:  # v0 makes the iteration start from the same place every time
+            vectors = svds(normal, k=k, v0=np.full(min(matrix.shape), min(matrix.shape) ** -0.5))[2]
+        return {"normal": normal, "vectors": vectors, "root": degree**0.5}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        row, normal = self._matrix[users], self._learned["normal"]
+        linear = (row @ normal.T @ normal).toarray()
+        vectors, root = self._learned["vectors"], self._learned["root"]
+        return linear + self.alpha * ((row @ (vectors / root).T) @ vectors) * root
+
+
+# ``HistoryFilter``: a collaborative filter as a model of sessions.
+
+
+class HistoryFilter(SessionModel):
+    """Fits a filter to sessions as if each were a user, and scores other sessions by the items that they hold.
+
+    A session without an item that the filter knows gets the items by popularity.
+
+    Args:
+        filter: one whose scores are a function of a user's row (``EASE``, ``ItemKNN``, ``RP3Beta``, ``SpectralFilter``,
+            ``Popularity``), or that finds vectors of new rows (``ImplicitALS``); also as ``{"class", "settings"}``.
+        decay: when scoring, an item that is ``d`` events from the session's end counts ``exp(-d / decay)``; None: 1.
+
+    Raises:
+        DataError: the filter knows no users but those of ``fit``.
+    """
+
+    def __init__(self, filter: CollaborativeFilter | Mapping[str, Any], *, decay: float | None = None) -> None:
+        if isinstance(filter, Mapping):
+            filter = class_named(CollaborativeFilter, filter["class"])(**filter["settings"])
+        if not filter.scores_rows:
+            raise DataError(
+                f"{type(filter).__name__} scores only the users that it was fitted to",
+                remedy="Use EASE, ItemKNN, RP3Beta, SpectralFilter, Popularity or ImplicitALS",
+            )
+        self.filter, self.decay = copy.copy(filter), decay
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        about = {"class": saved_name(type(self.filter)), "settings": self.filter.settings()}
+        return {"filter": about, "decay": self.decay}
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        there = sessions.values > 0
+        self.filter.fit(rows_of(sessions.offsets)[there], sessions.values[there])
+        self._popular = torch.bincount(sessions.values[there], minlength=len(self._known())).float()
+        self._find_columns()
+
+    def _find_columns(self) -> None:
+        """The filter's column of every code; -1: it has none."""
+        known = self.filter.encode_items(torch.arange(len(self._known())))
+        self._columns = torch.from_numpy(known)
+
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        columns, rows = self._columns[sessions.values], rows_of(sessions.offsets)
+        weight = torch.ones(len(rows), dtype=torch.float64)
+        if self.decay is not None:
+            steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+            weight = torch.exp(-steps.double() / self.decay)
+        kept = columns >= 0
+        width = int(self._columns.max()) + 1
+        pair, which = torch.unique(rows[kept] * width + columns[kept], return_inverse=True)
+        latest = torch.zeros(len(pair), dtype=torch.float64).scatter_reduce_(0, which, weight[kept], "amax")
+        given = (latest.numpy(), ((pair // width).numpy(), (pair % width).numpy()))
+        scores = self.filter.score_rows(csr_matrix(given, shape=(len(sessions), width)))
+        found = torch.from_numpy(scores).float()
+        known = self._columns >= 0
+        out = found.amin(1, keepdim=True).repeat(1, len(self._columns))  # what the filter does not know comes last
+        out[:, known] = found[:, self._columns[known]]
+        out[torch.bincount(rows[kept], minlength=len(sessions)) == 0] = self._popular
+        return out
+
+    def _state(self) -> dict[str, Any]:
+        return {"filter": self.filter.to_state(), "popular": self._popular}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.filter, self._popular = CollaborativeFilter.from_state(state["filter"]), state["popular"]
+        self._find_columns()

@@ -1,0 +1,284 @@
+"""What puts candidates in another order than their scores': boosts, quotas, variety.
+
+Each is called with the candidates of all sessions, best first within a session (session and item: int64 ``[n]``, score:
+float32 ``[n]``), the items' ``Vocab`` and how many will be shown; it gives the rows in their new order and their
+scores. Yours may be any such function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.retrieval._saved import Saved, ids_of
+from fastrec.sequences import SessionFrame
+from fastrec.table import Table, Vocab, as_column
+from fastrec.table.column import rows_of
+
+# What takes candidates away: items that were seen, that are not to be had, or not for this segment.
+#
+# A filter is called with the table of candidates (``session`` and ``item``, numbers and codes) and the sessions; it
+# gives a bool for each row: whether it stays. Yours may be any function of these two.
+
+
+class Seen(Saved):
+    """Takes away the session's own items."""
+
+    def to_state(self) -> dict[str, Any]:
+        """It has none."""
+        return {}
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
+        """Return bool ``[rows]``: True where the candidate is none of them."""
+        codes = len(sessions.items)
+        own = torch.unique(rows_of(sessions.offsets) * codes + sessions.values)
+        return ~torch.isin(table["session"].values * codes + table["item"].values, own)
+
+
+class Available(Saved):
+    """Leaves only items available; ``set`` says anew which, between requests.
+
+    Args:
+        ids: of the items.
+    """
+
+    def __init__(self, ids: Any) -> None:
+        self.set(ids)
+
+    def set(self, ids: Any) -> None:
+        """Make these items, and no others, available from now on."""
+        self.ids, self._vocab = ids, None
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the ids."""
+        return {"ids": ids_of(self.ids)}
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
+        """Return bool ``[rows]``."""
+        if self._vocab is not sessions.items:
+            self._mask, self._vocab = _mask(self.ids, sessions.items), sessions.items
+        return self._mask[table["item"].values]
+
+
+class InSegment(Saved):
+    """Leaves only items that are for the session's segment.
+
+    Args:
+        segment: a side feature of events (``SessionFrame(features=…)``); a session is of its last event's.
+        allowed: the segment's name → ids of its items; sessions of other segments keep all.
+    """
+
+    def __init__(self, segment: str, allowed: Mapping[str, Any]) -> None:
+        self.segment, self.allowed = segment, dict(allowed)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the segment, and what is allowed."""
+        names = list(self.allowed)
+        return {"segment": self.segment, "names": names, "ids": [ids_of(self.allowed[n]) for n in names]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        return cls(state["segment"], dict(zip(state["names"], state["ids"], strict=True)))
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
+        """Return bool ``[rows]``.
+
+        Raises:
+            MissingColumnError: the sessions have no such side feature.
+        """
+        if self.segment not in sessions.sides or sessions.codings[self.segment].vocab is None:
+            raise MissingColumnError(
+                "sessions have no such side feature of codes",
+                column=self.segment,
+                remedy="Name it in SessionFrame(features=…)",
+            )
+        filled = sessions.lengths > 0
+        of_session = torch.zeros(len(sessions), dtype=torch.int64)
+        of_session[filled] = sessions.sides[self.segment][sessions.offsets[1:][filled] - 1]
+        segment, item = of_session[table["session"].values], table["item"].values
+        stays = torch.ones(len(table), dtype=torch.bool)
+        for code, name in enumerate(map(str, sessions.codings[self.segment].vocab.classes)):
+            if name in self.allowed:
+                rows = segment == code
+                stays[rows] = _mask(self.allowed[name], sessions.items)[item[rows]]
+        return stays
+
+
+def _mask(ids: Any, items: Vocab) -> Tensor:
+    """Return bool ``[codes]``: whether the item is among the ids; unknown ids say nothing."""
+    mask = torch.zeros(len(items), dtype=torch.bool)
+    if len(ids):
+        mask[items.encode(as_column(ids, name="item"))] = True
+    mask[: len(items.reserved)] = False
+    return mask
+
+
+Ordered = tuple[Tensor, Tensor]
+
+
+class Boost(Saved):
+    """Raises some items' scores by a share of the range of the session's scores.
+
+    Args:
+        ids: of the items.
+        amount: 0.1: a tenth of the range; below 0 they sink.
+    """
+
+    def __init__(self, ids: Any, amount: float) -> None:
+        self.ids, self.amount = ids, amount
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {"ids": ids_of(self.ids), "amount": self.amount}
+
+    def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
+        """Return rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
+        boosted = torch.zeros(len(items), dtype=torch.bool)
+        boosted[items.encode(as_column(self.ids, name="item"))] = True
+        boosted[: len(items.reserved)] = False
+        low, high = _bounds(session, score)
+        score = score + self.amount * (high - low)[session] * boosted[item]
+        order = best_first(session, score)
+        return order, score[order]
+
+
+class Quota(Saved):
+    """At most so many items of a group among those that are shown, as long as there are others; the rest come after.
+
+    Args:
+        ids: of the items.
+        groups: of each, of any key type: a brand, a shop.
+        most: how many of a group.
+
+    Raises:
+        DataError: lengths differ, or ``most`` is below 1.
+    """
+
+    def __init__(self, ids: Any, groups: Any, most: int) -> None:
+        self.ids, self.groups = as_column(ids, name="item"), as_column(groups, name="group")
+        if len(self.ids) != len(self.groups) or most < 1:
+            raise DataError(
+                f"{len(self.ids)} items, {len(self.groups)} groups, at most {most} of each",
+                remedy="Give each item a group, and 1 or more",
+            )
+        self.most = most
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {"ids": ids_of(self.ids), "groups": ids_of(self.groups, "group"), "most": self.most}
+
+    def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
+        """Return rows in their new order, and their scores; items without a group are not counted."""
+        of_item = torch.zeros(len(items), dtype=torch.int64)
+        of_item[items.encode(self.ids)] = self.groups.coded().codes.cpu()
+        of_item[: len(items.reserved)] = 0
+        group = of_item[item]
+        key = session * (int(of_item.max()) + 1) + group
+        order = torch.argsort(key, stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order)) - torch.searchsorted(key[order], key[order])
+        over = (place >= self.most) & (group > 0)
+        order = torch.argsort(session * 2 + over, stable=True)
+        return order, score[order]
+
+
+class MMR(Saved):
+    """Maximal marginal relevance: each next item is good and unlike those before it.
+
+    The next is the one with the highest ``share · relevance − (1 − share) · similarity``: the score brought to 0 to 1
+    within the session, and the highest cosine with an item before it.
+
+    Args:
+        vectors: float ``[n, d]``; items without one are like no other.
+        ids: whose they are.
+        share: of relevance: 1 leaves the order as it is.
+        depth: how many of the best candidates of a session are ordered, times ``k``.
+
+    Raises:
+        DataError: shapes do not fit, or ``share`` is not between 0 and 1.
+
+    Source: Carbonell, Goldstein 1998, "The use of MMR, diversity-based reranking for reordering documents and producing
+    summaries".
+    """
+
+    def __init__(self, vectors: Tensor, ids: Any, *, share: float = 0.7, depth: int = 5) -> None:
+        self.vectors, self.ids = torch.nn.functional.normalize(vectors.float(), dim=1), as_column(ids, name="item")
+        if len(self.ids) != len(self.vectors) or not 0 <= share <= 1 or depth < 1:
+            raise DataError(
+                f"{len(self.vectors)} vectors, {len(self.ids)} ids, share={share}, depth={depth}",
+                remedy="Give each vector an id, a share from 0 to 1, and a depth of 1 or more",
+            )
+        self.share, self.depth = share, depth
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the constructor's arguments; vectors of length 1."""
+        return {"vectors": self.vectors, "ids": ids_of(self.ids), "share": self.share, "depth": self.depth}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        made = cls(**state)
+        made.vectors = state["vectors"]  # as they were: a length of 1 divided by itself is rounded
+        return made
+
+    def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
+        """Return rows in their new order, and their scores; those that are not reached keep their order behind."""
+        table = torch.zeros(len(items), self.vectors.shape[1])
+        table[items.encode(self.ids)] = self.vectors
+        table[: len(items.reserved)] = 0.0
+        place = torch.arange(len(session)) - torch.searchsorted(session, session)
+        low, high = _bounds(session, score)
+        spread = (high - low)[session]
+        relevance = (score - low[session]) / torch.where(spread > 0, spread, 1)
+        rank = place + k + 1  # behind all that are chosen
+        width = k * self.depth
+        for sessions in torch.unique(session).split(1 << 9):
+            rows = (torch.isin(session, sessions) & (place < width)).nonzero().squeeze(1)
+            at = torch.searchsorted(sessions, session[rows]), place[rows]
+            self._choose(rows, at, relevance[rows], table[item[rows]], k, rank)
+        order = torch.argsort(rank, stable=True)
+        order = order[torch.argsort(session[order], stable=True)]
+        return order, score[order]
+
+    def _choose(
+        self, rows: Tensor, at: tuple[Tensor, Tensor], relevance: Tensor, vectors: Tensor, k: int, rank: Tensor
+    ) -> None:
+        """Put the first ``k`` choices of some sessions into ``rank``."""
+        if not len(rows):
+            return
+        shape = int(at[0].max()) + 1, int(at[1].max()) + 1
+        row = torch.full(shape, -1)
+        row[at] = rows
+        value = torch.zeros(shape)
+        value[at] = relevance
+        left = row >= 0
+        found = torch.zeros(*shape, vectors.shape[1])
+        found[at] = vectors
+        alike = torch.zeros(shape)  # the highest cosine so far; nothing is worse than unlike
+        every = torch.arange(shape[0])
+        for i in range(min(k, shape[1])):
+            worth = self.share * value - (1 - self.share) * alike
+            best = worth.masked_fill(~left, -torch.inf).argmax(1)
+            chosen = left[every, best]
+            rank[row[every, best][chosen]] = i
+            left[every, best] = False
+            alike = torch.maximum(alike, (found @ found[every, best][:, :, None]).squeeze(2))
+
+
+def best_first(session: Tensor, score: Tensor) -> Tensor:
+    """Return rows by session, within it the highest score first; of equal ones in their order."""
+    order = torch.argsort(score, descending=True, stable=True)
+    return order[torch.argsort(session[order], stable=True)]
+
+
+def _bounds(session: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each session's lowest and highest score."""
+    count = int(session.max()) + 1 if len(session) else 0
+    low = torch.full((count,), torch.inf).scatter_reduce_(0, session, score, "amin")
+    high = torch.full((count,), -torch.inf).scatter_reduce_(0, session, score, "amax")
+    return low, high

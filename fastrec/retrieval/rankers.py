@@ -1,0 +1,404 @@
+"""``ObjectiveRanker``: for each of several goals the items that sessions reach it with, by candidates and trees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import xgboost as xgb
+from torch import Tensor
+
+from fastrec._core import limits
+from fastrec.errors import DataError, NotFittedError, UnreadableFileError
+from fastrec.retrieval.candidates import (
+    CandidateFeatures,
+    Candidates,
+    EventFeatures,
+    ModelSource,
+    RepeatedItems,
+    sample_negatives,
+)
+from fastrec.retrieval.candidates.sources import best_of_pairs
+from fastrec.retrieval.candidates.union import kinds_of
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
+from fastrec.table import Table, Vocab, load_state, save_state
+from fastrec.table.state import class_named, saved_name
+
+# ``RankedCandidates``: several models' candidates, ordered by boosted trees, as one model of sessions.
+
+_PARAMS_RANKED_CANDIDATES = {
+    "eta": 0.1,
+    "max_depth": 6,
+    "subsample": 0.8,
+    "colsample_bytree": 0.6,
+    "min_child_weight": 5,
+}
+
+
+class RankedCandidates(SessionModel):
+    """What several models find for a session, scored by XGBoost: the probability that an item is next.
+
+    The trees learn from the last sessions what came next, out of candidates of models that learned from the sessions
+    before; then the models learn from all. What is no candidate comes last, by popularity.
+
+    Args:
+        models: name → model that finds candidates (also as ``{"class", "settings"}``), the one that takes longest
+            first; None: co-visitation by two hops, what comes right after, session kNN, popularity of late. A session's
+            own items are candidates too.
+        k: how many candidates each model finds, or name → how many.
+        share: of the sessions, the last, that the trees learn from.
+        most: how many events of these, drawn at random.
+        negatives: how many wrong candidates of each the trees see.
+        rounds: how many trees.
+
+    Source: the two stages of the OTTO competition's solutions (Kaggle 2022): co-visitation, then boosted trees.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, SessionModel | Mapping[str, Any]] | None = None,
+        *,
+        k: int | Mapping[str, int] | None = None,
+        share: float = 0.12,
+        most: int = 30_000,
+        negatives: int = 60,
+        rounds: int = 120,
+    ) -> None:
+        usual = models is None
+        self.models = {n: _made(m) for n, m in (_usual() if models is None else models).items()}
+        if not self.models or most < 1 or negatives < 1 or rounds < 1:
+            raise DataError(
+                f"{len(self.models)} models, most={most}, negatives={negatives}, rounds={rounds}",
+                remedy="Give one or more of each",
+            )
+        given = (
+            ({"near": 100, "next": 40, "knn": 100, "popular": limits.RANKED_CANDIDATES_FEW} if usual else 100)
+            if k is None
+            else k
+        )
+        self.k = dict(given) if isinstance(given, Mapping) else dict.fromkeys(self.models, given)
+        self.share, self.most, self.negatives, self.rounds = share, most, negatives, rounds
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        models = {n: {"class": saved_name(type(m)), "settings": m.settings()} for n, m in self.models.items()}
+        names = ("k", "share", "most", "negatives", "rounds")
+        return {"models": models, **{n: getattr(self, n) for n in names}}
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        past, late = by_time(sessions, self.share)
+        asked = prefixes(late, drawn=self.most, seed=seed, longest=limits.PREFIX_LONGEST)
+        began = time.monotonic()
+        until = None if minutes is None else began + 60 * minutes
+        self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
+        self._grow(asked, seed, None if minutes is None else began + limits.RANKED_CANDIDATES_SHARE * 60 * minutes)
+        self._fit_models(sessions, seed, until, 1)
+
+    def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
+        """Fit each in an equal share of the time that is left; quick ones, which come last, leave theirs unused."""
+        for i, model in enumerate(list(self.models.values())[::-1]):
+            left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / rounds
+            model.fit(sessions, seed=seed, minutes=None if left is None else left / (len(self.models) - i))
+        self._features = CandidateFeatures().fit(sessions)
+        self._take()
+
+    def _take(self) -> None:
+        """Make sources of the fitted models."""
+        own = RepeatedItems()
+        own.items = next(iter(self.models.values())).items
+        sources = {n: ModelSource(m, fitted=True) for n, m in self.models.items()}
+        self._candidates = Candidates({**sources, "own": own}, {**self.k, "own": limits.RANKED_CANDIDATES_FEW})
+
+    def _grow(self, asked: SessionFrame, seed: int, until: float | None) -> None:
+        parts, labels = [], []
+        for table in self._candidates.stream(asked):
+            label = self._candidates.label(table, asked.target)
+            rows = sample_negatives(table, label, self.negatives, seed=seed)
+            parts.append(self._numbers(table, asked)[rows])
+            labels.append(label[rows])
+        x, y = torch.cat(parts), torch.cat(labels)
+        self._trees = None
+        if bool(y.any()):  # else the models' scores have to do
+            params = {
+                **_PARAMS_RANKED_CANDIDATES,
+                "objective": "binary:logistic",
+                "seed": seed,
+                "nthread": torch.get_num_threads(),
+            }
+            stops = [] if until is None else [_StopAt(until)]
+            self._trees = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds, callbacks=stops)
+
+    def _numbers(self, table: Table, sessions: SessionFrame) -> torch.Tensor:
+        full = self._features(table, sessions)
+        return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
+
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        table = self._candidates.union(sessions)
+        out = self._features.popularity.mul(1e-30).repeat(len(sessions), 1)
+        x = self._numbers(table, sessions)
+        if self._trees is None:
+            score = x.nan_to_num(0)[:, 0]
+        else:
+            score = torch.from_numpy(self._trees.predict(xgb.DMatrix(x.numpy()))) if len(x) else torch.zeros(0)
+        out[table["session"].values, table["item"].values] = score + 1e-30
+        return out
+
+    def _state(self) -> dict[str, Any]:
+        raw = b"" if self._trees is None else bytes(self._trees.save_raw("ubj"))
+        trees = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)
+        models = {n: m._state() for n, m in self.models.items()}
+        return {"models": models, "features": self._features.to_state(), "grown": bool(raw), "trees": trees}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        for name, model in self.models.items():
+            model.items = self.items
+            model._restore(state["models"][name])
+        self._features = CandidateFeatures.from_state(state["features"])
+        self._trees = xgb.Booster(model_file=bytearray(state["trees"].numpy().tobytes())) if state["grown"] else None
+        self._take()
+
+
+class _StopAt(xgb.callback.TrainingCallback):
+    """Ends a training when the time is over; some trees are grown whatever it takes."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self.until = until
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Return whether that was the last tree."""
+        return epoch + 1 >= limits.RANKED_CANDIDATES_FEWEST_TREES and time.monotonic() > self.until
+
+
+def _usual() -> dict[str, SessionModel]:
+    following = CoVisitation(window=1, near=None, before=0.0, own=0.3, again=0.0)
+    return {"near": CoVisitation(hops=2), "next": following, "knn": VSTAN(), "popular": PopularItems(recency=0.02)}
+
+
+def _made(model: SessionModel | Mapping[str, Any]) -> SessionModel:
+    return model if isinstance(model, SessionModel) else class_named(SessionModel, model["class"])(**model["settings"])
+
+
+_PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
+
+
+class ObjectiveRanker:
+    """Candidates of several models, ordered by boosted trees of each goal: what is clicked, carted, ordered next.
+
+    Args:
+        objectives: the goals: kinds of events, as ``event`` names them.
+        models: name → model that finds candidates; a session's own items are candidates too.
+        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
+        k: how many candidates each model finds, or name → how many.
+        negatives: how many wrong candidates of each session the trees see.
+        rounds: how many trees a goal has.
+
+    Attributes:
+        candidates: the sources as they were fitted last; ``candidates.seconds`` says how long each took.
+        instead: goal → the source whose order is taken in place of the trees', which put the others behind; set it
+            where held-out sessions say that a source alone is better, as with few sessions to learn from.
+
+    Source: the solutions of the OTTO competition (Kaggle 2022): co-visitation by kinds of events, then boosted trees.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[str],
+        models: Mapping[str, SessionModel],
+        *,
+        event: str = "type",
+        k: int | Mapping[str, int] = 60,
+        negatives: int = 40,
+        rounds: int = 120,
+    ) -> None:
+        if not objectives or not models or negatives < 1 or rounds < 1:
+            raise DataError(
+                f"{len(objectives)} goals, {len(models)} models, negatives={negatives}, rounds={rounds}",
+                remedy="Give one or more of each",
+            )
+        self.objectives, self.models, self.event = list(objectives), dict(models), event
+        self.k = dict(k) if isinstance(k, Mapping) else dict.fromkeys(self.models, k)
+        self.negatives, self.rounds = negatives, rounds
+        self.items: Vocab | None = None
+        self._trees: dict[str, xgb.Booster] = {}
+        self.instead: dict[str, str] = {}
+
+    def find(self, sessions: SessionFrame) -> Self:
+        """Fit what finds candidates, and what is counted of items; the trees stay as they are.
+
+        Args:
+            sessions: all events that are known when it is asked, those of the sessions that are asked for as well.
+        """
+        self.items, self._timed = sessions.items, sessions.times is not None
+        sources = {n: ModelSource(m) for n, m in self.models.items()}
+        self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": 20}).fit(sessions)
+        self._popular, self._kinds = CandidateFeatures().fit(sessions), EventFeatures(self.event).fit(sessions)
+        return self
+
+    def learn(self, asked: SessionFrame, wanted: Mapping[str, SessionFrame], *, seed: int = 0) -> Self:
+        """Grow the trees of every goal.
+
+        Args:
+            asked: sessions up to a moment; ``find`` was given nothing that came later.
+            wanted: goal → for each of them the items that it was reached with.
+            seed: of everything random.
+
+        Raises:
+            NotFittedError: ``find`` was not called.
+            DataError: nothing that was found is right for a goal, or it is not said what is.
+        """
+        asked = asked.recode(self._known())
+        absent = next((n for n in self.objectives if n not in wanted), None)
+        if absent is not None:
+            raise DataError(f"wanted lacks the goal {absent!r}", remedy=f"It has {', '.join(wanted) or 'none'}")
+        parts: dict[str, list[tuple[Tensor, Tensor]]] = {n: [] for n in self.objectives}
+        for table in self.candidates.stream(asked):
+            numbers = self._numbers(table, asked)
+            for i, name in enumerate(self.objectives):
+                label = self.candidates.label(table, wanted[name])
+                rows = sample_negatives(table, label, self.negatives, seed=seed + i)
+                parts[name].append((numbers[rows], label[rows]))
+        for name, found in parts.items():
+            x, y = (torch.cat(part) for part in zip(*found, strict=True))
+            if not bool(y.any()):
+                raise DataError(f"no candidate is right for {name!r}", remedy="Give more sessions, or leave it out")
+            params = {**_PARAMS, "objective": "binary:logistic", "seed": seed, "nthread": torch.get_num_threads()}
+            self._trees[name] = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds)
+        return self
+
+    def recommend(self, asked: SessionFrame, k: int = 20) -> dict[str, Tensor]:
+        """Return the best items of each session for every goal: codes int64 ``[n, k]``, 0 where there are fewer.
+
+        Raises:
+            NotFittedError: it was not trained.
+        """
+        asked = asked.recode(self._known())
+        if not self._trees:
+            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        best = {n: torch.zeros((len(asked), k), dtype=torch.int64) for n in self.objectives}
+        for table in self.candidates.stream(asked):
+            session, item = table["session"].values, table["item"].values
+            if not len(session):
+                continue
+            first, count = int(session[0]), int(session[-1] - session[0]) + 1
+            matrix = xgb.DMatrix(self._numbers(table, asked).numpy())
+            for name in self.objectives:
+                score = torch.from_numpy(self._trees[name].predict(matrix))
+                if name in self.instead:  # below 1, the trees' probabilities stand behind
+                    rank = table[f"{self.instead[name]}_rank"].values
+                    score = torch.where(rank.isnan(), score, 1 + 1 / rank)
+                best[name][first : first + count] = best_of_pairs(session - first, item, score, count, k)[0]
+        return best
+
+    def save(self, folder: str | Path) -> None:
+        """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.
+
+        Raises:
+            NotFittedError: it was not trained.
+        """
+        items = self._known()
+        if not self._trees:
+            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
+        settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
+        state = {"settings": settings, "items": items.to_state(), "trees": trees, "timed": self._timed}
+        save_state(
+            folder,
+            {
+                **state,
+                "instead": self.instead,
+                "candidates": self.candidates.to_state(),
+                "popular": self._popular.to_state(),
+                "kinds": self._kinds.to_state(),
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+        """
+        state = load_state(folder)
+        try:
+            return cls._of_state(state)
+        except (KeyError, TypeError, ValueError, xgb.core.XGBoostError) as error:
+            raise UnreadableFileError(
+                f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})",
+                file=folder,
+                remedy="Give a folder that ObjectiveRanker.save wrote, or save it again",
+            ) from error
+
+    @classmethod
+    def _of_state(cls, state: dict[str, Any]) -> Self:
+        candidates = Candidates.from_state(state["candidates"])
+        models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
+        made = cls(models=models, **state["settings"])
+        made.items, made.candidates, made._timed = Vocab.from_state(state["items"]), candidates, bool(state["timed"])
+        made.instead = dict(state.get("instead", {}))  # earlier saves have none
+        made._popular = CandidateFeatures.from_state(state["popular"])
+        made._kinds = EventFeatures.from_state(state["kinds"])
+        for name, raw in state["trees"].items():
+            made._trees[name] = xgb.Booster(model_file=bytearray(raw.numpy().tobytes()))
+        return made
+
+    def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
+        if (asked.times is not None) != self._timed:
+            raise DataError(
+                f"sessions {'without' if self._timed else 'with'} times, unlike those that find was given",
+                remedy="Make both with order=…, or neither",
+            )
+        full = self._kinds(self._popular(table, asked), asked)
+        return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
+
+    def _known(self) -> Vocab:
+        if self.items is None:
+            raise NotFittedError("nothing finds candidates yet", remedy="Call find first")
+        return self.items
+
+
+def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = False) -> SessionFrame:
+    """Return of every session the events of one kind.
+
+    Args:
+        sessions: with the side feature ``event``.
+        event: it says what kind an event is.
+        kind: which are kept.
+        first: only the first of them.
+
+    Raises:
+        MissingColumnError, DataError: there is no such side feature, or it is a number.
+    """
+    names = kinds_of(sessions, event)
+    kept = sessions.sides[event] == (names.index(kind) if kind in names else -1)
+    made = sessions.cut(sessions.offsets[:-1], sessions.offsets[1:])
+    made._keep(kept)
+    if first:
+        starts = made.offsets[:-1]
+        made = made.cut(starts, torch.minimum(starts + 1, made.offsets[1:]))
+    made.sessions = sessions.sessions
+    return made
+
+
+def recall_of_sets(items: Tensor, wanted: SessionFrame) -> float:
+    """Return how many of the items that are to be found are among those given, of as many as could be.
+
+    Args:
+        items: codes int64 ``[n, k]``, by the vocabulary of ``wanted``; 0: none.
+        wanted: each session's items, an item counting once; each one without a code counts, and is never found.
+
+    Returns:
+        ``Σ found / Σ min(k, wanted)``; NaN where nothing is to be found.
+    """
+    codes = len(wanted.items)
+    rows = torch.repeat_interleave(wanted.lengths)
+    known = wanted.values > 0
+    pairs = torch.unique((rows * codes + wanted.values)[known])
+    counts = torch.bincount(pairs // codes, minlength=len(wanted)) + torch.bincount(rows[~known], minlength=len(wanted))
+    given = (torch.arange(len(items))[:, None] * codes + items)[items > 0]
+    total = int(counts.clamp_max(items.shape[1]).sum())
+    return int(torch.isin(pairs, given).sum()) / total if total else float("nan")

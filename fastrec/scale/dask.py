@@ -1,0 +1,337 @@
+"""Dask: clusters by name, frames, rankers over workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import getitem
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core import limits
+from fastrec._core.atomic import atomic_folder, check_replaceable, working_folder
+from fastrec._core.imports import is_dask, require
+from fastrec.errors import DataError
+from fastrec.estimators import XGBRanker
+from fastrec.estimators._tree_model import TreeInputs
+from fastrec.estimators.base import some_held_out
+from fastrec.estimators.xgboost import names_for_xgboost
+from fastrec.features import FeatureSet
+from fastrec.table import Table
+from fastrec.table.keys import is_numeric
+from fastrec.tabular import ParquetFrame
+from fastrec.validate import Lists, whole_lists
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from distributed import Client
+
+    from fastrec.table import Table
+
+
+# A Dask cluster by its name: that of a scheduler's address, or one of this machine's own processes.
+
+INSTALL = "pip install 'fastrec-tabular[scale]'"
+
+
+@contextmanager
+def dask_cluster(scheduler: str) -> Iterator[Client]:
+    """Yield a client of a cluster; one of this machine's processes is closed at the end.
+
+    Args:
+        scheduler: ``tcp://host:port`` (or ``tls://…``), or ``local:N`` for N worker processes here.
+
+    Raises:
+        DataError: it is neither, or nothing answers there.
+        MissingPackageError: ``distributed`` is not installed.
+    """
+    kind, _, rest = scheduler.partition(":")
+    if not (kind == "local" and rest.isdecimal() and int(rest)) and kind not in ("tcp", "tls"):
+        raise DataError(
+            f"{scheduler!r} is no scheduler", remedy="Give its address (tcp://host:8786), or local:2 for two processes"
+        )
+    distributed = require("distributed", "Dask's distributed", INSTALL)
+    require("dask.dataframe", "Dask", INSTALL)
+    if kind == "local":
+        options = {"n_workers": int(rest), "threads_per_worker": 1, "dashboard_address": ":0"}
+        with distributed.LocalCluster(**options) as own, distributed.Client(own) as client:
+            yield client
+        return
+    try:
+        client = distributed.Client(scheduler, timeout="20s")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"no scheduler answers at {scheduler}", remedy="Check the address; start one with: dask scheduler"
+        ) from error
+    with client:
+        yield client
+
+
+@contextmanager
+def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
+    """Return a function that partitions tables into files for the workers of a cluster; None without a scheduler.
+
+    Args:
+        scheduler: see ``dask_cluster``; None: none.
+        beside: the folder, gone at the end, is made beside this path: workers must see it.
+    """
+    if scheduler is None:
+        yield None
+        return
+    with dask_cluster(scheduler) as client:
+        from fastrec.features._dask.files import splitter
+
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        if not workers:
+            raise DataError(f"the cluster of {scheduler} has no workers", remedy="Start some: dask worker ADDRESS")
+        above = beside.resolve().parent
+        above.mkdir(parents=True, exist_ok=True)
+        with working_folder(above / f"{beside.name}.rows") as folder:
+            yield splitter(folder, limits.PARTS_A_WORKER * workers)
+
+
+# ``frame_from_dask``: the rows of a Dask frame as a ``ParquetFrame``, written by the workers that have them.
+
+
+def frame_from_dask(
+    frame: Any,
+    folder: str | Path,
+    procs: Any = None,
+    cat_names: Sequence[str] | None = None,
+    cont_names: Sequence[str] | None = None,
+    y_names: Sequence[str] | str | None = None,
+    *,
+    features: FeatureSet | None = None,
+    valid: Any = None,
+    **options: Any,
+) -> ParquetFrame:
+    """Write a Dask frame's partitions as Parquet, each where it is, and stream fastai's batches from them.
+
+    Args:
+        frame: training rows, a Dask DataFrame.
+        folder: where to, and where the workers see it; ``train`` and ``valid`` in it are replaced when they are whole.
+        procs, cat_names, cont_names, y_names: as for ``ParquetFrame``.
+        features: generators to fit on the rows before they are written: training rows get out-of-fold or causal
+            values, those of ``valid`` get values from all training rows.
+        valid: validation rows, a Dask DataFrame; None: none.
+        **options: further options of ``ParquetFrame``; its ``cache`` is ``folder / 'packed'`` unless it is given.
+
+    Returns:
+        The frame. Its rows are packed once, from the files, and epochs read them packed.
+
+    Raises:
+        DataError: a frame is not Dask's.
+        WriteError: ``folder`` holds something else, or cannot be written.
+    """
+    require("dask.dataframe", "Dask", INSTALL)
+    for rows in (frame, *([] if valid is None else [valid])):
+        if not is_dask(rows):
+            raise DataError(f"{type(rows).__name__} is no Dask frame", remedy="Give a Dask DataFrame, or TabularFrame")
+    folder, targets = Path(folder), [y_names] if isinstance(y_names, str) else list(y_names or [])
+    names = [*(cat_names or []), *(cont_names or []), *targets]
+    made = frame if features is None else features.fit_transform(frame)
+    paths = {"train": _written(made, folder / "train", names)}
+    if valid is not None:
+        made = valid if features is None else features.transform(valid)
+        paths["valid"] = _written(made, folder / "valid", names)
+    options.setdefault("cache", folder / "packed")
+    columns = (procs, cat_names, cont_names, y_names)
+    return ParquetFrame(paths["train"], *columns, valid=paths.get("valid"), **options)
+
+
+def _written(frame: Any, folder: Path, names: Sequence[str]) -> Path:
+    import dask
+
+    from fastrec.features._dask.blocks import task
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    check_replaceable(folder, "part-000000.parquet")
+    with atomic_folder(folder) as part:
+        there = part.resolve()
+        parts = enumerate(frame[list(dict.fromkeys(names))].to_delayed())
+        dask.compute(*[task(_write, p, str(there / f"part-{i:06d}.parquet")) for i, p in parts])
+    return folder
+
+
+def _write(part: Any, path: str) -> None:
+    pq.write_table(Table.read(part).to_arrow(), path, row_group_size=limits.ROW_GROUP)
+
+
+# ``fit_on_dask`` and ``predict_on_dask``: an ``XGBRanker`` over the workers of a Dask cluster.
+
+_LABEL, _LIST, _START = "\x00label", "\x00list", "\x00start"
+
+
+def fit_on_dask(
+    ranker: XGBRanker,
+    frame: Any,
+    *,
+    columns: Sequence[str],
+    target: str,
+    groups: str,
+    seed: int = 0,
+    client: Client | None = None,
+) -> XGBRanker:
+    """Grow a ranker's trees on the rows of a Dask frame, every worker with lists of its own.
+
+    The rows are shuffled by ``groups`` once, so that a list is whole on one worker: XGBoost makes pairs within a worker
+    only. (XGBoost's own way, ``allow_group_split=False``, makes a partition of every list, and does not come to an end
+    with thousands of them.) On one worker the trees are those of ``ranker.fit`` on the same rows. Lists that teach
+    nothing are left out, and rows to stop by are held out, as there; they are chosen on each worker by itself.
+
+    Args:
+        ranker: its settings are used; it is fitted in place, and predicts, saves and loads as ever.
+        frame: the candidates, a Dask DataFrame.
+        columns: the columns to learn from: numbers. (Encode text first, with ``Categorify`` for one.)
+        target: the column that says how relevant a candidate is.
+        groups: the column of the lists, whole numbers.
+        seed: of everything random.
+        client: the cluster's client; None: the current one.
+
+    Returns:
+        The ranker.
+
+    Raises:
+        MissingPackageError: ``distributed`` is not installed.
+        DataError: there is no cluster, a column holds text, or no list teaches a ranking.
+    """
+    require("distributed", "Dask's distributed", INSTALL)
+    import dask.dataframe as dd
+    from xgboost import dask as dxgb
+
+    from fastrec.features._dask.blocks import task
+    from fastrec.features._dask.frames import as_blocks
+    from fastrec.features._dask.gathered import ByKey, gather
+
+    _check_frame(frame)
+    client = client or current_client()
+    named = list(dict.fromkeys([*columns, target, groups, *_starts(ranker)]))
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    buckets = gather(as_blocks(frame, named), named, ByKey([groups], len(workers))).tables
+    made = [task(_sides, table, ranker.fresh(), list(columns), target, groups) for table in buckets]
+    # A bucket a worker: XGBoost would put two on one worker into order anew, at the cost of a copy.
+    kept = [client.compute(m, workers=[w], allow_other_workers=True) for m, w in zip(made, workers, strict=False)]
+    if not sum(client.gather([client.submit(lambda sides: len(sides[0]), sides) for sides in kept])):
+        raise DataError(
+            f"{ranker.name} has no list to learn from",
+            remedy="Give lists of two candidates or more, one of them relevant",
+        )
+    meta, names, params = _frame_of(None, ranker, columns), names_for_xgboost(columns), ranker.params_in_full(seed)
+
+    def matrix(side: int, like: Any = None) -> Any:
+        rows = dd.from_delayed([task(getitem, k, side) for k in kept], meta=meta, verify_meta=False).persist()
+        more = {"qid": rows[_LIST]} if ranker.ranks else {}
+        more |= {"base_margin": rows[_START]} if ranker.margin else {}
+        more |= {"ref": like} if like is not None else {}
+        own = {"feature_names": names, "max_bin": params["max_bin"]}
+        return dxgb.DaskQuantileDMatrix(client, rows[names], rows[_LABEL], **own, **more)
+
+    data, stop = matrix(0), {}
+    if ranker.early_stopping_rounds is not None:
+        stop = {"evals": [(matrix(1, data), "held")], "early_stopping_rounds": ranker.early_stopping_rounds}
+    trees = dxgb.train(client, params, data, ranker.rounds, verbose_eval=False, **stop)["booster"]
+    ranker.adopt(trees[: trees.best_iteration + 1] if stop else trees, columns)
+    return ranker
+
+
+def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
+    """Predict scores of a Dask frame's rows, partition by partition when they are computed.
+
+    Args:
+        ranker: a fitted ranker.
+        frame: candidates, a Dask DataFrame with the columns that it was fitted on.
+
+    Returns:
+        A Dask Series of float64, with the frame's own partitions and index.
+
+    Raises:
+        NotFittedError: the ranker has not been fitted.
+    """
+    require("dask.dataframe", "Dask", INSTALL)
+    import pandas as pd
+
+    from fastrec.features._dask.states import share
+
+    _check_frame(frame)
+    meta = pd.Series([], dtype="float64", name=ranker.name)
+    return frame[ranker.reads].map_partitions(_scores, share(ranker), meta=meta)
+
+
+def current_client() -> Client:
+    """Return the client of the cluster in use.
+
+    Raises:
+        DataError: there is none.
+    """
+    require("distributed", "Dask's distributed", INSTALL)
+    from distributed import get_client
+
+    try:
+        return get_client()
+    except ValueError as error:
+        raise DataError(
+            "there is no Dask cluster to train on", remedy="Start one: client = distributed.Client(n_workers=2)"
+        ) from error
+
+
+def _check_frame(frame: Any) -> None:
+    if not is_dask(frame):
+        raise DataError(
+            f"{type(frame).__name__} is no Dask frame", remedy="Give a Dask DataFrame, or use the ranker's own fit"
+        )
+
+
+def _sides(
+    table: Table, ranker: XGBRanker, columns: list[str], target: str, groups: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Split a bucket's rows into those to train on and those for early stopping."""
+    ids = table[groups].integer()
+    order = torch.argsort(ids, stable=True)
+    table = table.take(order)
+    _refuse_text(table, columns)
+    rows = Lists(table, ids[order], conts=columns, label=table[target].number())
+    try:
+        rows = whole_lists(rows, name=ranker.name)
+    except DataError:  # of this bucket no list teaches anything; another one's may
+        rows = rows.take(torch.zeros(len(rows), dtype=torch.bool))
+    held = torch.zeros(len(rows), dtype=torch.bool)
+    if ranker.early_stopping_rounds is not None and len(rows):
+        held = some_held_out(rows, name=ranker.name)
+    return _frame_of(rows.take(~held), ranker, columns), _frame_of(rows.take(held), ranker, columns)
+
+
+def _refuse_text(table: Table, columns: Sequence[str]) -> None:
+    text = [n for n in columns if table[n].kind == "category" and not is_numeric(table[n].distinct.type)]
+    text = [n for n in text if len(table[n].distinct)]
+    if text:
+        raise DataError("holds text", column=text[0], remedy="Encode it first, with features.Categorify for one")
+
+
+def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows as XGBoost's workers take them; None: no rows."""
+    import pandas as pd
+
+    if rows is None:
+        rows = Lists(Table(dict.fromkeys([*columns, *_starts(ranker)], torch.zeros(0))), torch.zeros(0).long())
+    found = TreeInputs(columns, {}).matrix(rows.table)
+    made = pd.DataFrame(found.numpy(), columns=names_for_xgboost(columns))
+    made[_LABEL] = torch.zeros(len(rows)).numpy() if rows.label is None else rows.label.float().numpy()
+    made[_LIST] = rows.groups.numpy()
+    for name in _starts(ranker):
+        made[_START] = rows.table[name].number(torch.float32).numpy()
+    return made
+
+
+def _starts(ranker: XGBRanker) -> list[str]:
+    return [ranker.margin] if ranker.margin else []
+
+
+def _scores(part: pd.DataFrame, ranker: XGBRanker) -> pd.Series:
+    import pandas as pd
+
+    table = Table.read(part)
+    rows = Lists(table, torch.zeros(len(table), dtype=torch.int64))
+    return pd.Series(ranker.predict(rows).numpy(), index=part.index, name=ranker.name)

@@ -1,0 +1,376 @@
+"""Items near an item, and popular items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from fastrec._core import limits
+from fastrec._core.kernels import compiled, sessions, shared, view
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.sequences.base import SessionModel
+from fastrec.sequences.neighbours import by_age, exponential
+from fastrec.sequences.reading import SessionFrame
+from fastrec.table.column import rows_of, runs
+
+# For every item those near it in sessions: the sums behind co-visitation, without listing all pairs.
+
+
+@dataclass
+class Nearness:
+    """What makes two events of a session neighbours.
+
+    Args:
+        after, before: float32: weights of the events 1, 2, … after one, and before it; those farther do not count.
+        weights: float32 ``[events]``: of an event as a neighbour; None: all 1.
+        times: float64 ``[events]`` in seconds; None: not known.
+        farthest: seconds between neighbours, at most.
+        cap: how many of an item's events are looked at: the last of the log.
+    """
+
+    after: Tensor
+    before: Tensor
+    weights: Tensor | None = None
+    times: Tensor | None = None
+    farthest: float = float("inf")
+    cap: int = 1 << 14
+
+
+def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
+    """Return the items near each item, the heaviest first.
+
+    Args:
+        values, offsets: packed sessions, those of the past first; codes 0 to items - 1.
+        of_item: float32 ``[items]``: factor of an item as a neighbour, above 0.
+        nearness: which events count, and how much.
+        k: how many near items are kept.
+
+    Returns:
+        Codes int64 ``[items, k]``, -1 where there are fewer, and the sums of weights times factors float32, 0 there. Of
+        equal ones the lower code comes first.
+    """
+    rows = rows_of(offsets)
+    places = torch.argsort(values, stable=True)
+    starts = torch.zeros(len(of_item) + 1, dtype=torch.int64)
+    starts[1:] = torch.cumsum(torch.bincount(values, minlength=len(of_item)), 0)
+    items = torch.full((len(of_item), k), -1, dtype=torch.int64)
+    scores = torch.zeros(len(of_item), k)
+    weights = torch.ones(len(values)) if nearness.weights is None else nearness.weights
+    timed = nearness.times is not None and nearness.farthest < float("inf")
+    times = nearness.times.double() if timed else torch.zeros(0, dtype=torch.float64)
+    work = len(values) * (len(nearness.after) + len(nearness.before))
+    log, postings, tables = (values, offsets, rows), (places, starts), (nearness.after, nearness.before)
+    if compiled(work):
+        log, postings, tables = (tuple(view(x.contiguous()) for x in some) for some in (log, postings, tables))
+        given = (log, view(weights), view(times), nearness.farthest, tables, postings, nearness.cap)
+        shared(sessions().co_visits, *given, *map(view, (of_item, items, scores)), numbers=work)
+    else:
+        _with_tensors(log, weights, times, nearness, postings, of_item, items, scores)
+    return items, scores
+
+
+def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int = 50) -> tuple[Tensor, Tensor]:
+    """Near items with the near items of these: ``w(i, j) + share · Σ w(i, m) w(m, j) / Σ w(m, ·)``.
+
+    Args:
+        items, scores: what ``near_items`` gives.
+        share: how much the second hop counts.
+        keep: how many near items are kept.
+        width: how many near items a hop goes through.
+
+    Returns:
+        As ``near_items``, ``[items, keep]``.
+    """
+    # hops go by shares, so that a much visited item in the middle does not outweigh all others
+    near, total = items[:, :width].contiguous(), scores[:, :width].sum(1, keepdim=True)
+    weights = scores[:, :width] / torch.where(total > 0, total, 1)
+    codes = torch.full((len(items), keep), -1, dtype=torch.int64)
+    found = torch.zeros(len(items), keep)
+    work = int((near >= 0).sum()) * near.shape[1]
+    if compiled(work):
+        shared(sessions().two_hops, view(near), view(weights), share, view(codes), view(found), numbers=work)
+    else:
+        _two_hops_with_tensors(near, weights, share, codes, found)
+    return codes, found * total
+
+
+def _two_hops_with_tensors(near, weights, share, codes, found):
+    step = max(1, limits.BLOCK // near.shape[1] ** 2)
+    for a in range(0, len(near), step):
+        first, given = near[a : a + step], weights[a : a + step]
+        middle = first.clamp_min(0)
+        second = torch.cat([first[:, :, None], near[middle]], 2)  # the near items themselves, and theirs
+        weight = given[:, :, None] * torch.cat([torch.ones_like(given)[:, :, None], share * weights[middle]], 2)
+        item = torch.arange(a, a + len(first))[:, None, None].expand_as(second)
+        kept = (first >= 0)[:, :, None] & (second >= 0) & (second != item) & (weight > 0)
+        pair, which = torch.unique(item[kept] * len(near) + second[kept], return_inverse=True)
+        _keep_best(pair, torch.zeros(len(pair)).index_add_(0, which, weight[kept]), codes, found)
+
+
+def near_to_all(
+    rows: Tensor, events: Tensor, weight: Tensor, count: int, items: Tensor, scores: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """For each session the items that are nearest to its events.
+
+    Args:
+        rows, events, weight: session (ascending), item (int64) and weight (float32) of each event.
+        count: how many sessions there are.
+        items, scores: near items of every item and their weights, as ``near_items`` gives them, in any order.
+        k: how many are wanted.
+
+    Returns:
+        Codes int64 ``[count, k]``, -1 where there are fewer, and the sums of weights times weights, 0 there.
+    """
+    found = torch.full((count, k), -1, dtype=torch.int64)
+    sums = torch.zeros(count, k)
+    offsets = torch.searchsorted(rows, torch.arange(count + 1))
+    work = len(rows) * items.shape[1]
+    if compiled(work):
+        given = (view(x.contiguous()) for x in (events, weight, offsets, items, scores, found, sums))
+        shared(sessions().near_to_all, *given, numbers=work)
+        return found, sums
+    step = max(1, limits.BLOCK // max(1, items.shape[1]))
+    starts = torch.searchsorted(rows, rows[::step].contiguous()).unique()  # whole sessions
+    for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)]):
+        near, part = items[events[a:b]], scores[events[a:b]] * weight[a:b, None]
+        kept = (near >= 0) & (part > 0)
+        pair = (rows[a:b, None] * len(items) + near)[kept]
+        pair, which = torch.unique(pair, return_inverse=True)
+        _keep_best(pair, torch.zeros(len(pair)).index_add_(0, which, part[kept]), found, sums, len(items))
+    return found, sums
+
+
+def _with_tensors(log, weights, times, nearness, postings, of_item, items, scores):
+    values, offsets, rows = log
+    places, starts = postings
+    first = torch.maximum(starts[:-1], starts[1:] - nearness.cap)
+    span = len(nearness.after) + len(nearness.before)
+    many = torch.cumsum(starts[1:] - first, 0) * span
+    table = torch.cat([nearness.before.flip(0), torch.zeros(1), nearness.after])
+    away = torch.arange(-len(nearness.before), len(nearness.after) + 1)
+    at = 0
+    while at < len(first):
+        before = int(many[at - 1]) if at else 0
+        end = max(at + 1, int(torch.searchsorted(many, before + limits.BLOCK, right=True)))
+        p = places[runs(first[at:end], starts[at + 1 : end + 1] - first[at:end])[1]]
+        q = p[:, None] + away
+        inside = (q >= offsets[rows[p]][:, None]) & (q < offsets[rows[p] + 1][:, None])
+        q = q.clamp(0, max(len(values) - 1, 0))
+        weight = table * weights[q] * inside * (values[q] != values[p][:, None])
+        if len(times):
+            weight = weight * ((times[q] - times[p][:, None]).abs() <= nearness.farthest)
+        kept = weight > 0
+        pair = (values[p][:, None] * len(of_item) + values[q])[kept]
+        pair, which = torch.unique(pair, return_inverse=True)
+        summed = torch.zeros(len(pair)).index_add_(0, which, weight[kept].float())
+        _keep_best(pair, summed * of_item[pair % len(of_item)], items, scores)
+        at = end
+
+
+def _keep_best(pair: Tensor, score: Tensor, items: Tensor, scores: Tensor, codes: int | None = None) -> None:
+    """Put the best of each row's items into it; pairs (``row * codes + item``) ascend."""
+    codes = len(items) if codes is None else codes
+    order = torch.argsort(score, descending=True, stable=True)
+    order = order[torch.argsort(pair[order] // codes, stable=True)]
+    item = pair[order] // codes
+    place = torch.arange(len(item)) - torch.searchsorted(item, item)
+    kept = place < items.shape[1]
+    order, item, place = order[kept], item[kept], place[kept]
+    items[item, place] = pair[order] % codes
+    scores[item, place] = score[order]
+
+
+# ``CoVisitation``: what others looked at next to a session's last items.
+
+
+class CoVisitation(SessionModel):
+    """Item to item by how near two items stood in sessions, and how near the item stands to the session's end.
+
+    ``w(i, j)`` sums ``exp(-(d - 1) / near)`` over the events of ``j`` that came ``d`` events after ``i``, times
+    ``before`` for those before it, over ``n_i^norm n_j^norm`` with ``n`` an item's events. A session's item that is
+    ``d`` events from its end weighs ``exp(-d / own)``.
+
+    Args:
+        window: how many events apart neighbours may be.
+        near: in events; None: all in the window weigh the same.
+        before: the weight of items before; 0: only what came after counts (directed).
+        own: in events; None: all of the session weigh the same.
+        norm: how much the items' own frequencies are taken out: 0 not at all, .5 as the cosine does; two numbers: of
+            the session's item, and of the one that may follow.
+        recency: an event counts ``exp(-age / recency)``, its session's age in shares of the log's span; None: alike.
+        keep: how many near items of each item are kept.
+        hops: 2: near items' near items too, ``hop`` times as much: what never stood together may be near.
+        hop: see there.
+        again: a session's own item counts this much of the weight of what is nearest to it.
+        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is, with ``weights``: kind →
+            weight of an event as a neighbour and of the session's own; other kinds do not count. None: all weigh 1.
+        gap: seconds between neighbours, at most, where events have times.
+
+    Raises:
+        DataError: a number makes no sense.
+
+    Source: Linden, Smith, York 2003, "Amazon.com recommendations: item-to-item collaborative filtering".
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int = 10,
+        near: float | None = 3.0,
+        before: float = 0.5,
+        own: float | None = 2.0,
+        norm: float | Sequence[float] = 0.2,
+        recency: float | None = None,
+        keep: int = 200,
+        hops: int = 1,
+        hop: float = 1.0,
+        again: float = 0.5,
+        event: str | None = None,
+        weights: Mapping[str, float] | None = None,
+        gap: float | None = None,
+    ) -> None:
+        if (event is None) != (weights is None):
+            raise DataError("event and weights belong together", remedy="Give both, or neither")
+        if window < 1 or keep < 1 or hops not in (1, 2) or before < 0:
+            raise DataError(
+                f"window={window}, keep={keep}, hops={hops}, before={before}",
+                remedy="Give a window and keep of 1 or more, 1 or 2 hops, and weights of 0 or more",
+            )
+        self.window, self.near, self.before, self.own = window, near, before, own
+        norm = norm if isinstance(norm, int | float) else list(norm)
+        if isinstance(norm, list) and len(norm) != 2:
+            raise DataError(f"norm={norm}", remedy="Give one number, or two: of the session's item and of the next")
+        self.norm, self.recency, self.keep, self.hops, self.hop = norm, recency, keep, hops, hop
+        self.again, self.event, self.weights, self.gap = again, event, weights and dict(weights), gap
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        sessions, age = by_age(sessions)
+        counts = torch.bincount(sessions.values, minlength=len(sessions.items)).clamp_min(1).double()
+        seen, shown = self.norm if isinstance(self.norm, list) else (self.norm, self.norm)
+        factor = (counts**-shown).float()
+        after = exponential(self.near)
+        after = after[: self.window] if len(after) > 1 else torch.ones(self.window)
+        before = after * self.before if self.before else torch.zeros(0)
+        weights = self._of_events(sessions)
+        if self.recency is not None:
+            weights = weights * torch.exp(-age / self.recency).float()[rows_of(sessions.offsets)]
+        given = Nearness(after, before, weights, sessions.times, float("inf") if self.gap is None else self.gap)
+        items, scores = near_items(sessions.values, sessions.offsets, factor, given, self.keep)
+        scores *= (counts**-seen).float()[:, None]
+        if self.hops == 2:
+            items, scores = two_hops(items, scores, self.hop, self.keep)
+        if self.again:
+            items = torch.cat([items, torch.arange(len(items))[:, None]], 1)
+            scores = torch.cat([scores, self.again * scores[:, :1]], 1)
+        self._items, self._scores, self._matrix = items, scores, None
+        self._prior = (counts / counts.max()).float() * 1e-30
+
+    def _of_events(self, sessions: SessionFrame) -> torch.Tensor:
+        """Return weights of events by their kinds, float32."""
+        if self.event is None or self.weights is None:
+            return torch.ones(len(sessions.values))
+        if self.event not in sessions.sides:
+            raise MissingColumnError(
+                "sessions have no such side feature", column=self.event, remedy="Name it in SessionFrame(features=…)"
+            )
+        vocab = sessions.codings[self.event].vocab
+        if vocab is None:
+            raise DataError("it is a number, no kind of event", column=self.event, remedy="Make it text or a category")
+        table = torch.tensor([self.weights.get(str(kind), 0.0) for kind in vocab.classes])
+        return table[sessions.sides[self.event]]
+
+    def _asked(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the sessions' events that count: session, item, weight."""
+        rows = rows_of(sessions.offsets)
+        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+        table = exponential(self.own)
+        weight = table[steps.clamp_max(len(table) - 1)] * self._of_events(sessions)
+        kept = (weight >= limits.CO_VISITATION_LEAST) & (sessions.values > 0)
+        return rows[kept], sessions.values[kept], weight[kept]
+
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        if self._matrix is None:
+            near = as_matrix(self._items, self._scores)
+            self._matrix = near.toarray() if len(self._items) <= limits.CO_VISITATION_DENSE else near
+        rows, items, weight = (x.numpy() for x in self._asked(sessions))
+        found = csr_matrix((weight, (rows, items)), shape=(len(sessions), len(self._prior))) @ self._matrix
+        dense = found if isinstance(found, np.ndarray) else found.toarray()
+        return torch.from_numpy(dense).float() + self._prior
+
+    def candidates(self, sessions: SessionFrame, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the nearest items of each session, as ``recommend`` gives them, without a score of every item.
+
+        Args:
+            sessions: any.
+            k: how many.
+
+        Returns:
+            Codes int64 ``[n, k]`` and scores float32; 0 and -inf where fewer are near.
+        """
+        sessions = sessions.recode(self._known())
+        found = near_to_all(*self._asked(sessions), len(sessions), self._items, self._scores, k)
+        return found[0].clamp_min(0), found[1].masked_fill(found[0] < 0, -torch.inf)
+
+    def _state(self) -> dict[str, Any]:
+        return {"items": self._items, "scores": self._scores, "prior": self._prior}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._items, self._scores, self._prior = state["items"], state["scores"], state["prior"]
+        self._matrix = None
+
+
+def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
+    """Return the near items of every item, ``[items, k]`` with -1 for none, as a float32 matrix ``[items, items]``."""
+    there = items >= 0
+    starts = np.concatenate([[0], np.cumsum(there.sum(1).numpy())])
+    return csr_matrix((scores[there].numpy(), items[there].numpy(), starts), shape=(len(items), len(items)))
+
+
+# ``PopularItems``: what everybody looks at, lately or always.
+
+
+class PopularItems(SessionModel):
+    """How many events an item had, the same for every session: what any other model must beat.
+
+    Args:
+        recency: an event counts ``exp(-age / recency)``, its session's age before the end of the log in shares of the
+            log's span; None: all count alike.
+
+    Raises:
+        DataError: ``recency`` is not above 0.
+    """
+
+    def __init__(self, *, recency: float | None = None) -> None:
+        if recency is not None and not recency > 0:
+            raise DataError(f"recency={recency} is not above 0", remedy="Give a share of the log's span, or None")
+        self.recency = recency
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        sessions, age = by_age(sessions)
+        weight = torch.ones_like(age) if self.recency is None else torch.exp(-age / self.recency)
+        weight = weight[rows_of(sessions.offsets)]
+        self._sums = torch.bincount(sessions.values, weights=weight, minlength=len(sessions.items)).float()
+
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        return self._sums.repeat(len(sessions), 1)
+
+    def recommend(
+        self, sessions: SessionFrame, k: int, exclude_seen: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the best items, see ``SessionModel.recommend``; found once, as they are the same for every session."""
+        if exclude_seen or not len(sessions):
+            return super().recommend(sessions, k, exclude_seen)
+        items, found = super().recommend(sessions.take(torch.arange(1)), k)
+        return items.repeat(len(sessions), 1), found.repeat(len(sessions), 1)
+
+    def _state(self) -> dict[str, Any]:
+        return {"sums": self._sums}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._sums = state["sums"]

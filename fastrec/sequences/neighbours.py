@@ -1,0 +1,422 @@
+"""Neighbours: sessions like a session, and what they go on with."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fastrec._core import limits
+from fastrec._core.kernels import compiled, sessions, shared, view
+from fastrec.errors import DataError
+from fastrec.sequences.base import SessionModel
+from fastrec.sequences.reading import SessionFrame
+from fastrec.table.column import rows_of, runs
+
+# Sessions that share items with a session, and what they make likely next: the sums that all session-kNN have.
+
+
+@dataclass
+class Decays:
+    """Weights by a distance in events, float32 ``[distances]``, the last for whatever is farther.
+
+    Args:
+        own: of an item, by how far it is from the end of the session that is asked for.
+        back: of a neighbour, by how far from that end the latest shared item is.
+        after, before: of a neighbour's item, by how far after or before that shared item it stands.
+    """
+
+    own: Tensor
+    back: Tensor
+    after: Tensor
+    before: Tensor
+
+    def __iter__(self):
+        return iter((self.own, self.back, self.after, self.before))
+
+
+def exponential(length: float | None) -> Tensor:
+    """``exp(-distance / length)``; None: 1 at any distance."""
+    if length is None:
+        return torch.ones(1)
+    return torch.exp(-torch.arange(limits.NEIGHBOURS_FARTHEST, dtype=torch.float64) / length).float()
+
+
+@dataclass
+class SessionIndex:
+    """Sessions of the past, and for every item the sessions that have it.
+
+    Args:
+        values, offsets: codes of items, int64, session ``i`` at ``offsets[i]`` up to ``offsets[i + 1]``.
+        sessions, places, starts: item ``j`` is in ``sessions[starts[j] : starts[j + 1]]``, last at ``places`` there.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    sessions: Tensor
+    places: Tensor
+    starts: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, offsets: Tensor, n_items: int) -> SessionIndex:
+        """Index packed sessions, those of the past first; codes are 0 to ``n_items - 1``."""
+        session = rows_of(offsets)
+        order = torch.argsort(values, stable=True)  # within an item by session, within that by place
+        item, session = values[order], session[order]
+        last = torch.ones(len(order), dtype=torch.bool)
+        last[:-1] = (item[1:] != item[:-1]) | (session[1:] != session[:-1])
+        item, session = item[last], session[last]
+        places = order[last] - offsets[session]
+        starts = torch.zeros(n_items + 1, dtype=torch.int64)
+        starts[1:] = torch.cumsum(torch.bincount(item, minlength=n_items), 0)
+        return cls(values, offsets, session, places, starts)
+
+    def score(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        decays: Decays,
+        *,
+        of_session: Tensor,
+        of_item: Tensor,
+        prior: Tensor,
+        sample: int,
+        k: int,
+    ) -> Tensor:
+        """Return scores of all items for sessions.
+
+        Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. An item
+        gets from each of the ``k`` neighbours most alike (of equal ones from the later) how alike it is, times the
+        decays, times the item's factor.
+
+        Args:
+            values, offsets: the sessions that are asked for, int64; codes below 0 are items that are not known.
+            decays: weights by distances.
+            of_session, of_item: float32 factors, one each; those of items above 0.
+            prior: float32 ``[n_items]``: what items score before any neighbour gives them something.
+            sample: how many of the sessions with a shared item are looked at: the latest.
+            k: how many neighbours count.
+
+        Returns:
+            float32 ``[sessions, n_items]``.
+        """
+        out = (prior / of_item).repeat(len(offsets) - 1, 1)
+        given = ((values, offsets), tuple(decays), (of_session, of_item), (sample, k), out)
+        known = values[values >= 0]
+        work = int((self.starts[known + 1] - self.starts[known]).sum())
+        (_compiled if compiled(work) else _with_tensors)(self, *given, work)
+        return out
+
+
+def _compiled(index, queries, decays, factors, at_most, out, work):
+    known = (index.sessions, index.places, index.starts)
+    given = (queries, (index.values, index.offsets), known, decays, factors)
+    arrays = (tuple(view(x.contiguous()) for x in some) for some in given)
+    shared(sessions().score_by_neighbours, *arrays, at_most, view(out), numbers=work)
+
+
+def _with_tensors(index, queries, decays, factors, at_most, out, work):
+    values, offsets = queries
+    row, place, steps = _last_of_each(values, offsets)
+    weight = decays[0][steps.clamp_max(len(decays[0]) - 1)]
+    row, item, steps, weight = (x[weight > 0] for x in (row, values[place], steps, weight))
+    many = torch.cumsum(index.starts[item + 1] - index.starts[item], 0)
+    at = 0
+    while at < len(row):  # so many whole queries as fit
+        before = int(many[at - 1]) if at else 0
+        fits = int(torch.searchsorted(many, before + limits.BLOCK, right=True))
+        end = int(torch.searchsorted(row, row[fits])) if fits < len(row) else len(row)
+        end = end if end > at else int(torch.searchsorted(row, row[at], right=True))
+        part = slice(at, end)
+        _score_part(index, (row[part], item[part], steps[part], weight[part]), decays, factors, at_most, out)
+        at = end
+    out *= factors[1]
+
+
+def _score_part(
+    index: SessionIndex,
+    events: Sequence[Tensor],
+    decays: Sequence[Tensor],
+    factors: Sequence[Tensor],
+    at_most: tuple[int, int],
+    out: Tensor,
+) -> None:
+    """Add what the neighbours of some queries give; ``events`` are their items, the last of a query first."""
+    row, item, steps, weight = events
+    of, at = _stretches(index.starts[item], index.starts[item + 1])
+    pair = row[of] * (len(index.offsets) - 1) + index.sessions[at]
+    order = torch.argsort(pair, stable=True)
+    pair, which = torch.unique_consecutive(pair[order], return_inverse=True)
+    alike = torch.zeros(len(pair)).index_add_(0, which, weight[of][order])
+    first = torch.ones(len(order), dtype=torch.bool)
+    first[1:] = which[1:] != which[:-1]
+    place, back = index.places[at][order][first], steps[of][order][first]
+    query, session = pair // (len(index.offsets) - 1), pair % (len(index.offsets) - 1)
+
+    kept = _place_in_run(query.flip(0)).flip(0) < at_most[0]
+    query, session, place, back, alike = (x[kept] for x in (query, session, place, back, alike))
+    alike = alike * factors[0][session]
+    order = torch.argsort(alike.flip(0), descending=True, stable=True)  # of equal ones the later session first
+    order = (len(alike) - 1 - order)[torch.argsort(query.flip(0)[order], stable=True)]
+    order = order[_place_in_run(query[order]) < at_most[1]]
+    query, session, place, back, alike = (x[order] for x in (query, session, place, back, alike))
+
+    of, at = _stretches(index.offsets[session], index.offsets[session + 1])
+    away = at - index.offsets[session][of] - place[of]
+    near, far = decays[2], decays[3]
+    by_place = torch.where(away >= 0, near[away.clamp(0, len(near) - 1)], far[(-away).clamp(0, len(far) - 1)])
+    given = (alike * decays[1][back.clamp_max(len(decays[1]) - 1)])[of] * by_place
+    out.view(-1).index_add_(0, query[of] * out.shape[1] + index.values[at], given)
+
+
+def _last_of_each(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each session's known items once, the last first: session, place among the values, steps from the end."""
+    row = rows_of(offsets)
+    place = torch.arange(len(values)).flip(0)
+    place = place[values[place] >= 0]
+    order = torch.argsort(values[place], stable=True)
+    order = order[torch.argsort(row[place][order], stable=True)]
+    place = place[order]
+    first = torch.ones(len(place), dtype=torch.bool)
+    first[1:] = (values[place][1:] != values[place][:-1]) | (row[place][1:] != row[place][:-1])
+    place = place[first].sort(descending=True).values
+    place = place[torch.argsort(row[place], stable=True)]
+    return row[place], place, offsets[row[place] + 1] - 1 - place
+
+
+def _stretches(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all numbers from each start up to its end: which stretch, and the number."""
+    offsets, places = runs(starts, ends - starts)
+    return rows_of(offsets), places
+
+
+def _place_in_run(codes: Tensor) -> Tensor:
+    """Return the place of each row in its run of equal codes, from 0."""
+    if not len(codes):
+        return codes
+    first = torch.ones(len(codes), dtype=torch.bool)
+    first[1:] = codes[1:] != codes[:-1]
+    starts = first.nonzero().squeeze(1)
+    return torch.arange(len(codes)) - starts[torch.cumsum(first, 0) - 1]
+
+
+# ``SessionKNN``: what the sessions that are like a session went on with.
+
+
+class SessionKNN(SessionModel):
+    """Finds the sessions that share items with a session, and adds up what they hold, each by how like it is.
+
+    Items that no neighbour has come last, by popularity.
+
+    Args:
+        k: how many neighbours count.
+        sample: how many of the sessions that share an item are looked at: the latest.
+
+    A class of your own defines ``settings`` and ``_weights``.
+    """
+
+    def __init__(self, *, k: int, sample: int) -> None:
+        if k < 1 or sample < k:
+            raise DataError(f"k={k} neighbours out of {sample}", remedy="Give k of 1 or more, and no smaller a sample")
+        self.k, self.sample = k, sample
+
+    @abstractmethod
+    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+        """Factors of sessions and of codes, float64, and the decays.
+
+        Args:
+            sessions: those learned from, the past first.
+            age: how long before the end of the log each ended, in shares of the log's span, float64 ``[n]``.
+        """
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        sessions, age = by_age(sessions)
+        of_session, of_item, self._decays = self._weights(sessions, age)
+        self._of_session, self._of_item = of_session.float(), of_item.float()
+        self._index = SessionIndex.of(sessions.values, sessions.offsets, len(sessions.items))
+        self._prior = _popularity(self._index)
+
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        values = torch.where(sessions.values > 0, sessions.values, -1)
+        factors = {"of_session": self._of_session, "of_item": self._of_item, "prior": self._prior}
+        return self._index.score(values, sessions.offsets, self._decays, **factors, sample=self.sample, k=self.k)
+
+    def _state(self) -> dict[str, Any]:
+        index = {"values": self._index.values, "offsets": self._index.offsets}
+        return {**index, "of_session": self._of_session, "of_item": self._of_item, "decays": list(self._decays)}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._index = SessionIndex.of(state["values"], state["offsets"], len(state["of_item"]))
+        self._of_session, self._of_item = state["of_session"], state["of_item"]
+        self._decays, self._prior = Decays(*state["decays"]), _popularity(self._index)
+
+
+def _popularity(index: SessionIndex) -> torch.Tensor:
+    """Return scores that ordered what no neighbour has, and are too small to move anything else: float32
+    ``[codes]``.
+    """
+    sessions = index.starts.diff().float()
+    return sessions / sessions.max().clamp_min(1) * 1e-30
+
+
+def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:
+    """Return sessions in the order in which they ended, and how old each is.
+
+    Returns:
+        The sessions, and their ages in shares of the log's span, float64 ``[n]``, 0 for the last: by time where there
+        are times, else by their places.
+    """
+    ends = sessions.ends
+    if ends is None:
+        return sessions, torch.linspace(1, 0, len(sessions), dtype=torch.float64)
+    ends = ends.nan_to_num(nan=float(ends.nan_to_num(torch.inf).min()))  # empty sessions say nothing
+    order = torch.argsort(ends, stable=True)
+    ends = ends[order]
+    span = ends[-1] - ends[0]
+    return sessions.take(order), (ends[-1] - ends) / (span if span > 0 else 1)
+
+
+def inverse_frequency(sessions: SessionFrame) -> torch.Tensor:
+    """``log(sessions / sessions with the item)`` of every code, float64; of those in no session that of one."""
+    pairs = torch.unique(rows_of(sessions.offsets) * len(sessions.items) + sessions.values)
+    counts = torch.bincount(pairs % len(sessions.items), minlength=len(sessions.items))
+    return torch.log(len(sessions) / counts.clamp_min(1).double())
+
+
+# ``STAN``: session kNN that looks at places and at age.
+
+
+class STAN(SessionKNN):
+    """Sequence and time aware neighbourhood: three exponential decays on the cosine of sessions.
+
+    Args:
+        k: how many neighbours count.
+        sample: how many of the sessions that share an item are looked at: the latest.
+        own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)`` (λ1).
+        recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
+            span (λ2).
+        near: a neighbour's item that is ``d`` events away from the shared one that is latest in the session gets
+            ``exp(-d / near)`` (λ3). None, of each of the three: it does not matter.
+
+    Source: Garg, Gupta, Malhotra, Vig, Shroff 2019, "Sequence and time aware neighborhood for session-based
+    recommendations: STAN".
+    """
+
+    def __init__(
+        self,
+        *,
+        k: int = 500,
+        sample: int = 5000,
+        own: float | None = 3.0,
+        recency: float | None = 0.7,
+        near: float | None = 3.0,
+    ) -> None:
+        super().__init__(k=k, sample=sample)
+        self.own, self.recency, self.near = own, recency, near
+
+    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+        of_session = sessions.lengths.clamp_min(1).double().rsqrt()
+        if self.recency is not None:
+            of_session = of_session * torch.exp(-age / self.recency)
+        near = exponential(self.near)
+        decays = Decays(exponential(self.own), exponential(None), near, near)
+        return of_session, torch.ones(len(sessions.items)), decays
+
+
+# ``VSKNN``: session kNN in which the last events count most.
+
+Decay = Literal["same", "harmonic", "linear", "log", "quadratic"]
+_STEPS = torch.arange(1, (1 << 10) + 1, dtype=torch.float64)
+_DECAYS = {
+    "same": torch.ones(1, dtype=torch.float64),
+    "harmonic": 1 / _STEPS,
+    "linear": torch.arange(10, -1, -1, dtype=torch.float64) / 10,  # nothing from the eleventh event on
+    "log": 1 / torch.log10(_STEPS + 1.7),
+    "quadratic": 1 / _STEPS**2,
+}
+
+
+class VSKNN(SessionKNN):
+    """Vector multiplication session kNN: two sessions are as alike as the decayed weights of the items they share.
+
+    Args:
+        k: how many neighbours count.
+        sample: how many of the sessions that share an item are looked at: the latest.
+        weighting: how an item's weight falls with its distance from the end of the session.
+        score_weighting: how a neighbour's weight falls with the distance of the latest shared item from that end.
+        idf: an item scores ``1 + idf · log(sessions / sessions with it)`` times what its neighbours give.
+
+    Source: Ludewig, Jannach 2018, "Evaluation of session-based recommendation algorithms", §3.4.
+    """
+
+    def __init__(
+        self,
+        *,
+        k: int = 100,
+        sample: int = 1000,
+        weighting: Decay = "harmonic",
+        score_weighting: Decay = "harmonic",
+        idf: float = 0.0,
+    ) -> None:
+        super().__init__(k=k, sample=sample)
+        for given in (weighting, score_weighting):
+            if given not in _DECAYS:
+                raise DataError(f"there is no decay {given!r}", remedy=f"Use one of {', '.join(_DECAYS)}")
+        self.weighting, self.score_weighting, self.idf = weighting, score_weighting, idf
+
+    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+        own, back = (_DECAYS[d].float() for d in (self.weighting, self.score_weighting))
+        everywhere = exponential(None)
+        of_item = 1 + self.idf * inverse_frequency(sessions)
+        return torch.ones(len(sessions)), of_item, Decays(own, back, everywhere, everywhere)
+
+
+# ``VSTAN``: session kNN with the decays of V-SKNN and of STAN.
+
+
+class VSTAN(SessionKNN):
+    """STAN with two weights of V-SKNN's: by where the latest shared item stands, and by how rare an item is.
+
+    The defaults' mild decays were chosen on the last sessions of Diginetica's training part.
+
+    Args:
+        k: how many neighbours count.
+        sample: how many of the sessions that share an item are looked at: the latest.
+        own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)``.
+        back: a neighbour whose latest shared item is ``d`` events from that end weighs ``exp(-d / back)``.
+        near: a neighbour's item that is ``d`` events away from the shared one gets ``exp(-d / near)``.
+        before: what those before the shared one get, as a share of that.
+        recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
+            span. None, of ``own``, ``back``, ``near`` and this: it does not matter.
+        idf: an item scores ``1 + idf · log(sessions / sessions with it)`` times what its neighbours give.
+
+    Source: Ludewig, Mauro, Latifi, Jannach 2021, "Empirical analysis of session-based recommendation algorithms".
+    """
+
+    def __init__(
+        self,
+        *,
+        k: int = 300,
+        sample: int = 10_000,
+        own: float | None = 6.0,
+        back: float | None = 1.5,
+        near: float | None = 4.0,
+        before: float = 0.5,
+        recency: float | None = 1.0,
+        idf: float = 1.0,
+    ) -> None:
+        super().__init__(k=k, sample=sample)
+        self.own, self.back, self.near, self.before = own, back, near, before
+        self.recency, self.idf = recency, idf
+
+    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+        of_session = sessions.lengths.clamp_min(1).double().rsqrt()
+        if self.recency is not None:
+            of_session = of_session * torch.exp(-age / self.recency)
+        near = exponential(self.near)
+        decays = Decays(exponential(self.own), exponential(self.back), near, near * self.before)
+        return of_session, 1 + self.idf * inverse_frequency(sessions), decays

@@ -1,0 +1,266 @@
+"""Nets over sessions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fastrec.sequences.session_net import (
+    ByteDropout,
+    ItemTower,
+    LiGRBlock,
+    SessionNet,
+    Task,
+    TransformerBlock,
+    padding_mask,
+)
+
+# ``SASRec`` and ``ESASRec``: self-attention over a session's events, each seeing those before it.
+
+
+class SASRec(SessionNet):
+    """Self-attentive sequential recommendation (arXiv 1808.09781).
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        blocks, heads: of attention.
+        attention_dropout: share of attention that is dropped; None: ``dropout``. 0 is faster for long sessions.
+        **options: see ``SessionNet``.
+    """
+
+    block: type[nn.Module] = TransformerBlock
+
+    def __init__(
+        self,
+        items: ItemTower,
+        codings: Any = (),
+        *,
+        blocks: int = 1,
+        heads: int = 1,
+        attention_dropout: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(items, codings, **options)
+        shares = {"dropout": self.input.dropout.p, "attention_dropout": attention_dropout}
+        self.places = nn.Parameter(torch.zeros(self.max_len, items.width))
+        self.blocks = nn.ModuleList(self.block(items.width, heads, **shares) for _ in range(blocks))
+        self.norm = nn.LayerNorm(items.width)
+
+    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        x = inputs + self.places[: inputs.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+class ESASRec(SASRec):
+    """SASRec with LiGR blocks (eSASRec, arXiv 2508.06450)."""
+
+    block = LiGRBlock
+
+
+# ``PooledSASRec``: self-attention that weighs a session's items, whose own vectors are added up.
+
+
+class PooledSASRec(SASRec):
+    """SASRec, and beside it a weighted mean of the session's items, which lies where items lie.
+
+    The mean is CORE's (arXiv 2204.11067), whose session is the mean alone, once it has ended. Here every event has
+    weights of its own for the events up to it, which depend on how many events ago these were too, so that all
+    positions are learned from at once; and a learned share of SASRec's output is added: a mean of the items seen would
+    never be nearer to another one. It is for logs in which items come back; where none does, SASRec alone is better.
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        **options: see ``SASRec``.
+    """
+
+    def __init__(self, items: ItemTower, codings: Any = (), **options: Any) -> None:
+        super().__init__(items, codings, **options)
+        self.ask, self.offer = nn.Linear(items.width, items.width), nn.Linear(items.width, items.width)
+        nn.init.zeros_(self.ask.weight)
+        nn.init.zeros_(self.ask.bias)  # weights begin as the distance's alone
+        self.ago = nn.Parameter(-0.5 * torch.arange(self.max_len, dtype=torch.float32))
+        self.share = nn.Parameter(torch.zeros(()))
+
+    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        x = super().hidden(inputs, lengths)
+        place = torch.arange(inputs.shape[1], device=inputs.device)
+        apart = place.unsqueeze(1) - place
+        near = self.ago[apart.clamp_min(0)].masked_fill(apart < 0, -torch.inf)
+        read = (t.unsqueeze(1) for t in (self.ask(x), self.offer(x), inputs))  # one head
+        pooled = F.scaled_dot_product_attention(*read, attn_mask=near)
+        return pooled.squeeze(1) + self.share * x
+
+
+# ``BERT4Rec``: attention to both sides, learned from events that are hidden.
+
+
+class HiddenEventNet(SessionNet):
+    """A net that tells hidden events; what comes next is an event hidden behind the last one."""
+
+    task: ClassVar[Task] = "masked"
+
+    @property
+    def reads(self) -> int:
+        """How many events it can read when it is asked for the next one."""
+        return self.max_len - 1
+
+    def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
+        """Return what is compared with items to find the next one: ``[b, width]``."""
+        items = torch.cat([items, items.new_zeros(items.shape[0], 1)], 1)
+        items = items.scatter(1, lengths.unsqueeze(1), self.items.codes)
+        longer = [torch.cat([s, s.new_zeros(s.shape[0], 1)], 1) for s in sides]
+        return super().last(items, lengths + 1, *longer)
+
+
+class BERT4Rec(HiddenEventNet):
+    """Bidirectional transformer (arXiv 1904.06690).
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        blocks, heads: of attention.
+        **options: see ``SessionNet``.
+    """
+
+    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
+        super().__init__(items, codings, **options)
+        dropout = self.input.dropout.p
+        self.places = nn.Parameter(torch.zeros(self.max_len, items.width))
+        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(items.width)
+
+    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        mask = padding_mask(lengths, inputs.shape[1])
+        x = inputs + self.places[: inputs.shape[1]]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
+
+
+# ``XLNet``: attention to both sides by how far apart events are, learned from hidden events or from permutations.
+
+
+class XLNet(HiddenEventNet):
+    """A bidirectional transformer that knows distances, not places (after arXiv 1906.08237 and Transformers4Rec).
+
+    With the loader's ``task='masked'`` hidden events are told from all others (XLNet-MLM, which Transformers4Rec found
+    best for sessions); with ``'permuted'`` a hidden event also sees those hidden ones that come before it in an order
+    drawn at random. There, one stream holds what events are, another what is asked; the second sees, of the first,
+    only what comes earlier. Distances enter as a learned number for each, added to the attention's logits.
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        blocks, heads: of attention.
+        **options: see ``SessionNet``.
+    """
+
+    permutes: ClassVar[bool] = True
+
+    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
+        super().__init__(items, codings, **options)
+        dropout = self.input.dropout.p
+        self.start = nn.Parameter(torch.randn(items.width) * 0.02)
+        self.apart = nn.Parameter(torch.zeros(blocks, heads, 2 * self.max_len + 1))
+        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(items.width)
+
+    def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
+        """Return outputs ``[b, L, width]``, of use where events are hidden.
+
+        Args:
+            items: codes int64 ``[b, L]``.
+            lengths: int64 ``[b]``.
+            *sides: of the events; one more than those says when each hidden event is told, int64 ``[b, L]``: 0 for
+                those that are not hidden. Without it, events with the mask's code are hidden, and none sees another.
+        """
+        mask = self.items.codes
+        known = sides[: len(self.codings)]
+        order = sides[-1] if len(sides) > len(known) else (items == mask).long()
+        # an event that all see: one that sees nothing has no attention
+        first = self.start.expand(items.shape[0], 1, -1)
+        content = torch.cat([first, self.input(items, *known)], 1)
+        asked = self.input(torch.full_like(items, mask), *known)
+        then = torch.cat([order.new_full((order.shape[0], 1), -1), order], 1)
+        inside = padding_mask(lengths + 1, then.shape[1])
+        keys = then[:, None, None, :]
+        by_content, by_asked = inside & (keys <= then[:, None, :, None]), inside & (keys < order[:, None, :, None])
+        for block, apart in zip(self.blocks, self.apart, strict=True):
+            logits = self._apart(apart, then.shape[1])
+            told = block(asked, logits[:, 1:].masked_fill(~by_asked, -torch.inf), content)
+            content = block(content, logits.masked_fill(~by_content, -torch.inf))
+            asked = told
+        return self.norm(asked)
+
+    def _apart(self, apart: Tensor, length: int) -> Tensor:
+        """Return a number for each two events by their distance: ``[heads, L, L]``."""
+        place = torch.arange(length, device=apart.device)
+        return apart[:, place.unsqueeze(0) - place.unsqueeze(1) + self.max_len]
+
+
+# ``GRU4Rec``: a recurrent net over a session's events.
+
+
+class GRU4Rec(SessionNet):
+    """Gated recurrent units (arXiv 1511.06939), whose state is turned to the items' space.
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        state: width of the recurrent state; None: the items'.
+        layers: how many.
+        **options: see ``SessionNet``.
+    """
+
+    def __init__(
+        self, items: ItemTower, codings: Any = (), *, state: int | None = None, layers: int = 1, **options: Any
+    ) -> None:
+        super().__init__(items, codings, **options)
+        state = state or items.width
+        self.gru = nn.GRU(items.width, state, layers, batch_first=True)
+        self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(state, items.width))
+
+    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        return self.out(self.gru(inputs)[0])
+
+
+# ``NARM``: a recurrent net that looks back at the events that matter.
+
+
+class NARM(SessionNet):
+    """Neural attentive recommendation machine (arXiv 1711.04725): the last state beside a mean of all states so far.
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        state: width of the recurrent state; None: the items'.
+        **options: see ``SessionNet``.
+    """
+
+    def __init__(self, items: ItemTower, codings: Any = (), *, state: int | None = None, **options: Any) -> None:
+        super().__init__(items, codings, **options)
+        state = state or items.width
+        self.gru = nn.GRU(items.width, state, batch_first=True)
+        self.of_now, self.of_then = nn.Linear(state, state), nn.Linear(state, state, bias=False)
+        self.weigh = nn.Linear(state, 1, bias=False)
+        self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(2 * state, items.width, bias=False))
+
+    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        states = self.gru(inputs)[0]
+        length = states.shape[1]
+        weight = self.weigh(torch.sigmoid(self.of_now(states).unsqueeze(2) + self.of_then(states).unsqueeze(1)))
+        seen = torch.ones(length, length, dtype=torch.bool, device=states.device).tril()
+        local = weight.squeeze(3).masked_fill(~seen, 0.0) @ states  # no softmax, as in the paper
+        return self.out(torch.cat([states, local], 2))

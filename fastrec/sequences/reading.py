@@ -1,0 +1,654 @@
+"""``SessionFrame``: who looked at what in which order, and how it is read and split."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.segments import lexical_order
+from fastrec.table import Column, Table, Vocab, concat
+from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs
+
+# A log of events, or a table of list columns, as events that stand session by session and in order.
+
+
+@dataclass
+class EventColumns:
+    """Events of sessions, one session after the other.
+
+    Args:
+        offsets: session ``i`` has the events ``offsets[i]`` up to ``offsets[i + 1]``, int64 ``[n + 1]``.
+        columns: of the events, by name.
+        sessions: the sessions' ids ``[n]``; None: there are none.
+        target: the item that follows, ``[n]``; None: not known.
+    """
+
+    offsets: torch.Tensor
+    columns: dict[str, Column]
+    sessions: Column | None
+    target: Column | None
+
+
+def read_events(
+    source: Any, *, item: str, session: str | None, order: Sequence[str], features: Sequence[str], target: str | None
+) -> EventColumns:
+    """Return the events of a log, or of lists.
+
+    Args:
+        source: what ``Table.read`` takes.
+        item, session, order, features, target: names of columns, see ``SessionFrame``.
+
+    Raises:
+        DataError: the columns do not fit together.
+    """
+    wanted = [item, *order, *features, *(n for n in (session, target) if n is not None)]
+    table = Table.read(source, list(dict.fromkeys(wanted)))
+    events = [item, *order, *features]
+    if table[item].kind == "list":
+        return _of_lists(table, events, session, target, order)
+    if session is None:
+        raise DataError(
+            "holds one item a row, and no column says which session a row belongs to",
+            column=item,
+            remedy="Name the session's column (session=…), or give a column of lists",
+        )
+    return _of_log(table, events, session, target, order)
+
+
+def _of_lists(
+    table: Table, events: Sequence[str], session: str | None, target: str | None, order: Sequence[str]
+) -> EventColumns:
+    item = events[0]
+    lists = {n: table[n] for n in events}
+    for name, column in lists.items():
+        if column.kind != "list":
+            raise DataError(
+                f"holds one value a row, but {item!r} a list", column=name, remedy="Give a list for every session"
+            )
+    lists = {n: packed(c) for n, c in lists.items()}
+    offsets = lists[item].values
+    for name, column in lists.items():
+        differ = (column.values != offsets).nonzero()
+        if len(differ):
+            raise DataError(
+                f"its list is not as long as that of {item!r}",
+                column=name,
+                row=max(int(differ[0]) - 1, 0),
+                remedy="Give one value for every item of a session",
+            )
+    columns = {n: c.elements for n, c in lists.items() if c.elements is not None}
+    if order:
+        columns = _arranged(columns, lexical_order([rows_of(offsets), *(_key(columns[n]) for n in order)]))
+    return EventColumns(
+        offsets, columns, None if session is None else table[session], None if target is None else table[target]
+    )
+
+
+def _of_log(
+    table: Table, events: Sequence[str], session: str, target: str | None, order: Sequence[str]
+) -> EventColumns:
+    coded = table[session].coded()
+    gone = (coded.codes == 0).nonzero()
+    if len(gone):
+        raise DataError(
+            "a row belongs to no session", column=session, row=int(gone[0]), remedy="Fill the column, or drop the row"
+        )
+    numbers, first = _by_appearance(coded.codes - 1)
+    permutation = lexical_order([numbers, *(_key(table[n]) for n in order)])
+    offsets = offsets_of(torch.bincount(numbers, minlength=len(first)))
+    last = offsets[1:] - 1
+    if permutation is not None:
+        last = permutation[last]
+    return EventColumns(
+        offsets,
+        _arranged({n: table[n] for n in events}, permutation),
+        table[session].take(first),
+        None if target is None else table[target].take(last),
+    )
+
+
+def _by_appearance(codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes int64 ``[n]`` in the order in which they first appear, and the rows where they do."""
+    size = int(codes.max()) + 1 if len(codes) else 0
+    first = torch.full((size,), len(codes), dtype=torch.int64, device=codes.device)
+    first.scatter_reduce_(0, codes, torch.arange(len(codes), device=codes.device), "amin")
+    order = torch.argsort(first)
+    order = order[first[order] < len(codes)]  # a category may have values without a row
+    place = torch.empty_like(first)
+    place[order] = torch.arange(len(order), device=codes.device)
+    return place[codes], first[order]
+
+
+def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> dict[str, Column]:
+    return columns if permutation is None else {n: c.take(permutation) for n, c in columns.items()}
+
+
+def _key(column: Column) -> torch.Tensor:
+    """Return numbers ``[n]`` in the order of a column's values; a missing one comes last."""
+    if column.kind == "category":
+        coded = column.coded()
+        place = torch.empty(coded.size, dtype=torch.int64)
+        sorted_keys = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
+        place[sorted_keys + 1] = torch.arange(coded.size - 1)
+        place[0] = coded.size
+        return place.to(coded.codes.device)[coded.codes]
+    if column.kind == "number" and column.values.is_floating_point():
+        return column.number()
+    return column.integer().masked_fill(column.is_missing(), torch.iinfo(torch.int64).max)
+
+
+# What is known of events and items beside the item: categories as codes, numbers, vectors; and what they were like.
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How a column becomes a tensor.
+
+    Args:
+        kind: ``category``, ``number`` or ``vector``.
+        vocab: of a category.
+        mean, scale: of a number: what is taken away, and what it is then divided by.
+        width: of a vector.
+    """
+
+    kind: str
+    vocab: Vocab | None = None
+    mean: float = 0.0
+    scale: float = 1.0
+    width: int = 1
+
+    @classmethod
+    def fit(cls, column: Column) -> Coding:
+        """Learn it: text, categories and booleans are categories, all other values numbers or vectors."""
+        if column.kind == "vector":
+            return cls("vector", width=column.values.shape[1])
+        if column.kind == "category" or (column.kind == "number" and column.values.dtype == torch.bool):
+            return cls("category", vocab=Vocab.fit(column))
+        values = column.number()
+        values = values[values.isfinite()]
+        mean = float(values.mean()) if len(values) else 0.0
+        scale = float(values.std(correction=0)) if len(values) else 1.0
+        return cls("number", mean=mean, scale=scale or 1.0)
+
+    def encode(self, column: Column) -> torch.Tensor:
+        """Return codes int64 ``[n]`` (0 = missing or unseen), standardised numbers float32 ``[n]`` or vectors ``[n,
+        width]``.
+
+        A missing number is the mean, a missing vector zero.
+        """
+        if self.vocab is not None:
+            return self.vocab.encode(column)
+        if self.kind == "vector":
+            values = column.values.float()
+            return values.masked_fill(column.is_missing().unsqueeze(1), 0.0).nan_to_num(0.0)
+        values = (column.number() - self.mean) / self.scale
+        return values.nan_to_num(0.0, 0.0, 0.0).float()
+
+    def empty(self) -> torch.Tensor:
+        """Return what ``encode`` gives of no rows."""
+        if self.vocab is not None:
+            return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros((0, self.width) if self.kind == "vector" else 0)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return a plain description, see ``fastrec.table.state``."""
+        about = {"kind": self.kind, "mean": self.mean, "scale": self.scale, "width": self.width}
+        return about if self.vocab is None else {**about, "vocab": self.vocab.to_state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Coding:
+        """Rebuild what ``to_state`` returned."""
+        vocab = state.get("vocab")
+        return cls(**{**state, "vocab": None if vocab is None else Vocab.from_state(vocab)})
+
+
+def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding], dict[str, torch.Tensor]]:
+    """Return the columns of a table of items by the items' codes.
+
+    Args:
+        source: what ``Table.read`` takes; one row an item.
+        item: its column of ids; all others are side features.
+        items: the items' codes.
+
+    Returns:
+        How each column was coded, and ``[codes]`` or ``[codes, width]`` of it; an item without a row has zeros.
+
+    Raises:
+        DataError: an item has two rows.
+    """
+    table = Table.read(source)
+    codes = items.encode(table[item])
+    known = codes >= len(items.reserved)
+    counts = torch.bincount(codes[known], minlength=len(items))
+    if bool((counts > 1).any()):
+        row = int((counts[codes] > 1).logical_and(known).nonzero()[1])
+        raise DataError("an item has several rows", column=item, row=row, remedy="Keep one row per item")
+    codings, sides = {}, {}
+    for name in (n for n in table.names if n != item):
+        codings[name] = Coding.fit(table[name])
+        values = codings[name].encode(table[name])
+        side = values.new_zeros((len(items), *values.shape[1:]))
+        side[codes[known]] = values[known]
+        sides[name] = side
+    return codings, sides
+
+
+# Virtual items: events without an item, a search or a page, as items that are read and never recommended.
+
+_PREFIX = "virtual: "  # no name that a vocabulary reserves begins so
+
+
+def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
+    """Return a vocabulary with a reserved code for each value of ``says`` where there is no item, in sorted order.
+
+    Args:
+        items: the items' codes.
+        item: ``[events]``, missing where an event has none.
+        says: ``[events]``, what such an event was.
+    """
+    alone = item.is_missing() & ~says.is_missing()
+    texts = _texts(Vocab.fit(says.take(alone.nonzero().squeeze(1))))[1:] if bool(alone.any()) else []
+    return Vocab(
+        items.values, reserved=(*items.reserved, *texts), rare=items.rare, ordered=items.ordered, name=items.name
+    )
+
+
+def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
+    """Return codes of virtual items, int64 ``[events]``: 0 where an event has an item, or none that the vocabulary
+    has.
+    """
+    known = {name: i for i, name in enumerate(items.reserved) if name.startswith(_PREFIX)}
+    coded = Vocab.fit(says)
+    table = torch.tensor([0, *(known.get(text, 0) for text in _texts(coded)[1:])], dtype=torch.int64)
+    return torch.where(item.is_missing().cpu(), table[coded.encode(says).cpu().long()], 0)
+
+
+def has_virtual(items: Vocab) -> bool:
+    """Return whether some codes of a vocabulary are virtual items."""
+    return any(name.startswith(_PREFIX) for name in items.reserved)
+
+
+def _texts(values: Vocab) -> list[str]:
+    """Return the names of all codes of a vocabulary; the first is no value."""
+    return ["", *(f"{_PREFIX}{v}" for v in values.values.to_pylist())]
+
+
+# ``SessionFrame``: who looked at what in which order, without padding.
+
+
+class SessionFrame:
+    """Sessions as item codes one after the other.
+
+    Items are coded by a ``Vocab``: 0 is no item (missing, or never seen when the vocabulary was made), known items
+    count from 1. Ties in the order keep the order of the rows. Sessions stand in the order in which they first appear;
+    one whose events are all dropped stays, empty. An event without an item is dropped, unless ``virtual`` makes it one.
+
+    Args:
+        source: a log (one event a row), or one session a row with its items as a list: anything that ``Table.read``
+            takes, a path too.
+        item: the column of items.
+        session: a log's column of sessions; of lists: the sessions' ids, if there are any.
+        order: column or columns by which the events of a session are ordered; none: they are.
+        features: columns of the events beside the item: text, categories and booleans become codes, other values
+            standardised numbers.
+        target: the column with the item that follows the session, where it is known; of a log its last row's counts.
+        items: the items' codes; None: those of the events (and targets) at hand.
+        item_table: a table of items with ``item`` as its ids: other columns are side features, see ``item_sides``.
+        unknown: events with an item that has no code are dropped, or kept with code 0 (``'keep'``).
+        virtual: a column that says what an event without an item was (a search, a page): each of its values becomes a
+            virtual item. Models read these and learn what follows them; none is ever recommended. Their codes come
+            before the items', with the vocabulary's other reserved ones.
+
+    Attributes:
+        values: item codes, int64 ``[events]``.
+        offsets: session ``i`` is ``values[offsets[i]:offsets[i + 1]]``, int64 ``[n + 1]``.
+        items: the items' ``Vocab``; ``len(items)`` codes, 0 included, is the width of a row of scores.
+        sessions: the sessions' ids, a ``Column`` ``[n]``; None: there are none.
+        target: codes of the items that follow, int64 ``[n]``; None: not known. 0: an item without a code.
+        times: float64 ``[events]``: the first of ``order`` as numbers (times: seconds since 1970); None: it is none.
+        sides: name → ``[events]`` of ``features``: codes int64, numbers float32.
+        item_sides: name → ``[codes]`` or ``[codes, width]`` of ``item_table``.
+        codings, item_codings: how these became numbers.
+
+    Raises:
+        DataError: columns do not fit together, or a row has no session.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        item: str,
+        session: str | None = None,
+        order: str | Sequence[str] = (),
+        features: Sequence[str] = (),
+        target: str | None = None,
+        items: Vocab | None = None,
+        item_table: Any = None,
+        unknown: Literal["drop", "keep"] = "drop",
+        virtual: str | None = None,
+    ) -> None:
+        names = [order] if isinstance(order, str) else list(order)
+        self.columns: dict[str, Any] = {"item": item, "session": session, "order": names, "features": list(features)}
+        self.unknown, self.virtual = unknown, virtual
+        events = self._read(source, target)
+        self.items = items if items is not None else _vocab(events.columns.get(item), events.target, item)
+        if items is None and virtual is not None and item in events.columns:
+            self.items = with_virtual(self.items, events.columns[item], events.columns[virtual])
+        self.codings: dict[str, Coding] = {n: Coding.fit(events.columns[n]) for n in features}
+        self.item_codings: dict[str, Coding] = {}
+        self.item_sides: dict[str, torch.Tensor] = {}
+        if item_table is not None:
+            self.item_codings, self.item_sides = code_items(item_table, item, self.items)
+        self._fill(events)
+
+    def new(self, source: Any, *, target: str | None = None) -> Self:
+        """Return other sessions with the same columns and codes: those to predict for.
+
+        Args:
+            source: as for the class.
+            target: the column with the item that follows, where it is known.
+        """
+        made = copy.copy(self)
+        made._fill(made._read(source, target))
+        return made
+
+    @classmethod
+    def of(cls, values: torch.Tensor, offsets: torch.Tensor, items: Vocab, *, target: Any = None) -> Self:
+        """Return sessions of codes that are there already.
+
+        Args:
+            values: item codes, int64 ``[events]``.
+            offsets: int64 ``[n + 1]``.
+            items: what the codes mean.
+            target: int64 ``[n]``, or None.
+        """
+        made = cls.__new__(cls)
+        made.columns = {"item": items.name or "item", "session": None, "order": [], "features": []}
+        made.unknown, made.items, made.virtual = "drop", items, None
+        made.codings, made.item_codings, made.item_sides = {}, {}, {}
+        made.values, made.offsets, made.target = values, offsets, target
+        made.sessions, made.times, made.sides = None, None, {}
+        return made
+
+    def form(self) -> dict[str, Any]:
+        """Return how these sessions were read and coded, as ``save_state`` takes it: columns and codings, no
+        session.
+        """
+        codings = {n: c.to_state() for n, c in self.codings.items()}
+        about = {"columns": self.columns, "unknown": self.unknown, "codings": codings}
+        return about if self.virtual is None else {**about, "virtual": self.virtual}
+
+    @classmethod
+    def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
+        """Return no sessions, whose ``new`` reads others as those of ``form`` were read.
+
+        Args:
+            form: what ``form`` gave.
+            items: the items' codes.
+        """
+        made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
+        made.columns, made.unknown, made.virtual = form["columns"], form["unknown"], form.get("virtual")
+        made.codings = {n: Coding.from_state(c) for n, c in form["codings"].items()}
+        made.sides = {n: c.empty() for n, c in made.codings.items()}
+        return made
+
+    def _read(self, source: Any, target: str | None) -> EventColumns:
+        if self.virtual is None:
+            return read_events(source, target=target, **self.columns)
+        features = list(dict.fromkeys([*self.columns["features"], self.virtual]))
+        return read_events(source, target=target, **{**self.columns, "features": features})
+
+    def _fill(self, events: EventColumns) -> None:
+        item = self.columns["item"]
+        order = self.columns["order"]
+        self.sessions, self.offsets = events.sessions, events.offsets
+        self.target = None if events.target is None else self.items.encode(events.target)
+        self.times = _as_times(events.columns[order[0]]) if order else None
+        self.sides = {n: c.encode(events.columns[n]) for n, c in self.codings.items()}
+        column = events.columns.get(item)
+        if column is None:  # lists, all of them empty
+            self.values = torch.zeros(0, dtype=torch.int64)
+            return
+        self.values = self.items.encode(column)
+        kept = ~column.is_missing() if self.unknown == "keep" else self.values >= len(self.items.reserved)
+        if self.virtual is not None:
+            codes = virtual_codes(self.items, column, events.columns[self.virtual])
+            self.values, kept = torch.where(codes > 0, codes, self.values), kept | (codes > 0)
+        self._keep(kept)
+
+    def _keep(self, kept: torch.Tensor) -> None:
+        """Drop all other events; bool ``[events]``."""
+        if bool(kept.all()):
+            return
+        self.offsets = offsets_of(kept.long())[self.offsets]
+        self.values = self.values[kept]
+        self.times = None if self.times is None else self.times[kept]
+        self.sides = {n: v[kept] for n, v in self.sides.items()}
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """How many events each session has, int64 ``[n]``."""
+        return lengths_of(self.offsets)
+
+    @property
+    def gaps(self) -> torch.Tensor:
+        """Seconds (or what ``order`` counts) since the session's event before, float64 ``[events]``; 0 at its start.
+
+        Raises:
+            DataError: the events have no times.
+        """
+        if self.times is None:
+            raise DataError("the events have no times", remedy="Name the column of times (order=…)")
+        gaps = torch.zeros_like(self.times)
+        gaps[1:] = self.times[1:] - self.times[:-1]
+        gaps[self.offsets[:-1][self.lengths > 0]] = 0.0
+        return gaps
+
+    @property
+    def ends(self) -> torch.Tensor | None:
+        """The time of each session's last event, float64 ``[n]``, NaN where it is empty; None without times."""
+        if self.times is None:
+            return None
+        found = torch.full((len(self),), torch.nan, dtype=torch.float64)
+        filled = self.lengths > 0
+        found[filled] = self.times[self.offsets[1:][filled] - 1]
+        return found
+
+    def take(self, rows: torch.Tensor) -> Self:
+        """Return the sessions at ``rows``: int64 numbers in any order, or a bool mask ``[n]``."""
+        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+        made = self.cut(self.offsets[rows], self.offsets[rows + 1])
+        made.sessions = None if self.sessions is None else self.sessions.take(rows)
+        made.target = None if self.target is None else self.target[rows]
+        return made
+
+    def cut(self, starts: torch.Tensor, ends: torch.Tensor) -> Self:
+        """Return sessions of neighbouring events, wherever they stand; without ids and targets.
+
+        Args:
+            starts, ends: int64 ``[m]``: each session's first event, and the one after its last.
+        """
+        made = copy.copy(self)
+        made.offsets, places = runs(starts, ends - starts)
+        made.values = self.values[places]
+        made.times = None if self.times is None else self.times[places]
+        made.sides = {n: v[places] for n, v in self.sides.items()}
+        made.sessions = made.target = None
+        return made
+
+    def last(self, events: int) -> Self:
+        """Return the sessions' last events, at most so many of each."""
+        made = self.cut(torch.maximum(self.offsets[:-1], self.offsets[1:] - events), self.offsets[1:])
+        made.sessions, made.target = self.sessions, self.target
+        return made
+
+    def with_target(self) -> Self:
+        """Return sessions with the known item that follows as their last event (without times and side features)."""
+        if self.target is None:
+            return self
+        known = (self.target > 0).long()
+        offsets = self.offsets + offsets_of(known)
+        values = self.values.new_zeros(int(offsets[-1]))
+        places = runs(offsets[:-1], self.lengths)[1]
+        values[places] = self.values
+        values[offsets[1:][known > 0] - 1] = self.target[known > 0]
+        made = copy.copy(self)
+        made.values, made.offsets, made.target, made.times, made.sides = values, offsets, None, None, {}
+        return made
+
+    def recode(self, items: Vocab) -> Self:
+        """Return the same sessions by another vocabulary's codes; events and targets without a code there are
+        dropped, or 0.
+
+        Args:
+            items: the vocabulary; side features of items are left behind.
+        """
+        same = items.values.equals(self.items.values) and items.reserved == self.items.reserved
+        if items is self.items or same:
+            return self
+        table = items.encode(_as_column(self.items))
+        made = copy.copy(self)
+        made.items, made.item_sides, made.item_codings = items, {}, {}
+        made.target = None if self.target is None else table[self.target]
+        made.values = table[self.values]
+        if self.unknown == "drop":
+            made._keep(made.values >= len(items.reserved))
+        return made
+
+    def decode(self, codes: torch.Tensor) -> pa.Array:
+        """Item ids of codes of any shape, flattened; code 0 is null."""
+        return self.items.decode(codes.reshape(-1))
+
+    def __repr__(self) -> str:
+        return f"SessionFrame({len(self)} sessions, {len(self.values)} events, {len(self.items.values)} items)"
+
+
+def _as_times(column: Column) -> torch.Tensor | None:
+    return column.number() if column.kind in ("number", "datetime") else None
+
+
+def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
+    parts = [c for c in (column, target) if c is not None and len(c)]
+    if not parts:
+        return Vocab(pa.array([], pa.int64()), name=name)
+    joined = concat([Table({name: c}) for c in parts])[name]
+    return Vocab.fit(joined)
+
+
+def _as_column(items: Vocab) -> Column:
+    """Return all codes of a vocabulary as a column of their values."""
+    return Table({"item": items.decode(torch.arange(len(items)))})["item"]
+
+
+# Which sessions, or which of their events, are trained on, and which are held out.
+
+
+def leave_one_out(sessions: SessionFrame) -> tuple[SessionFrame, SessionFrame]:
+    """Hold out the last event of every session of two or more.
+
+    Returns:
+        All sessions without it (shorter ones whole), and those that lost one, with it as their target.
+    """
+    long = (sessions.lengths > 1).long()
+    starts, ends = sessions.offsets[:-1], sessions.offsets[1:]
+    train = sessions.cut(starts, ends - long)
+    train.sessions = sessions.sessions
+    rows = long.nonzero().squeeze(1)
+    valid = train.take(rows)
+    valid.target = sessions.values[ends[rows] - 1]
+    return train, valid
+
+
+def by_time(sessions: SessionFrame, share: float = 0.1) -> tuple[SessionFrame, SessionFrame]:
+    """Hold out the sessions that ended last.
+
+    Args:
+        sessions: with times they go by their last event; without, the last in order are the last.
+        share: of the sessions, held out.
+
+    Raises:
+        DataError: ``share`` is not between 0 and 1.
+    """
+    _check_share(share)
+    held = round(len(sessions) * share)
+    ends = sessions.ends
+    order = torch.arange(len(sessions)) if ends is None else torch.argsort(ends.nan_to_num(-torch.inf), stable=True)
+    train, valid = order[: len(order) - held], order[len(order) - held :]
+    return sessions.take(train.sort().values), sessions.take(valid.sort().values)
+
+
+def by_session(sessions: SessionFrame, share: float = 0.1, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
+    """Hold out sessions at random.
+
+    Raises:
+        DataError: ``share`` is not between 0 and 1.
+    """
+    _check_share(share)
+    order = torch.randperm(len(sessions), generator=torch.Generator().manual_seed(seed))
+    held = round(len(sessions) * share)
+    return sessions.take(order[held:].sort().values), sessions.take(order[:held].sort().values)
+
+
+def given_split(sessions: SessionFrame, held_out: torch.Tensor) -> tuple[SessionFrame, SessionFrame]:
+    """Hold out the sessions where a mask, bool ``[n]``, is True.
+
+    Raises:
+        DataError: the mask is not bool, or not one of every session.
+    """
+    if held_out.dtype != torch.bool or held_out.shape != (len(sessions),):
+        raise DataError(
+            f"a mask of {tuple(held_out.shape)} {held_out.dtype} for {len(sessions)} sessions",
+            remedy="Give True or False for each",
+        )
+    return sessions.take(~held_out), sessions.take(held_out)
+
+
+def prefixes(
+    sessions: SessionFrame,
+    *,
+    last: int | None = None,
+    drawn: int | None = None,
+    seed: int = 0,
+    longest: int | None = None,
+) -> SessionFrame:
+    """Return every event but the first of a session as a target, with the events before it as its session.
+
+    Args:
+        sessions: the sessions.
+        last: only the last so many targets; None: all. All of a long session take the square of its length.
+        drawn: only so many targets, drawn at random; in their order.
+        seed: of what is drawn.
+        longest: only so many events before each target, the last ones; None: all.
+
+    Returns:
+        One session per such event, in the order of the events; ids are those of the sessions they come from.
+    """
+    lengths = (sessions.lengths - 1).clamp_min(0)
+    rows = torch.repeat_interleave(torch.arange(len(sessions)), lengths)
+    kept = torch.arange(len(rows))
+    if drawn is not None:
+        kept = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:drawn].sort().values
+    kept = kept if last is None else kept[max(len(kept) - last, 0) :]
+    first = torch.ones(len(sessions.values), dtype=torch.bool)
+    first[sessions.offsets[:-1][sessions.lengths > 0]] = False
+    places, rows = first.nonzero().squeeze(1)[kept], rows[kept]
+    starts = sessions.offsets[rows]
+    made = sessions.cut(starts if longest is None else torch.maximum(starts, places - longest), places)
+    made.target = sessions.values[places]
+    made.sessions = None if sessions.sessions is None else sessions.sessions.take(rows)
+    return made
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise DataError(f"a share of {share} was to be held out", remedy="Give a number between 0 and 1")

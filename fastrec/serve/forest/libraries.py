@@ -1,0 +1,433 @@
+"""Convert the trees of fastrec's own estimators, with the steps of their ``predict``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import xgboost as xgb
+
+from fastrec.errors import DataError
+from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGBModel
+from fastrec.estimators._tree_model import TreeInputs
+from fastrec.estimators.catboost_model import _EXPONENTS
+from fastrec.estimators.sklearn import DenseInputs
+from fastrec.serve.forest.catboost import forest_of_catboost
+from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Tree, ZerosMissing, grow, link_nodes
+from fastrec.serve.forest.nodes import NodeList
+from fastrec.validate.target import Task
+
+# Convert LightGBM's trees, from its text format; rows take the side of its ``Tree::Decision``.
+
+_LINKS_FROM_LIGHTGBM: dict[str, Link] = {
+    "binary": "logistic",
+    "cross_entropy": "logistic",
+    "multiclass": "softmax",
+    "multiclassova": "logistic",
+    "poisson": "exp",
+    "gamma": "exp",
+    "tweedie": "exp",
+    "cross_entropy_lambda": "log1p_exp",
+}
+_IDENTITY = ("regression", "regression_l1", "huber", "fair", "quantile", "mape", "lambdarank", "rank_xendcg")
+
+
+def forest_of_lightgbm(booster: Any) -> Forest:
+    """Convert the trees of a booster, up to its best iteration if it has one.
+
+    Args:
+        booster: ``lightgbm.Booster``.
+
+    Raises:
+        DataError: the objective is not known here, or leaves are linear models.
+    """
+    head, *texts = booster.model_to_string(num_iteration=booster.best_iteration).split("\nTree=")
+    about = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
+    objective, *options = about.get("objective", "none").split()
+    if objective not in (*_LINKS_FROM_LIGHTGBM, *_IDENTITY):
+        raise DataError(f"trees of LightGBM's objective {objective!r} cannot be exported", remedy="Use another one")
+    link: Link = "signed_square" if "sqrt" in options else _LINKS_FROM_LIGHTGBM.get(objective, "identity")
+    scale = next((float(o.split(":")[1]) for o in options if o.startswith("sigmoid:")), 1.0)
+    targets, columns = int(about["num_tree_per_iteration"]), int(about["max_feature_idx"]) + 1
+    if "average_output" in head.splitlines():  # a random forest; its raw scores are sums
+        scale *= targets / len(texts)
+    trees = [_tree_from_lightgbm(text, i % targets) for i, text in enumerate(texts)]
+    return grow(trees, columns, np.zeros(targets), link=link, scale=scale, rule="le", dtype="float64")
+
+
+def _tree_from_lightgbm(text: str, target: int) -> Tree:
+    about = dict(line.split("=", 1) for line in text.split("\n\n", 1)[0].splitlines() if "=" in line)
+    if about.get("is_linear", "0") != "0":
+        raise DataError("LightGBM's trees of linear models cannot be exported", remedy="Train with linear_tree=False")
+
+    def numbers(name: str, kind: type) -> np.ndarray:
+        return np.array(about.get(name, "").split(), dtype=kind)
+
+    left, right, how = numbers("left_child", int), numbers("right_child", int), numbers("decision_type", int)
+    values, n, leaves = numbers("leaf_value", float), len(left), int(about["num_leaves"])
+    rows = [np.where(side >= 0, side, n + ~side) for side in (left, right)]  # leaf i is kept as ~i: here row n + i
+    threshold = numbers("threshold", float)
+    by_set, default_left, missing = how & 1 > 0, how & 2 > 0, how >> 2 & 3  # missing: 0 nothing, 1 zeros, 2 NaN
+    # in LightGBM members of a set go left and missing values right; a ``CategorySet`` is 1, above .5, for members
+    rows = [np.where(by_set, rows[1], rows[0]), np.where(by_set, rows[0], rows[1])]
+    goes_left = np.where(missing == 0, threshold >= 0, default_left) | by_set  # where nothing is missing NaN is 0
+    bounds, words = numbers("cat_boundaries", int), numbers("cat_threshold", int)
+    feature = numbers("split_feature", int)
+    derived: dict[int, Derived] = {int(i): ZerosMissing(int(feature[i])) for i in np.flatnonzero(missing == 1)}
+    for i in np.flatnonzero(by_set):
+        first, last = bounds[int(threshold[i]) :][:2]
+        # members are the bits that are set in words of 32 bits
+        bits = np.unpackbits(words[first:last].astype("<u4").view(np.uint8), bitorder="little")
+        derived[int(i)] = CategorySet(int(feature[i]), tuple(np.flatnonzero(bits).tolist()))
+    pad = np.zeros(leaves)
+    return Tree(
+        left=np.concatenate([rows[0], pad - 1]).astype(int),
+        right=np.concatenate([rows[1], pad - 1]).astype(int),
+        feature=np.concatenate([feature, pad]).astype(int),
+        threshold=np.concatenate([np.where(by_set, 0.5, threshold), pad]),
+        missing_left=np.concatenate([goes_left, pad]).astype(bool),
+        value=np.concatenate([np.zeros(n), values]),
+        target=target,
+        derived=derived,
+    )
+
+
+# Convert scikit-learn's trees: single ones, forests, and both kinds of gradient boosting.
+
+_KINDS = (
+    "DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", "GradientBoosting", "HistGradientBoosting",
+)  # fmt: skip
+
+
+def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
+    """Convert the trees of a trained classifier or regressor with one target.
+
+    Targets are the values of a regressor, the probability of the second of two classes or of each of several; of
+    boosted classifiers what probabilities are made of by ``link``.
+
+    Args:
+        model: ``DecisionTree…``, ``ExtraTree…``, ``RandomForest…``, ``ExtraTrees…``, ``GradientBoosting…`` or
+            ``HistGradientBoosting…``.
+        every_class: give two classes a target each, too.
+
+    Raises:
+        DataError: it is of another kind, or has several targets or categories of its own.
+    """
+    from sklearn import ensemble, tree
+
+    if isinstance(model, ensemble.HistGradientBoostingClassifier | ensemble.HistGradientBoostingRegressor):
+        forest = _by_histograms(model)
+        return _of_two(forest) if every_class else forest
+    if isinstance(model, ensemble.GradientBoostingClassifier | ensemble.GradientBoostingRegressor):
+        forest = _boosted(model)
+        return _of_two(forest) if every_class else forest
+    if isinstance(model, tree.BaseDecisionTree):
+        return _averaged(model, [model], every_class)
+    if isinstance(
+        model,
+        ensemble.ExtraTreesClassifier
+        | ensemble.ExtraTreesRegressor
+        | ensemble.RandomForestClassifier
+        | ensemble.RandomForestRegressor,
+    ):
+        return _averaged(model, model.estimators_, every_class)
+    raise DataError(
+        f"{type(model).__name__} has no trees that can be exported", remedy=f"Kinds that can: {', '.join(_KINDS)}"
+    )
+
+
+def _averaged(model: Any, members: list[Any], every_class: bool) -> Forest:
+    if model.n_outputs_ > 1:
+        raise DataError(f"{type(model).__name__} has several targets", remedy="Train one for each of them")
+    k = len(model.classes_) if hasattr(model, "classes_") else 1
+    kept = [1] if k == 2 and not every_class else range(k)
+    trees = []
+    for member in members:
+        values = member.tree_.value[:, 0, :]
+        if k > 1:
+            values = values / values.sum(1, keepdims=True)
+        trees += [_tree(member.tree_, values[:, c] / len(members), i) for i, c in enumerate(kept)]
+    return grow(trees, model.n_features_in_, np.zeros(len(kept)), link="identity", rule="le", dtype="float64")
+
+
+def _of_two(forest: Forest) -> Forest:
+    """Convert the log-odds of the second of two classes to margins of both; other forests stay."""
+    if forest.link != "logistic":
+        return forest
+    base = np.array([0.0, forest.base[0]])
+    return replace(forest, base=base, target=np.ones_like(forest.target), link="softmax")
+
+
+def _boosted(model: Any) -> Forest:
+    start = model.init_
+    # a model as start would need nodes of its own
+    if start != "zero" and type(start).__name__ not in ("DummyClassifier", "DummyRegressor"):
+        raise DataError(f"{type(model).__name__} starts from {type(start).__name__}", remedy="Train it with init=None")
+    # the start is the same for every row
+    base = np.asarray(model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32)), float)[0]
+    trees = [
+        _tree(member.tree_, member.tree_.value[:, 0, 0] * model.learning_rate, i)
+        for stage in model.estimators_
+        for i, member in enumerate(stage)
+    ]
+    link, scale = "identity", 1.0
+    if hasattr(model, "classes_"):
+        link = "logistic" if len(base) == 1 else "softmax"
+        scale = 2.0 if model.loss == "exponential" else 1.0
+    return grow(trees, model.n_features_in_, base, link=link, scale=scale, rule="le", dtype="float64")
+
+
+def _tree(tree: Any, values: np.ndarray, target: int) -> Tree:
+    return Tree(
+        left=tree.children_left,
+        right=tree.children_right,
+        feature=np.maximum(tree.feature, 0),
+        threshold=tree.threshold,
+        missing_left=np.asarray(tree.missing_go_to_left, bool),
+        value=values,
+        target=target,
+    )
+
+
+def _by_histograms(model: Any) -> Forest:
+    if model.is_categorical_ is not None and model.is_categorical_.any():
+        raise DataError(
+            f"{type(model).__name__} has categories of its own, which cannot be exported",
+            remedy="Train it with categorical_features=None",
+        )
+    base = np.asarray(model._baseline_prediction, float).reshape(-1)
+    trees = []
+    for target, nodes in ((i, member.nodes) for stage in model._predictors for i, member in enumerate(stage)):
+        leaf = nodes["is_leaf"].astype(bool)
+        tree = Tree(
+            left=np.where(leaf, -1, nodes["left"].astype(int)),
+            right=np.where(leaf, -1, nodes["right"].astype(int)),
+            feature=nodes["feature_idx"].astype(int),
+            threshold=nodes["num_threshold"],
+            missing_left=nodes["missing_go_to_left"].astype(bool),
+            value=nodes["value"],
+            target=target,
+        )
+        trees.append(tree)
+    link: Link = "identity"
+    if hasattr(model, "classes_"):
+        link = "logistic" if len(base) == 1 else "softmax"
+    elif model.loss in ("poisson", "gamma"):
+        link = "exp"
+    return grow(trees, model.n_features_in_, base, link=link, rule="le", dtype="float64", wide=True)
+
+
+# Convert XGBoost's trees, from its JSON format (https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html).
+
+_LINKS: dict[str, Link] = {
+    "binary:logistic": "logistic",
+    "reg:logistic": "logistic",
+    "multi:softprob": "softmax",
+    "count:poisson": "exp",
+    "reg:gamma": "exp",
+    "reg:tweedie": "exp",
+}
+_LOGITS = ("binary:logistic", "reg:logistic")  # whose base score is kept as a probability
+_KNOWN = (
+    *_LINKS, "binary:logitraw", "rank:ndcg", "rank:map", "rank:pairwise", "reg:squarederror", "reg:squaredlogerror",
+    "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror",
+)  # fmt: skip
+
+
+def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> Forest:
+    """Convert the trees of a booster; one that stopped early must have been cut to its best tree.
+
+    Args:
+        booster: trees (``gbtree`` or ``dart``).
+        n_columns: number of columns of rows; None: the booster's.
+
+    Raises:
+        DataError: the booster is linear, its objective is not known here, or its leaves are vectors.
+    """
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    objective, params = learner["objective"]["name"], learner["learner_model_param"]
+    if objective not in _KNOWN:
+        raise DataError(f"trees of XGBoost's objective {objective!r} cannot be exported", remedy="Use another one")
+    columns = int(params["num_feature"]) if n_columns is None else n_columns
+    targets = max(int(params["num_class"]), int(params.get("num_target", 1)), 1)
+    base = _base(params["base_score"], objective, targets)
+    about = {"link": _LINKS.get(objective, "identity"), "rule": "lt", "dtype": "float32"}
+    saved = learner["gradient_booster"]
+    if saved["name"] not in ("gbtree", "dart"):
+        raise DataError(f"XGBoost's {saved['name']} has no trees to export", remedy="Train with booster='gbtree'")
+    model = saved.get("gbtree", saved)["model"]
+    weights = saved.get("weight_drop", [1.0] * len(model["trees"]))  # of dart
+    trees = [_tree_from_xgboost(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
+    return grow(trees, columns, base, **about)
+
+
+def _base(text: str, objective: str, targets: int) -> np.ndarray:
+    """Convert the base score to a margin, in float32 as XGBoost does."""
+    score = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)  # in brackets since version 3
+    if objective in _LOGITS:
+        score = -np.log((1 / score - 1).astype(np.float64))
+    elif _LINKS.get(objective) == "exp":
+        score = np.log(score.astype(np.float64))
+    return np.broadcast_to(score.astype(np.float32), (targets,)).astype(np.float64)
+
+
+def _tree_from_xgboost(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
+    if int(tree["tree_param"].get("size_leaf_vector", 1)) > 1:
+        raise DataError(
+            "trees of XGBoost whose leaves are vectors cannot be exported",
+            remedy="Train with multi_strategy='one_output_per_tree'",
+        )
+    left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
+    numbers = np.array(tree["split_conditions"], np.float32)
+    starts, sizes, codes = (tree[f"categories{name}"] for name in ("_segments", "_sizes", ""))
+    features = tree["split_indices"]
+    derived = {
+        row: CategorySet(features[row], tuple(sorted(codes[start : start + size])))
+        for row, start, size in zip(tree["categories_nodes"], starts, sizes, strict=True)
+    }
+    return Tree(
+        left=left,
+        right=right,
+        feature=np.array(features),
+        threshold=np.where(np.isin(np.arange(len(left)), list(derived)), 0.5, numbers),
+        missing_left=np.array(tree["default_left"], bool),
+        value=numbers * np.float32(weight),
+        target=target,
+        derived=derived,
+    )
+
+
+def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
+    """Return the same trees under an objective that leaves margins as they are, for servers without margins.
+
+    Args:
+        booster: trees of one target.
+
+    Raises:
+        DataError: it has several targets, or cannot be exported.
+    """
+    forest = forest_of_xgboost(booster)
+    if forest.targets > 1:
+        raise DataError(
+            f"a booster of {forest.targets} targets has no objective of margins", remedy="Give one of one target"
+        )
+    saved = json.loads(booster.save_raw("json"))
+    learner = saved["learner"]
+    params = learner["learner_model_param"]
+    several = params["base_score"].startswith("[")  # as version 3 writes it
+    params["base_score"] = f"[{float(forest.base[0])!r}]" if several else repr(float(forest.base[0]))
+    learner["objective"] = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}
+    return xgb.Booster(model_file=bytearray(json.dumps(saved).encode()))
+
+
+@dataclass(frozen=True)
+class EstimatorForests:
+    """One forest, or the constant that is predicted, for each output of an estimator.
+
+    Args:
+        parts: the outputs, with the links of ``predict`` (none in ranking).
+        inputs: converts a table to the trees' matrix.
+        task: the estimator's.
+        start: a column of margins instead of ``base``, if any.
+    """
+
+    parts: tuple[Forest | float, ...]
+    inputs: TreeInputs | DenseInputs
+    task: Task
+    start: str | None = None
+
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """The dtype of the rows that ``nodes`` takes."""
+        return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
+
+    def nodes(self, x: str, y: str, *, prefix: str, start: str | None = None) -> tuple[list[Any], list[Any]]:
+        """Build the ONNX nodes of ``predict``: nodes in order, and initializers.
+
+        Args:
+            x: name of the matrix of ``inputs.matrix``: ``dtype``, ``[n, columns]``, NaN if missing.
+            y: name of the predictions: float64 ``[n]`` or ``[n, k]``.
+            prefix: of all other names.
+            start: name of the values of the column ``start``, if there is one: float32 ``[n]``.
+        """
+        graph = NodeList(prefix)
+        outputs = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
+        whole = outputs[0] if len(outputs) == 1 else graph.node("Concat", *outputs, axis=1)
+        one = graph.constant(np.array([1]))
+        if self.task == "multiclass":
+            graph.named("Div", [whole, graph.node("ReduceSum", whole, one, keepdims=1)], y)
+        elif len(outputs) == 1:
+            graph.named("Squeeze", [whole, one], y)
+        else:
+            graph.named("Identity", [whole], y)
+        return graph.nodes, graph.initializers
+
+    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: NodeList) -> str:
+        """Add one output: ``[n, 1]``, or ``[n, k]`` for a multiclass task; return its name."""
+        one = graph.constant(np.array([1]))
+        if isinstance(part, float):
+            shape = graph.node("Concat", graph.node("Shape", x, start=0, end=1), one, axis=0)
+            return graph.node("Expand", graph.number(part), shape)
+        margin = f"{name}_margin"
+        graph.add(part.nodes(x, margin, prefix=name, base=self.start is None))
+        if self.start is not None:
+            assert start is not None
+            margin = graph.node("Add", margin, graph.node("Unsqueeze", graph.double(start), one))
+        graph.add(link_nodes(part.link, part.scale, margin, f"{name}_y", prefix=f"{name}_link"))
+        return f"{name}_y"
+
+
+def forests_of(estimator: Estimator) -> EstimatorForests:
+    """Convert the trees of a trained estimator.
+
+    Args:
+        estimator: ``XGBModel`` (``XGBRanker``), ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees.
+
+    Raises:
+        NotFittedError: it has not learned yet.
+        DataError: it has no trees, or none that can be exported.
+    """
+    if isinstance(estimator, XGBModel | LGBMModel | CatBoostModel):
+        if estimator._task is None:
+            raise estimator.not_fitted()
+        parts = tuple(p if isinstance(p, float) else _of_trees(estimator, p) for p in estimator._parts)
+        return EstimatorForests(parts, estimator._inputs, estimator._task, estimator.margin)
+    if isinstance(estimator, SKModel):
+        if estimator._inputs is None:
+            raise estimator.not_fitted()
+        task, k = estimator._task, estimator._n_outputs
+        parts = tuple(p if isinstance(p, float) else _of_sklearn(p, task, k) for p in estimator._parts)
+        return EstimatorForests(parts, estimator._inputs, task)
+    raise DataError(f"{estimator.name} ({type(estimator).__name__}) has no trees", remedy="Give an estimator of trees")
+
+
+def _of_trees(estimator: XGBModel | LGBMModel | CatBoostModel, trees: Any) -> Forest:
+    inputs, task = estimator._inputs, estimator._task
+    if isinstance(estimator, XGBModel):
+        forest = forest_of_xgboost(trees, len(inputs.names))
+    elif isinstance(estimator, LGBMModel):
+        forest = forest_of_lightgbm(trees)
+    else:
+        codes = {i: len(inputs.vocabs[n]) for i, n in enumerate(inputs.names) if n in inputs.vocabs}
+        forest = forest_of_catboost(trees, codes)
+        if task == "regression":
+            power = (estimator.objective or "").startswith(_EXPONENTS)
+            forest = replace(forest, link="exp" if power else "identity")
+    return _raw(forest) if task == "ranking" else forest
+
+
+def _raw(forest: Forest) -> Forest:
+    return replace(forest, link="identity", scale=1.0)  # the estimator predicts margins
+
+
+def _of_sklearn(model: Any, task: Task, k: int) -> Forest:
+    forest = forest_of_sklearn(model, every_class=task == "multiclass")
+    if task != "multiclass":
+        return forest
+    classes = np.asarray(model.classes_).astype(np.int64)  # a class may have had no row
+    base = np.full(k, -1e300 if forest.link == "softmax" else 0.0)  # a softmax makes the absent classes 0
+    base[classes] = forest.base
+    return replace(forest, base=base, target=classes[forest.target])

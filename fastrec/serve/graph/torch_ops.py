@@ -1,0 +1,629 @@
+"""Handlers of torch's functions in a graph; each module registers its own (see ``graph/tensor.py``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError, cast, handler, onnx_type, value_of
+
+# Helpers of handlers: common dtypes and shapes, constants, indexing.
+
+INT64 = torch.int64
+
+
+def common(*given: Any) -> torch.dtype:
+    """Return the dtype in which torch compares or joins values."""
+    metas = [g.meta if isinstance(g, GraphTensor) else g for g in given]
+    found = metas[0].dtype if isinstance(metas[0], torch.Tensor) else None
+    for other in metas[1:]:
+        a = metas[0] if found is None else torch.empty(dims(metas[0]), dtype=found, device="meta")
+        found = torch.result_type(a, other if not isinstance(other, torch.Tensor) else other.to("meta"))
+    assert found is not None
+    return found
+
+
+def dims(given: Any) -> tuple[int, ...]:
+    """Return a shape of as many dimensions: torch's rules for dtypes need no more."""
+    return (1,) * given.ndim if isinstance(given, torch.Tensor) else ()
+
+
+def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str, torch.dtype]:
+    """Convert two operands to values of one dtype."""
+    dtype = dtype or common(a, b)
+    return value_of(graph, a, dtype), value_of(graph, b, dtype), dtype
+
+
+def pick(graph: Graph, value: str, place: int, axis: int) -> str:
+    """Take one place of an axis, and drop the axis."""
+    return graph.op("Gather", value, graph.constant(np.array(place, dtype=np.int64)), axis=axis)
+
+
+# Handlers of sums, products, powers, roundings and functions of one value.
+
+
+def _binary(kind: str) -> Callable[..., str]:
+    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, alpha: Any = 1) -> str:
+        if alpha != 1:
+            b = b * alpha
+        if made.dtype == torch.bool:  # ONNX adds no bools: a sum is an or, a product an and
+            return graph.op({"Add": "Or", "Mul": "And"}[kind], *both(graph, a, b, torch.bool)[:2])
+        return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
+
+    return write
+
+
+handler("add", "__add__", "__radd__")(_binary("Add"))
+handler("sub", "subtract", "__sub__")(_binary("Sub"))
+handler("mul", "multiply", "__mul__", "__rmul__")(_binary("Mul"))
+
+
+@handler("rsub", "__rsub__")
+def _rsub(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    return _binary("Sub")(graph, made, b, a)
+
+
+@handler("div", "true_divide", "divide", "__truediv__")
+def _div(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, rounding_mode: str | None = None) -> str:
+    if rounding_mode is None:
+        return graph.op("Div", *both(graph, a, b, made.dtype)[:2])
+    if made.dtype.is_floating_point:
+        quotient = graph.op("Div", *both(graph, a, b, made.dtype)[:2])
+        if rounding_mode == "floor":
+            return graph.op("Floor", quotient)
+        return graph.op("Mul", graph.op("Floor", graph.op("Abs", quotient)), graph.op("Sign", quotient))
+    x, y, _ = both(graph, a, b, made.dtype)  # ONNX divides integers towards zero, torch's floor division does not
+    quotient = graph.op("Div", x, y)
+    if rounding_mode == "trunc":
+        return quotient
+    rest = graph.op("Sub", x, graph.op("Mul", quotient, y))
+    zero = value_of(graph, 0, made.dtype)
+    below = graph.op("Less", graph.op("Mul", graph.op("Sign", rest), graph.op("Sign", y)), zero)
+    return graph.op("Sub", quotient, graph.op("Cast", below, to=onnx_type(graph, made.dtype)))
+
+
+@handler("__rtruediv__", "__rdiv__")
+def _rdiv(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    return _div(graph, made, b, a)
+
+
+@handler("floor_divide", "__floordiv__")
+def _floor_divide(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    return _div(graph, made, a, b, rounding_mode="floor")
+
+
+@handler("remainder", "__mod__")
+def _remainder(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    x, y, dtype = both(graph, a, b, made.dtype)
+    if not dtype.is_floating_point:
+        return graph.op("Mod", x, y)
+    rest, zero = graph.op("Mod", x, y, fmod=1), value_of(graph, 0, dtype)
+    other = graph.op("Xor", graph.op("Less", rest, zero), graph.op("Less", y, zero))
+    moved = graph.op("And", other, graph.op("Not", graph.op("Equal", rest, zero)))
+    return graph.op("Where", moved, graph.op("Add", rest, y), rest)
+
+
+@handler("fmod")
+def _fmod(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    return graph.op("Mod", *both(graph, a, b, made.dtype)[:2], fmod=1)
+
+
+@handler("pow", "__pow__", "__rpow__")
+def _pow(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    if b == 2 and isinstance(a, GraphTensor):
+        x = value_of(graph, a, made.dtype)
+        return graph.op("Mul", x, x)
+    return graph.op("Pow", *both(graph, a, b, made.dtype)[:2])
+
+
+@handler("square")
+def _square(graph: Graph, made: torch.Tensor, a: Any) -> str:
+    return _pow(graph, made, a, 2)
+
+
+@handler("bitwise_left_shift", "__lshift__")
+def _shift(graph: Graph, made: torch.Tensor, a: Any, b: int) -> str:
+    return graph.op("Mul", *both(graph, a, 1 << b, made.dtype)[:2])
+
+
+def _unary(kind: str) -> Callable[..., str]:
+    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
+        return graph.op(kind, value_of(graph, a, made.dtype))
+
+    return write
+
+
+for _names, _kind in {
+    ("neg", "negative", "__neg__"): "Neg",
+    ("abs", "absolute", "__abs__"): "Abs",
+    ("sign", "sgn"): "Sign",
+    ("sqrt",): "Sqrt",
+    ("exp",): "Exp",
+    ("log",): "Log",
+    ("sin",): "Sin",
+    ("cos",): "Cos",
+    ("tanh",): "Tanh",
+    ("sigmoid",): "Sigmoid",
+    ("reciprocal",): "Reciprocal",
+}.items():
+    handler(*_names)(_unary(_kind))
+
+
+def _rounding(kind: str) -> Callable[..., str]:
+    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
+        return graph.op(kind, a.value) if made.dtype.is_floating_point else a.value
+
+    return write
+
+
+for _name, _kind in {"floor": "Floor", "ceil": "Ceil", "round": "Round"}.items():
+    handler(_name)(_rounding(_kind))
+
+
+@handler("trunc", "fix")
+def _trunc(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
+    if not made.dtype.is_floating_point:
+        return a.value
+    return graph.op("Mul", graph.op("Floor", graph.op("Abs", a.value)), graph.op("Sign", a.value))
+
+
+@handler("log1p")
+def _log1p(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
+    # Kahan: log(u) · x / (u - 1), u = 1 + x, keeps the digits of small x. Source: Goldberg 1991, theorem 4.
+    x, one = value_of(graph, a, made.dtype), value_of(graph, 1, made.dtype)
+    u = graph.op("Add", x, one)
+    rest, log = graph.op("Sub", u, one), graph.op("Log", u)
+    same = graph.op("Equal", u, one)
+    whole = graph.op("Or", graph.op("IsInf", rest), graph.op("Equal", u, value_of(graph, 0, made.dtype)))
+    fine = graph.op("Mul", log, graph.op("Div", x, graph.op("Where", same, one, rest)))
+    return graph.op("Where", same, x, graph.op("Where", whole, log, fine))
+
+
+@handler("expm1")
+def _expm1(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
+    x, one = value_of(graph, a, made.dtype), value_of(graph, 1, made.dtype)
+    # sinh and cosh have no rounding near zero that matters: expm1(x) = 2 exp(x/2) sinh(x/2)
+    half = graph.op("Mul", x, value_of(graph, 0.5, made.dtype))
+    series = graph.op(
+        "Mul", graph.op("Mul", value_of(graph, 2, made.dtype), graph.op("Exp", half)), graph.op("Sinh", half)
+    )
+    small = graph.op("Less", graph.op("Abs", x), one)
+    return graph.op("Where", small, series, graph.op("Sub", graph.op("Exp", x), one))
+
+
+def _test(kind: str) -> Callable[..., Any]:
+    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
+        # the constant stays a tensor until a node reads it
+        return graph.op(kind, a.value) if a.dtype.is_floating_point else torch.zeros_like(made, device="cpu")
+
+    return write
+
+
+handler("isnan")(_test("IsNaN"))
+handler("isinf")(_test("IsInf"))
+
+
+@handler("isfinite")
+def _isfinite(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
+    if not a.dtype.is_floating_point:
+        return torch.ones_like(made, device="cpu")
+    return graph.op("Not", graph.op("Or", graph.op("IsNaN", a.value), graph.op("IsInf", a.value)))
+
+
+@handler("nan_to_num")
+def _nan_to_num(
+    graph: Graph, made: torch.Tensor, a: GraphTensor, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> str:
+    if not a.dtype.is_floating_point:
+        return a.value
+    limits = torch.finfo(a.dtype)
+    value = graph.op("Where", graph.op("IsNaN", a.value), value_of(graph, nan or 0.0, a.dtype), a.value)
+    for given, usual, sign in (
+        (posinf, limits.max, {"detect_negative": 0}),
+        (neginf, limits.min, {"detect_positive": 0}),
+    ):
+        bound = usual if given is None else given
+        if not (isinstance(bound, float) and math.isinf(bound)):
+            value = graph.op("Where", graph.op("IsInf", a.value, **sign), value_of(graph, bound, a.dtype), value)
+    return value
+
+
+# Handlers of comparisons, logic, choices and bounds.
+
+
+def _compare(kind: str) -> Callable[..., str]:
+    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+        x, y, dtype = both(graph, a, b)
+        if dtype == torch.bool and kind != "Equal":
+            x, y, _ = both(graph, a, b, torch.int64)
+        return graph.op(kind, x, y)
+
+    return write
+
+
+for _name_logic, _kind_logic in {
+    "eq": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}.items():
+    handler(_name_logic, f"__{_name_logic}__")(_compare(_kind_logic))
+
+
+@handler("ne", "not_equal", "__ne__")
+def _ne(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    return graph.op("Not", _compare("Equal")(graph, made, a, b))
+
+
+def _logic(kind: str, bits: str) -> Callable[..., str]:
+    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+        x, y, dtype = both(graph, a, b, made.dtype)
+        return graph.op(kind if dtype == torch.bool else bits, x, y)
+
+    return write
+
+
+for _names_logic, _kinds in {
+    ("bitwise_and", "logical_and", "__and__", "__rand__"): ("And", "BitwiseAnd"),
+    ("bitwise_or", "logical_or", "__or__", "__ror__"): ("Or", "BitwiseOr"),
+    ("bitwise_xor", "logical_xor", "__xor__"): ("Xor", "BitwiseXor"),
+}.items():
+    handler(*_names_logic)(_logic(*_kinds))
+
+
+@handler("bitwise_not", "logical_not", "__invert__")
+def _not(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
+    return graph.op("Not" if made.dtype == torch.bool else "BitwiseNot", value_of(graph, a, made.dtype))
+
+
+@handler("where")
+def _where(graph: Graph, made: torch.Tensor, condition: Any, a: Any, b: Any) -> str:
+    x, y, _ = both(graph, a, b, made.dtype)
+    if made.dtype == torch.bool:  # onnxruntime's Where takes no bool
+        mask = value_of(graph, condition, torch.bool)
+        return graph.op("Or", graph.op("And", mask, x), graph.op("And", graph.op("Not", mask), y))
+    return graph.op("Where", value_of(graph, condition, torch.bool), x, y)
+
+
+@handler("masked_fill")
+def _masked_fill(graph: Graph, made: torch.Tensor, a: GraphTensor, mask: Any, value: Any) -> str:
+    return _where(graph, made, mask, value, a)
+
+
+def _extreme(kind: str) -> Callable[..., str]:
+    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+        return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
+
+    return write
+
+
+handler("maximum", "fmax_")(_extreme("Max"))
+handler("minimum", "fmin_")(_extreme("Min"))
+
+
+@handler("clamp", "clip")
+def _clamp(graph: Graph, made: torch.Tensor, a: GraphTensor, min: Any = None, max: Any = None) -> str:
+    value = value_of(graph, a, made.dtype)
+    value = value if min is None else graph.op("Max", value, value_of(graph, min, made.dtype))
+    return value if max is None else graph.op("Min", value, value_of(graph, max, made.dtype))
+
+
+@handler("clamp_min")
+def _clamp_min(graph: Graph, made: torch.Tensor, a: GraphTensor, min: Any) -> str:
+    return _clamp(graph, made, a, min)
+
+
+@handler("clamp_max")
+def _clamp_max(graph: Graph, made: torch.Tensor, a: GraphTensor, max: Any) -> str:
+    return _clamp(graph, made, a, None, max)
+
+
+# Handlers of indexing, slices, and searches among sorted edges.
+
+
+@handler("index_select")
+def _index_select(graph: Graph, made: torch.Tensor, table: Any, dim: int, index: Any) -> str:
+    return _looked_up(graph, table, index, dim)
+
+
+def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
+    value = _table(graph, table)
+    place = value_of(graph, index, INT64)
+    if table.ndim > 1 or not index.ndim:
+        return graph.op("Gather", value, place, axis=dim)
+    # onnxruntime copies single numbers by GatherElements five times as fast
+    if index.ndim == 1:
+        return graph.op("GatherElements", value, place, axis=0)
+    flat = graph.op("Reshape", place, graph.constant(np.array([-1])))
+    found = graph.op("GatherElements", value, flat, axis=0)
+    shape = [-1 if size == N else size for size in index.shape]
+    return graph.op("Reshape", found, graph.constant(np.array(shape)))
+
+
+def _table(graph: Graph, table: Any) -> str:
+    # a constant stays whole, even if its length is N by chance
+    return table.value if isinstance(table, GraphTensor) else graph.constant(table.detach().cpu().numpy())
+
+
+@handler("__getitem__")
+def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
+    if isinstance(place, GraphTensor):
+        if place.dtype == torch.bool:
+            raise NotInGraphError("some rows are taken out", remedy="Compute this column outside of the graph")
+        return _looked_up(graph, a, place)
+    places = place if isinstance(place, tuple) else (place,)
+    value, axis = _table(graph, a), 0
+    for p in places:
+        if p is None:
+            value = graph.op("Unsqueeze", value, graph.constant(np.array([axis], dtype=np.int64)))
+            axis += 1
+        elif isinstance(p, GraphTensor):
+            value = graph.op("Gather", value, p.value, axis=axis)
+            axis += p.ndim
+        elif isinstance(p, slice):
+            value = _slice(graph, value, p, axis)
+            axis += 1
+        elif isinstance(p, torch.Tensor) and p.dtype == torch.int64:
+            value = graph.op("Gather", value, graph.constant(p.numpy()), axis=axis)
+            axis += p.ndim
+        elif isinstance(p, int):
+            value = pick(graph, value, p, axis)
+        else:
+            raise NotInGraphError(f"rows are taken at {p!r}", remedy="Compute this column outside of the graph")
+    return value
+
+
+def _slice(graph: Graph, value: str, part: slice, axis: int) -> str:
+    if part == slice(None):
+        return value
+    given = (part.start or 0, np.iinfo(np.int64).max if part.stop is None else part.stop, axis, part.step or 1)
+    return graph.op("Slice", value, *[graph.constant(np.array([g], dtype=np.int64)) for g in given])
+
+
+@handler("gather")
+def _gather(graph: Graph, made: torch.Tensor, a: Any, dim: int, index: Any) -> str:
+    return graph.op(
+        "GatherElements", value_of(graph, a, made.dtype), value_of(graph, index, INT64), axis=dim % made.ndim
+    )
+
+
+@handler("bucketize")
+def _bucketize(
+    graph: Graph, made: torch.Tensor, values: GraphTensor, edges: torch.Tensor, *, right: bool = False, **_: Any
+) -> str:
+    return search(graph, edges, values, right=right)
+
+
+@handler("searchsorted")
+def _searchsorted(
+    graph: Graph, made: torch.Tensor, edges: torch.Tensor, values: GraphTensor, *, right: bool = False, **_: Any
+) -> str:
+    return search(graph, edges, values, right=right)
+
+
+def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: bool) -> Any:
+    """Count the sorted edges below each value (``right``: at or below): int64. NaN is above all."""
+    if isinstance(edges, GraphTensor):
+        raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
+    # a whole number beyond 2^53 is rounded, but not across an edge that is not
+    exact = common(values, edges).is_floating_point or not len(edges) or int(edges.abs().max()) < 1 << 53
+    # few edges are compared with all at once: fewer nodes than a bisection (8 is not measured)
+    if len(edges) > 8 and values.ndim == 1 and exact:
+        from fastrec.serve.graph.lookup import count_below
+
+        return count_below(values[:, None], [edges], right=right)[:, 0]
+    edges = edges.detach().cpu().to(common(values, edges))
+    value = value_of(graph, values, edges.dtype)
+    axis = graph.constant(np.array([values.ndim], dtype=np.int64))
+    wide = graph.op("Unsqueeze", value, axis)
+    above = graph.op("Less" if right else "LessOrEqual", wide, graph.constant(edges.numpy()))  # NaN is below none
+    ones = graph.op("Cast", graph.op("Not", above), to=graph.type_of(np.int64))
+    return graph.op("ReduceSum", ones, axis, keepdims=0)
+
+
+# Handlers over all values of a row: sums, extremes, order, softmax, products.
+
+
+def _reduce(kind: str) -> Callable[..., str]:
+    def write(
+        graph: Graph, made: torch.Tensor, a: GraphTensor, dim: Any = None, keepdim: bool = False, **_: Any
+    ) -> str:
+        dims = [d % a.ndim for d in ([dim] if isinstance(dim, int) else dim or range(a.ndim))]
+        if a.shape and a.shape[0] == N and 0 in dims:
+            raise NotInGraphError("a value depends on all rows at once", remedy="Compute this column outside")
+        axes = graph.constant(np.array(dims, dtype=np.int64))
+        return graph.op(kind, value_of(graph, a, made.dtype), axes, keepdims=int(keepdim))
+
+    return write
+
+
+for _name_reductions, _kind_reductions in {
+    "sum": "ReduceSum",
+    "mean": "ReduceMean",
+    "amax": "ReduceMax",
+    "amin": "ReduceMin",
+}.items():
+    handler(_name_reductions)(_reduce(_kind_reductions))
+
+
+@handler("any")
+def _any(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    if dim is None:  # asked of all rows: only whether there may be some
+        found = GraphTensor(graph, a.value, made)
+        found.some = True
+        return found
+    ones = GraphTensor(graph, cast(graph, a, torch.int64), a.meta.long())
+    return ones.amax(dim, keepdim=keepdim) > 0
+
+
+@handler("all")
+def _all(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any, **__: Any) -> Any:
+    raise NotInGraphError("something depends on all rows", remedy="Compute this column outside of the graph")
+
+
+@handler("sort")
+def _sort(
+    graph: Graph, made: Any, a: GraphTensor, dim: int = -1, descending: bool = False, stable: bool = False
+) -> Any:
+    axis = dim % a.ndim
+    if a.shape[axis] == N:
+        raise NotInGraphError("rows are sorted", remedy="Compute this column outside of the graph")
+    value, big = a.value, value_of(graph, math.inf if not descending else -math.inf, a.dtype)
+    # NaN comes last, as in torch: it is sorted as infinity and put back by its number in the row
+    gone = graph.op("IsNaN", value)
+    count = graph.op(
+        "ReduceSum", graph.op("Cast", gone, to=graph.type_of(np.int64)), graph.constant(np.array([axis])), keepdims=1
+    )
+    size = graph.constant(np.array([a.shape[axis]], dtype=np.int64))
+    values, places = graph.op(
+        "TopK", graph.op("Where", gone, big, value), size, outputs=2, axis=axis, largest=int(descending), sorted=1
+    )
+    place = np.arange(a.shape[axis]).reshape([-1 if i == axis else 1 for i in range(a.ndim)])
+    tail = graph.op("GreaterOrEqual", graph.op("Add", graph.constant(place), count), size)
+    return [graph.op("Where", tail, value_of(graph, math.nan, a.dtype), values), places]
+
+
+@handler("softmax")
+def _softmax(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int = -1, **_: Any) -> str:
+    return graph.op("Softmax", value_of(graph, a, made.dtype), axis=dim % a.ndim)
+
+
+@handler("log_softmax")
+def _log_softmax(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int = -1, **_: Any) -> str:
+    return graph.op("LogSoftmax", value_of(graph, a, made.dtype), axis=dim % a.ndim)
+
+
+@handler("matmul", "mm", "mv", "__matmul__", "__rmatmul__")
+def _matmul(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+    x, y, _ = both(graph, a, b, made.dtype)
+    if b.ndim == 1:  # onnxruntime 1.32 joins a transposition with a product by a vector, and gets it wrong
+        axis = graph.constant(np.array([1], dtype=np.int64))
+        return graph.op("Squeeze", graph.op("MatMul", x, graph.op("Unsqueeze", y, axis)), axis)
+    return graph.op("MatMul", x, y)
+
+
+@handler("logit")
+def _logit(graph: Graph, made: torch.Tensor, a: GraphTensor, eps: float | None = None) -> Any:
+    inside = a if eps is None else a.clamp(eps, 1 - eps)
+    return (inside / (1 - inside)).log()
+
+
+@handler("einsum")
+def _einsum(graph: Graph, made: torch.Tensor, equation: str, *parts: Any) -> str:
+    values = [value_of(graph, p, made.dtype) for p in (parts[0] if isinstance(parts[0], list | tuple) else parts)]
+    return graph.op("Einsum", *values, equation=equation.replace(" ", ""))
+
+
+@handler("linalg_vector_norm", "norm")
+def _norm(graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, **options: Any) -> Any:
+    if ord not in (2, "fro") or dim is None:
+        raise NotInGraphError(f"a norm of order {ord}", remedy="Compute this column outside of the graph")
+    wide = a.to(made.dtype)
+    return (wide * wide).sum(dim, keepdim=options.get("keepdim", False)).sqrt()
+
+
+# Handlers of shapes, dtypes and constants, and of joins.
+
+
+@handler("to", "long", "double", "float", "int", "bool", "type", "type_as", "half", "byte")
+def _to(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any, **__: Any) -> Any:
+    return a if a.dtype == made.dtype else cast(graph, a, made.dtype)
+
+
+@handler("clone", "detach", "contiguous", "cpu", "as_subclass", "requires_grad_", "pin_memory")
+def _same(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any, **__: Any) -> str:
+    return a.value
+
+
+def _constants(name: str) -> Callable[..., torch.Tensor]:
+    def write(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, **options: Any) -> torch.Tensor:
+        options.pop("device", None)
+        here = torch.empty(a.shape, dtype=a.dtype)
+        function = getattr(torch, name) if name.endswith("_like") else getattr(torch.Tensor, name)
+        return function(here, *given, **options)
+
+    return write
+
+
+for _name_shapes in ("zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_full", "new_tensor"):
+    handler(_name_shapes)(_constants(_name_shapes))
+
+
+def _sizes(shape: Sequence[int]) -> list[int]:
+    if sum(s == N for s in shape) > 1:
+        raise NotInGraphError("a tensor has rows twice", remedy="Compute this column outside of the graph")
+    return [-1 if s == N else s for s in shape]
+
+
+def reshape(graph: Graph, value: str, shape: Sequence[int]) -> str:
+    """Reshape a value; ``N`` is the number of rows."""
+    return graph.op("Reshape", value, graph.constant(np.array(_sizes(shape), dtype=np.int64)))
+
+
+@handler("reshape", "view", "unsqueeze", "squeeze", "flatten", "ravel", "view_as", "reshape_as")
+def _reshape(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, **options: Any) -> str:
+    if given and isinstance(given[0], torch.dtype):  # the same bits: a bool and a byte
+        if {a.dtype, made.dtype} <= {torch.bool, torch.int8, torch.uint8}:
+            return cast(graph, a, made.dtype)
+        raise NotInGraphError(
+            f"the bits of {a.dtype} as {made.dtype} have no form in a graph", remedy="Compute outside"
+        )
+    return a.value if made.shape == a.shape else reshape(graph, a.value, made.shape)
+
+
+@handler("expand", "broadcast_to", "expand_as")
+def _expand(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any) -> str:
+    if a.shape and a.shape[0] == N and list(made.shape).count(N) == 1 and made.shape[0] == N:
+        sizes = [1, *made.shape[1:]]
+        return graph.op("Expand", a.value, graph.constant(np.array(sizes, dtype=np.int64)))
+    return a.value  # it is broadcast where it is read
+
+
+@handler("transpose", "t", "permute", "movedim")
+def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any) -> str:
+    probe = torch.arange(a.ndim)
+    dims = list(torch.empty(tuple(range(2, 2 + a.ndim))).transpose(*given).shape) if given else []
+    order = [d - 2 for d in dims] if dims and len(given) == 2 else list(reversed(probe.tolist()))
+    return graph.op("Transpose", a.value, perm=order)
+
+
+@handler("stack")
+def _stack(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0) -> str:
+    axis = dim % made.ndim
+    if made.ndim == 2 and axis == 1 and len(parts) > 2:  # three nodes, however many columns there are
+        joined = graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=0)
+        shape = graph.constant(np.array([len(parts), -1], dtype=np.int64))
+        return graph.op("Transpose", graph.op("Reshape", joined, shape), perm=[1, 0])
+    at = graph.constant(np.array([axis], dtype=np.int64))
+    values = [graph.op("Unsqueeze", _rows(graph, p, made.dtype), at) for p in parts]
+    return graph.op("Concat", *values, axis=axis)
+
+
+@handler("cat", "concat", "concatenate")
+def _cat(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0) -> str:
+    if dim % made.ndim == 0 and made.shape[0] != N:
+        raise NotInGraphError("rows are joined to rows", remedy="Compute this column outside of the graph")
+    if len(parts) == 1:
+        return value_of(graph, parts[0], made.dtype)
+    return graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=dim % made.ndim)
+
+
+def _rows(graph: Graph, part: Any, dtype: torch.dtype) -> str:
+    if isinstance(part, torch.Tensor):
+        raise NotInGraphError("a constant column is joined to others", remedy="Leave the column out")
+    return value_of(graph, part, dtype)
+
+
+@handler("unbind")
+def _unbind(graph: Graph, made: Any, a: GraphTensor, dim: int = 0) -> list[str]:
+    return [pick(graph, a.value, i, dim % a.ndim) for i in range(len(made))]
+
+
+@handler("select")
+def _select(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int, index: int) -> str:
+    return pick(graph, a.value, index, dim % a.ndim)

@@ -1,0 +1,409 @@
+"""The Open Inference Protocol, version 2, with tensors in JSON or in binary: what ``tritonclient.http`` speaks.
+
+The protocol's text: https://github.com/kserve/open-inference-protocol; tensors in binary: Triton's
+``protocol/extension_binary_data``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from fastrec._version import __version__
+from fastrec.serve.server.batcher import Scorer
+from fastrec.serve.server.bodies import (
+    JSON,
+    Body,
+    check_rows,
+    checked_columns,
+    events_table,
+    parse_body,
+    parse_json,
+    write_json,
+)
+from fastrec.serve.server.call import Call, Refusal, shortened
+from fastrec.serve.server.columns import RequestColumns, from_array, from_values
+from fastrec.serve.server.service import Service
+from fastrec.serve.server.spec import Input, Output, Spec
+
+# HTTP as uvicorn reads it with httptools, with bounds: how large the head of a request is, and how long it takes.
+
+_BYTES, _HEADERS = 64 * 1024, 128  # of a request's head
+
+
+def bounded(seconds: float) -> type[HttpToolsProtocol]:
+    """Make a protocol that refuses a late head (408) or one of more than 64 KiB or 128 headers (431).
+
+    Args:
+        seconds: until the head of a request must be there.
+    """
+
+    class Bounded(HttpToolsProtocol):
+        _unread = 0  # bytes since the parser last told of a body or of a new request
+        _alarm: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._alarm = self.loop.call_later(seconds, self._give_up)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._head_is_there()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            self._unread += len(data)
+            super().data_received(data)
+            if self._unread > _BYTES and not self.transport.is_closing():
+                # a head without an end, or what follows a body: that one is being answered
+                self._end(431, _TOO_LARGE, answered=self.cycle is not None and not self.cycle.response_complete)
+
+        def on_message_begin(self) -> None:
+            self._unread = 0
+            super().on_message_begin()
+            if self._alarm is None:
+                self._alarm = self.loop.call_later(seconds, self._give_up)
+
+        def on_body(self, body: bytes) -> None:
+            self._unread = 0
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._unread = 0
+            super().on_message_complete()
+
+        def on_headers_complete(self) -> None:
+            self._head_is_there()
+            app, size = self.app, len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > _BYTES or len(self.headers) > _HEADERS:
+                self.app, self.url = _refuse, b"/"
+            try:
+                super().on_headers_complete()
+            finally:
+                self.app = app
+
+        def send_400_response(self, msg: str) -> None:
+            self._end(400, "this is no request of HTTP")
+
+        def _give_up(self) -> None:
+            self._end(408, f"the head did not come within {seconds:g} s", answered=self.scope is None)
+
+        def _end(self, status: int, says: str, *, answered: bool = False) -> None:
+            if not answered:
+                body = write_json({"error": says})
+                head = f"connection: close\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n\r\n"
+                self.transport.write(STATUS_LINE[status] + head.encode() + body)
+            self.transport.close()
+
+        def _head_is_there(self) -> None:
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+
+    return Bounded
+
+
+_TOO_LARGE = f"the head has more than {_BYTES} bytes or {_HEADERS} headers"
+
+
+async def _refuse(scope: Any, receive: Any, send: Any) -> None:
+    await Response(write_json({"error": _TOO_LARGE}), 431, headers={"Connection": "close"}, media_type=JSON)(
+        scope, receive, send
+    )
+
+
+# The addresses of our own: score, rank, events, reload.
+
+
+def json_response(value: dict[str, Any], status: int = 200) -> Response:
+    """Make an answer of JSON."""
+    return Response(write_json(value), status, media_type=JSON)
+
+
+async def score(service: Service, call: Call) -> Response:
+    """Answer rows with their scores, in the rows' order."""
+
+    def parse() -> tuple[Scorer, RequestColumns]:
+        body = parse_body(call.body, call.content_type, {"context", "request_id"}, service.limits)
+        scorer = _answering(service, call, body)
+        return scorer, body.columns(scorer.spec, service.limits.max_rows)
+
+    scorer, columns = await service.parse(len(call.body), parse)
+    outputs = await service.score(scorer, columns, call.timeout, call.came)
+    answer: dict[str, Any] = {"scores": outputs[0].tolist()}
+    if scorer.spec.classes is not None and scorer.spec.outputs[0].width > 1:
+        answer["classes"] = scorer.spec.classes
+    return json_response(answer)
+
+
+async def rank(service: Service, call: Call) -> Response:
+    """Answer one list's candidates with their ids, the best first; equal scores keep the candidates' order."""
+
+    def parse() -> tuple[Scorer, Body, RequestColumns]:
+        body = parse_body(call.body, call.content_type, {"context", "k", "request_id"}, service.limits)
+        scorer = _answering(service, call, body)
+        if scorer.spec.outputs[0].width != 1:
+            raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
+        return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
+
+    scorer, body, columns = await service.parse(len(call.body), parse)
+    k = top(body.fields.get("k", call.query("k")))
+    if columns.n_lists > 1:
+        raise Refusal(422, f"there are {columns.n_lists} lists, and one is ranked", column=scorer.spec.list)
+    scores = (await service.score(scorer, columns, call.timeout, call.came))[0]
+    order = np.argsort(-scores.astype(np.float64), kind="stable")[:k]
+    positions = order.tolist()
+    ids = positions if columns.items is None else [columns.items[i] for i in positions]
+    return json_response({"ids": ids, "scores": scores[order].tolist(), "positions": positions})
+
+
+async def events(service: Service, call: Call) -> Response:
+    """Store events of one table and answer how many, once they are on disk."""
+    spec = service.scorer.spec
+
+    def parse() -> tuple[str, pa.Table]:
+        body = parse_body(call.body, call.content_type, {"table"}, service.limits)
+        table = body.fields.get("table", call.query("table"))
+        if type(table) is not str or table not in spec.tables:
+            known = ", ".join(spec.tables)
+            remedy = f"Known: {known}" if known else None
+            raise Refusal(422, f"there is no table of events {shortened(table)!r}", remedy=remedy)
+        return table, events_table(spec.tables[table], body, service.limits.max_rows)
+
+    if service.scorer.events is None:
+        raise Refusal(404, "this export takes no events")
+    table, taken = await service.parse(len(call.body), parse)
+    await service.observe(taken, table)
+    return json_response({"table": table, "events": taken.num_rows})
+
+
+async def reload(service: Service, call: Call) -> Response:
+    """Load the export's folder anew; the answer comes when the new one is in place."""
+    return json_response({"version": await service.reload()})
+
+
+def _answering(service: Service, call: Call, body: Body) -> Scorer:
+    scorer = service.choose(call.id_or(body.fields.get("request_id")))
+    call.version = scorer.label
+    return scorer
+
+
+def top(k: Any) -> int | None:
+    """Parse how many are wanted, from a body or an address; None if it does not say."""
+    if k is None:
+        return None
+    if type(k) is str and k.isascii() and k.isdigit() and len(k) < 10:
+        k = int(k)
+    if type(k) is not int or k < 1:
+        raise Refusal(422, f"k is {shortened(k)!r}, not a whole number above 0")
+    return k
+
+
+_HEADER = b"inference-header-content-length"
+_NAMES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "BYTES", "bool": "BOOL"}
+_BINARY = {"BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
+_BINARY |= {
+    f"{sign}INT{bits}": f"<{kind}{bits // 8}" for bits in (8, 16, 32, 64) for sign, kind in (("", "i"), ("U", "u"))
+}
+_VERSION = "1"
+
+
+async def server(service: Service, call: Call) -> Response:
+    """Describe this server."""
+    return Response(
+        write_json({"name": "fastrec", "version": __version__, "extensions": ["binary_tensor_data"]}), media_type=JSON
+    )
+
+
+async def model(service: Service, call: Call) -> Response:
+    """Describe the model's inputs and outputs."""
+    spec = _spec(service, call)
+    inputs = [i for i in spec.sent if i.events is None]
+    if spec.list is not None:
+        inputs.append(Input(spec.list, "int64"))
+    said = {
+        "name": spec.name,
+        "versions": [_VERSION],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{"name": i.name, "datatype": _NAMES[i.type], "shape": [-1]} for i in inputs],
+        "outputs": [{"name": o.name, "datatype": _NAMES[o.type], "shape": _shape(o, -1)} for o in spec.outputs],
+    }
+    return Response(write_json(said), media_type=JSON)
+
+
+async def model_ready(service: Service, call: Call) -> Response:
+    """Tell whether this model answers."""
+    _spec(service, call)
+    return Response(b"", 503 if service.stopping else 200)
+
+
+async def infer(service: Service, call: Call) -> Response:
+    """Answer tensors with tensors."""
+    _spec(service, call)
+    scorer, head, columns = await service.parse(len(call.body), lambda: _parse(service, call))
+    spec, call.version = scorer.spec, scorer.label
+    parameters = _parameters(head)
+    timeout = call.timeout
+    if type(parameters.get("timeout")) is int and parameters["timeout"] > 0:
+        timeout = min(timeout, parameters["timeout"] / 1e6)  # microseconds
+    wanted = _wanted(spec, head, bool(parameters.get("binary_data_output")))
+    outputs = await service.score(scorer, columns, timeout, call.came)
+    return _answer(spec, head, wanted, {o.name: (o, values) for o, values in zip(spec.outputs, outputs)})
+
+
+def _spec(service: Service, call: Call) -> Spec:
+    spec, path = service.scorer.spec, call.request.path_params
+    if path["name"] != spec.name or path.get("version", _VERSION) != _VERSION:
+        raise Refusal(404, f"there is no model {shortened(path['name'])!r} of this version; there is {spec.name!r}")
+    return spec
+
+
+def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], RequestColumns]:
+    """Return the export that answers, the request's head, and its tensors as columns."""
+    length = call.headers.get(_HEADER)
+    end = len(call.body)
+    if length is not None:
+        if not (length.isdigit() and len(length) < 16 and int(length) <= end):
+            said = shortened(length.decode("latin-1"))
+            raise Refusal(400, f"header {_HEADER.decode()} is {said!r}, the body has {end} bytes")
+        end = int(length)
+    head, rest = parse_json(call.body[:end]), memoryview(call.body)[end:]
+    if type(head) is not dict or type(head.get("inputs")) is not list:
+        raise Refusal(400, "the request has no list of inputs")
+    scorer, max_rows = service.choose(call.id_or(head.get("id"))), service.limits.max_rows
+    tensors: dict[str, list[Any] | np.ndarray] = {}
+    rows = None
+    for said in head["inputs"]:
+        if type(said) is not dict or type(said.get("name")) is not str:
+            raise Refusal(400, "an input is no object with a name")
+        if said["name"] in tensors:
+            raise Refusal(400, "two inputs have this name", column=said["name"])
+        n = _rows(said)
+        check_rows(n, max_rows)
+        if rows not in (None, n):
+            raise Refusal(400, f"it has {n} rows, another input has {rows}", column=said["name"])
+        rows = n
+        tensors[said["name"]], rest = _tensor(said, n, rest)
+    if scorer.spec.events_count is not None:
+        raise Refusal(
+            422, "the model reads lists of events, which tensors of this protocol do not hold", remedy="Send /v1/score"
+        )
+    if len(rest):
+        raise Refusal(400, f"{len(rest)} bytes of the body belong to no input")
+    return scorer, head, checked_columns(scorer.spec, tensors, rows or 0, _column, _keys)
+
+
+def _rows(said: dict[str, Any]) -> int:
+    shape = said.get("shape")
+    fits = type(shape) is list and shape and all(type(n) is int and n >= 0 for n in shape)
+    if not fits or len(shape) > 2 or shape[1:] not in ([], [1]):
+        raise Refusal(400, f"its shape is {shortened(shape)}, not [n] or [n, 1]", column=said["name"])
+    return shape[0]
+
+
+def _tensor(said: dict[str, Any], n: int, rest: memoryview) -> tuple[list[Any] | np.ndarray, memoryview]:
+    """Return the values of one input, and the binary part behind it."""
+    name, kind = said["name"], said.get("datatype")
+    if type(kind) is not str or (kind != "BYTES" and kind not in _BINARY):
+        raise Refusal(400, f"its datatype is {shortened(kind)}, which is unknown", column=name)
+    size = _parameters(said).get("binary_data_size")
+    if size is None:
+        return _from_json(said, n), rest
+    if type(size) is not int or not 0 <= size <= len(rest):
+        raise Refusal(400, f"binary_data_size is {shortened(size)}, and {len(rest)} bytes are left", column=name)
+    if "data" in said:
+        raise Refusal(400, "it has data and binary_data_size", column=name)
+    raw, rest = rest[:size], rest[size:]
+    if kind == "BYTES":
+        return _texts(name, raw, n), rest
+    if size != n * np.dtype(_BINARY[kind]).itemsize:
+        raise Refusal(400, f"{size} bytes are not {n} values of {kind}", column=name)
+    if kind == "BOOL":
+        return np.frombuffer(raw, np.uint8) != 0, rest
+    return np.require(np.frombuffer(raw, _BINARY[kind]), requirements="A"), rest  # aligned, wherever it lay in the body
+
+
+def _from_json(said: dict[str, Any], n: int) -> list[Any]:
+    data = said.get("data")
+    if type(data) is not list:
+        raise Refusal(400, "it has neither data nor binary_data_size", column=said["name"])
+    if len(said["shape"]) == 2 and all(type(v) is list and len(v) == 1 for v in data):
+        data = [v[0] for v in data]
+    if len(data) != n:
+        raise Refusal(400, f"it has {len(data)} values, its shape says {n}", column=said["name"])
+    return data
+
+
+def _texts(name: str, raw: memoryview, n: int) -> list[str]:
+    texts, at = [], 0
+    try:
+        while at < len(raw) and len(texts) <= n:
+            end = at + 4 + struct.unpack_from("<I", raw, at)[0]
+            if end > len(raw):
+                raise ValueError("it ends too early")
+            texts.append(str(raw[at + 4 : end], "utf-8"))
+            at = end
+    except (struct.error, ValueError) as error:
+        raise Refusal(400, f"its bytes are no texts: {error}", column=name, row=len(texts)) from None
+    if len(texts) != n:
+        raise Refusal(400, f"its bytes are not {n} texts", column=name)
+    return texts
+
+
+def _column(column: Input, values: list[Any] | np.ndarray) -> np.ndarray:
+    return from_values(column, values) if isinstance(values, list) else from_array(column, values)
+
+
+def _keys(values: list[Any] | np.ndarray) -> list[Any]:
+    return values if isinstance(values, list) else values.tolist()
+
+
+def _parameters(said: dict[str, Any]) -> dict[str, Any]:
+    found = said.get("parameters")
+    return found if type(found) is dict else {}
+
+
+def _wanted(spec: Spec, head: dict[str, Any], binary: bool) -> dict[str, bool]:
+    """Return the requested outputs, and whether each comes in binary."""
+    asked = head.get("outputs")
+    if asked is None or asked == []:
+        return {o.name: binary for o in spec.outputs}
+    if type(asked) is not list or not all(type(o) is dict for o in asked):
+        raise Refusal(400, "outputs is no list of objects")
+    known = [o.name for o in spec.outputs]
+    for said in asked:
+        if said.get("name") not in known:
+            raise Refusal(400, f"there is no output {shortened(said.get('name'))!r}; there are {', '.join(known)}")
+    return {said["name"]: bool(_parameters(said).get("binary_data", binary)) for said in asked}
+
+
+def _answer(
+    spec: Spec, head: dict[str, Any], wanted: dict[str, bool], outputs: dict[str, tuple[Output, np.ndarray]]
+) -> Response:
+    tensors, parts = [], []
+    for name, binary in wanted.items():
+        output, values = outputs[name]
+        said = {"name": name, "datatype": _NAMES[output.type], "shape": _shape(output, len(values))}
+        if binary:
+            parts.append(np.ascontiguousarray(values).tobytes())
+            said["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            said["data"] = values.reshape(-1).tolist()
+        tensors.append(said)
+    told = {"model_name": spec.name, "model_version": _VERSION, "outputs": tensors}
+    if type(head.get("id")) is str:
+        told["id"] = head["id"]
+    text = write_json(told)
+    if not parts:
+        return Response(text, media_type=JSON)
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    return Response(text + b"".join(parts), media_type="application/octet-stream", headers=headers)
+
+
+def _shape(output: Output, rows: int) -> list[int]:
+    return [rows] if output.width == 1 else [rows, output.width]

@@ -1,0 +1,588 @@
+"""``/v1/recommend``: sessions of item ids → the best items, by a saved recommender, a run for next items or its export.
+
+``asked.py`` is a request's sessions, ``body.py`` reads them, ``models.py`` answers them, ``service.py`` holds the model
+that is served, ``addresses.py`` gives it addresses, ``pages.py`` says what it takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+from starlette.responses import HTMLResponse, Response
+
+from fastrec._core.digests import digests_below
+from fastrec._core.limits import ANSWER_ITEMS
+from fastrec._version import __version__
+from fastrec.competition.next_items import SavedNextItems, is_next_item_run
+from fastrec.competition.predict import SavedRun
+from fastrec.errors import DataError, FastrecError, UnreadableFileError
+from fastrec.registry import is_registry
+from fastrec.retrieval import Recommender
+from fastrec.retrieval.pipeline.recommender import ABOUT, RANKER
+from fastrec.sequences import SessionFrame
+from fastrec.serve.next_items import TASK, NextItemGraph, type_of
+from fastrec.serve.server.batcher import Job
+from fastrec.serve.server.bodies import ARROW, JSON, check_rows, parse_arrow, parse_json, write_json
+from fastrec.serve.server.call import TIMEOUT, Call, Limits, Refusal, shortened
+from fastrec.serve.server.columns import from_arrow, from_values
+from fastrec.serve.server.pages import ERRORS, STYLE, times
+from fastrec.serve.server.protocols import top
+from fastrec.serve.server.service import SECONDS, Histogram, Service
+from fastrec.serve.server.spec import Input
+from fastrec.serve.server.versions import Canary, Source
+from fastrec.table import Table, Vocab, as_column
+from fastrec.table.column import rows_of
+
+# ``AskedSessions``: the sessions of one request; ``RecommendSpec``: what a served model takes.
+
+
+@dataclass(frozen=True)
+class RecommendSpec:
+    """What a model takes that recommends.
+
+    Args:
+        name: what it is called.
+        version: a digest of what it was loaded from.
+        type: of items' ids, ``int64`` or ``string``.
+        items: how many there are.
+        k: how many are given unless a request says another number.
+        context: values of a session that may be sent, by name, and what they are for.
+    """
+
+    name: str
+    version: str
+    type: str
+    items: int
+    k: int
+    context: Mapping[str, str] = field(default_factory=dict)
+    task: str = "recommend"
+    events: None = None
+    made: tuple[()] = ()
+
+
+@dataclass
+class AskedSessions:
+    """Sessions, one after the other.
+
+    Args:
+        items: ids of their events, ``[events]``.
+        offsets: session ``i`` is ``items[offsets[i]:offsets[i + 1]]``, int64 ``[rows + 1]``.
+        k: how many items are wanted.
+        context: name → a value for each session, None where there is none.
+    """
+
+    items: np.ndarray
+    offsets: np.ndarray
+    k: int
+    context: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """How many sessions there are."""
+        return len(self.offsets) - 1
+
+    def lists(self) -> list[np.ndarray]:
+        """Return the ids of each session."""
+        return np.split(self.items, self.offsets[1:-1]) if self.rows else []
+
+
+def joined(batch: Sequence[AskedSessions]) -> AskedSessions:
+    """Join the sessions of several requests with the same ``k`` and names of context."""
+    if len(batch) == 1:
+        return batch[0]
+    lengths = np.concatenate([np.diff(a.offsets) for a in batch])
+    context = {n: [v for a in batch for v in a.context[n]] for n in batch[0].context}
+    items = np.concatenate([a.items for a in batch])
+    return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context)
+
+
+# The body of ``/v1/recommend`` → the sessions that it holds.
+
+_FIELDS = ("items", "context", "sessions", "k")
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def parse_sessions(
+    body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits
+) -> tuple[AskedSessions, bool]:
+    """Parse the sessions of a body, and whether it was a single one.
+
+    JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
+    ``context`` beside ``items`` holds values of the session. A stream of Arrow has a column ``items`` of lists; its
+    other columns are the context.
+
+    Args:
+        body: as it came.
+        content_type: the header.
+        spec: what the model takes.
+        k: how many items, from the address; None: as the body says.
+        limits: what the server takes on; rows are sessions.
+    """
+    kind = content_type.split(";", 1)[0].strip().lower()
+    if kind == ARROW:
+        table = parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body)
+        asked, alone = _of_arrow(table, spec), False
+    elif kind == JSON:
+        said = parse_json(body)
+        if type(said) is not dict:
+            raise Refusal(400, "the body is no object of JSON")
+        unknown = next((n for n in said if n not in _FIELDS), None)
+        if unknown is not None:
+            raise Refusal(422, f"the body has an unknown field {shortened(unknown)!r}")
+        k, alone = said.get("k", k), "items" in said
+        asked = _of_json(said, spec, limits.max_rows)
+    else:
+        raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
+    asked.k = min(top(k) or spec.k, max(spec.items, 1))
+    if asked.k * asked.rows > ANSWER_ITEMS:
+        said = f"{asked.rows} sessions with {asked.k} items each are more than {ANSWER_ITEMS} items"
+        raise Refusal(413, said, remedy="Send fewer sessions, or a smaller k")
+    return asked, alone
+
+
+def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedSessions:
+    if ("items" in said) == ("sessions" in said):
+        remedy = 'Send {"items": [1, 2]}, or {"sessions": [{"items": [1, 2]}]}'
+        raise Refusal(422, "the body holds neither items nor sessions, or both", remedy=remedy)
+    if "items" in said:
+        sessions: Any = [{n: said[n] for n in ("items", "context") if n in said}]
+    elif "context" in said:
+        raise Refusal(422, "context stands beside sessions", remedy="Put it into each session")
+    else:
+        sessions = said["sessions"]
+    if type(sessions) is not list:
+        raise Refusal(422, "sessions is no list of objects")
+    check_rows(len(sessions), max_rows)
+    for row, session in enumerate(sessions):
+        if type(session) is not dict or type(session.get("items")) is not list:
+            raise Refusal(422, "the session is no object with a list of items", row=row)
+        unknown = next((n for n in session if n not in ("items", "context")), None)
+        if unknown is not None:
+            raise Refusal(422, f"the session has an unknown field {shortened(unknown)!r}", row=row)
+    lists = [s["items"] for s in sessions]
+    offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
+    column = Input("items", spec.type)
+    items = _in_session(offsets, lambda: from_values(column, list(chain.from_iterable(lists))))
+    return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec))
+
+
+def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
+    if all(c is None for c in contexts):
+        return {}
+    for row, context in enumerate(contexts):
+        if context is not None and type(context) is not dict:
+            raise Refusal(422, "context is no object of values", row=row)
+        for name, value in (context or {}).items():
+            _check_name(name, spec, row)
+            if type(value) not in _PLAIN:
+                raise Refusal(422, f"{shortened(value)} is no single value", column=name, row=row)
+            if type(value) is int and not -(2**63) <= value < 2**63:
+                raise Refusal(422, f"{shortened(value)} is out of range", column=name, row=row)
+    names = dict.fromkeys(n for c in contexts for n in c or {})
+    made = {n: [(c or {}).get(n) for c in contexts] for n in names}
+    for name, values in made.items():
+        _check_kinds(name, values)
+    return made
+
+
+def _check_name(name: str, spec: RecommendSpec, row: int | None) -> None:
+    if name in spec.context:
+        return
+    known = ", ".join(spec.context)
+    remedy = f"It knows {known}" if known else "It knows the items alone"
+    raise Refusal(422, "the model has no such context", column=name, row=row, remedy=remedy)
+
+
+def _check_kinds(name: str, values: list[Any]) -> None:
+    kinds = {type(v) for v in values} - {type(None)}
+    if len(kinds) > 1 and kinds != {int, float}:
+        names = " and ".join(sorted(k.__name__ for k in kinds))
+        raise Refusal(422, f"its values are of several types ({names})", column=name)
+
+
+def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
+    names = table.column_names
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise Refusal(422, "two columns have this name", column=twice)
+    if "items" not in names:
+        raise Refusal(422, "the column is missing", column="items")
+    lists = table["items"].combine_chunks()
+    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        raise Refusal(422, f"its type is {shortened(str(lists.type))}, not a list of ids", column="items")
+    if lists.null_count:
+        raise Refusal(422, "the session has no list", column="items", row=int(np.argmax(lists.is_null())))
+    lengths = lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    flat = lists.flatten()
+    if pa.types.is_null(flat.type) and not len(flat):
+        flat = pa.array([], pa.string() if spec.type == "string" else pa.int64())
+    items = _in_session(offsets, lambda: from_arrow(Input("items", spec.type), flat))
+    context = {}
+    for name in (n for n in names if n != "items"):
+        _check_name(name, spec, None)
+        values = table[name].to_pylist()
+        bad = next((i for i, v in enumerate(values) if type(v) not in _PLAIN), None)
+        if bad is not None:
+            raise Refusal(422, f"{shortened(values[bad])} is no single value", column=name, row=bad)
+        context[name] = values
+    return AskedSessions(items, offsets, 1, context)
+
+
+def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
+    """Call ``make``; a row that it refuses becomes that of the session."""
+    try:
+        return make()
+    except Refusal as refusal:
+        row = None if refusal.row is None else int(np.searchsorted(offsets, refusal.row, side="right")) - 1
+        raise Refusal(422, refusal.problem, column=refusal.column, row=row, remedy=refusal.remedy) from None
+
+
+# What a server that recommends says about itself.
+
+
+def example(spec: RecommendSpec) -> dict[str, Any]:
+    """Make up a body."""
+    return {"items": ["a", "b"] if spec.type == "string" else [1, 2], "k": 5}
+
+
+def describe(spec: RecommendSpec) -> dict[str, Any]:
+    """Describe all addresses in OpenAPI 3.1."""
+    kind = {"type": "string" if spec.type == "string" else "integer"}
+    items = {"type": "array", "items": kind, "description": "The session's items so far, the last one last."}
+    known = {n: {"description": says} for n, says in spec.context.items()}
+    context = {"type": "object", "properties": known, "additionalProperties": False}
+    session = {"type": "object", "required": ["items"], "properties": {"items": items, "context": context}}
+    k = {"type": "integer", "minimum": 1, "default": spec.k}
+    one = {**session, "additionalProperties": False, "properties": {**session["properties"], "k": k}}
+    several = {
+        "type": "object",
+        "required": ["sessions"],
+        "additionalProperties": False,
+        "properties": {"sessions": {"type": "array", "items": {**session, "additionalProperties": False}}, "k": k},
+    }
+    best = {"type": "object", "properties": {"ids": {"type": "array", "items": kind}, "scores": {"type": "array"}}}
+    given = {"oneOf": [best, {"type": "object", "properties": {"sessions": {"type": "array", "items": best}}}]}
+    post = {
+        "summary": "The best items for a session, or for several.",
+        "parameters": [
+            {"name": TIMEOUT, "in": "header", "schema": {"type": "integer", "minimum": 1}},
+            {"name": "k", "in": "query", "schema": k},
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {JSON: {"schema": {"oneOf": [one, several]}, "example": example(spec)}, ARROW: {}},
+        },
+        "responses": {
+            "200": {"description": "Done.", "content": {JSON: {"schema": given}}},
+            **{status: {"description": text} for status, text in ERRORS.items()},
+        },
+    }
+    done = {"200": {"description": "Done."}}
+    paths: dict[str, Any] = {
+        "/v1/recommend": {"post": post},
+        "/v1/reload": {"post": {"summary": "Load the model anew; needs the token.", "responses": done}},
+    }
+    for path, says in {
+        "/health": "Whether the process answers.",
+        "/ready": "Whether requests should be sent here.",
+        "/metrics": "Counts and durations for Prometheus.",
+    }.items():
+        paths[path] = {"get": {"summary": says, "responses": done}}
+    about = {"title": spec.name, "version": spec.version[:12], "description": f"Served by fastrec {__version__}."}
+    return {"openapi": "3.1.0", "info": about, "paths": paths}
+
+
+def html(spec: RecommendSpec, took: str) -> str:
+    """Render the page for people."""
+    addresses = "".join(
+        f"<tr><td>{method.upper()}<td>{escape(path)}<td>{escape(said['summary'])}"
+        for path, methods in describe(spec)["paths"].items()
+        for method, said in methods.items()
+    )
+    context = "".join(f"<tr><td>{escape(n)}<td>{escape(says)}" for n, says in spec.context.items())
+    names = f"<h2>Context</h2><table><tr><th>name<th>what it is{context}</table>" if context else ""
+    body = escape(json.dumps(example(spec), ensure_ascii=False))
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(spec.name)}</title>
+<style>{STYLE}</style>
+<h1>{escape(spec.name)}</h1><p>{spec.items:,} items, version {escape(spec.version[:12])}, fastrec {__version__}.
+<a href="openapi.json">OpenAPI</a></p>
+<h2>Addresses</h2><table>{addresses}</table>{names}
+<h2>A body for /v1/recommend</h2><pre>{body}</pre>{took}</html>"""
+
+
+# What answers ``/v1/recommend``: an exported net, a run for next items, a saved recommender.
+
+Best: TypeAlias = "tuple[list[Any], list[float]]"
+Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
+
+
+class RecommendModel(Protocol):
+    """A loaded model. ``score_all`` is what ``Batcher`` calls."""
+
+    folder: Path
+    spec: RecommendSpec
+
+    def recommend(self, asked: AskedSessions) -> Answer:
+        """For each session ids and scores, the best first; and the seconds of each stage."""
+
+
+class _Model:
+    """What is the same for all."""
+
+    folder: Path
+    spec: RecommendSpec
+    version: int | None = None  # its number in a registry
+    events: None = None
+
+    @property
+    def label(self) -> str:
+        return self.spec.version[:12] if self.version is None else str(self.version)
+
+    def recommend(self, asked: AskedSessions) -> Answer:
+        raise NotImplementedError
+
+    def score_all(self, batch: Sequence[AskedSessions]) -> list[Any]:
+        """Answer each request; those with the same ``k`` and names of context go together."""
+        found: dict[int, Answer] = {}
+        kinds = [(a.k, frozenset(a.context)) for a in batch]
+        for kind in dict.fromkeys(kinds):
+            places = [i for i, own in enumerate(kinds) if own == kind]
+            try:
+                best, seconds = self.recommend(joined([batch[i] for i in places]))
+            except FastrecError as error:
+                raise Refusal(422, error.problem, column=error.column, remedy=error.remedy) from None
+            at = 0
+            for i in places:
+                found[i] = best[at : at + batch[i].rows], seconds
+                at += batch[i].rows
+        return [found[i] for i in range(len(batch))]
+
+    def some_items(self) -> list[Any]:
+        """Return a few known ids, if a session of some costs more the first time than one of none."""
+        return []
+
+    def warm(self) -> None:
+        known = self.some_items()
+        ids = np.array(known, object if self.spec.type == "string" else np.int64)
+        k = min(self.spec.k, max(self.spec.items, 1))
+        try:
+            for items in (ids[:0], ids[:1], ids):
+                self.recommend(AskedSessions(items, np.array([0, len(items)]), k))
+        except FastrecError:
+            if not self.spec.context:  # else it may want some
+                raise
+        except Exception as error:  # of whatever library
+            why = f"it cannot recommend anything ({' '.join(str(error).split())[:300]})"
+            raise UnreadableFileError(why, file=self.folder, remedy="Save or export it anew") from error
+
+
+def recommends(folder: str | Path) -> bool:
+    """Tell whether a folder, or the current version of a registry, answers ``/v1/recommend``."""
+    folder = Path(folder)
+    if is_registry(folder):
+        folder = Source(folder).current()[0]
+    return (folder / ABOUT).is_file() or is_next_item_run(folder) or _is_net(folder)
+
+
+def open_model(folder: str | Path, *, threads: int = 1, device: str = "cpu") -> _Model:
+    """Load a folder's model.
+
+    Raises:
+        FastrecError: it cannot be read.
+    """
+    folder = Path(folder)
+    if (folder / ABOUT).is_file():
+        return _ServedRecommender(folder)
+    return _ServedNet(folder, threads, device) if _is_net(folder) else _ServedRun(folder)
+
+
+class _ServedNet(_Model):
+    """An exported net."""
+
+    def __init__(self, folder: Path, threads: int, device: str) -> None:
+        self.folder, self._graph = folder, NextItemGraph(folder, threads=threads, device=device)
+        about = self._graph.about
+        self.spec = RecommendSpec(
+            about["name"], about["model"]["sha256"], self._graph.type, int(about["items"]), int(about["k"])
+        )
+
+    def recommend(self, asked: AskedSessions) -> Answer:
+        began = time.perf_counter()
+        best = self._graph.recommend(asked.lists(), asked.k)
+        return best, {"score": time.perf_counter() - began}
+
+
+class _ServedRun(_Model):
+    """A run for next items with all its models."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._saved = folder, SavedNextItems(folder)
+        self._items = self._saved.blend.items
+        assert self._items is not None
+        self.spec = RecommendSpec(
+            self._saved.config["competition"], _version(folder / "models"), type_of(self._items),
+            len(self._items) - 1, self._saved.form.max_items,
+        )  # fmt: skip
+        if self._saved.empty.codings:
+            raise DataError(
+                "its events have side features, which a session of items lacks", file=folder,
+                remedy="Serve a Recommender, which takes them as context",
+            )  # fmt: skip
+
+    def recommend(self, asked: AskedSessions) -> Answer:
+        began = time.perf_counter()
+        assert self._items is not None
+        codes, scores = self._saved.recommend(_frame(asked, self._items), min(asked.k, self.spec.items))
+        ids = self._items.decode(codes.reshape(-1)).to_pylist()
+        width, best = codes.shape[1], []
+        for i, row in enumerate(scores.tolist()):
+            n = int((codes[i] > 0).sum())
+            best.append((ids[i * width : i * width + n], row[:n]))
+        return best, {"score": time.perf_counter() - began}
+
+    def some_items(self) -> list[Any]:
+        assert self._items is not None
+        return self._items.values.slice(0, 3).to_pylist()
+
+
+class _ServedRecommender(_Model):
+    """A saved recommender."""
+
+    def __init__(self, folder: Path) -> None:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        ranker = SavedRun(folder / RANKER) if about.get("ranker") == "run" else None
+        self.folder, self._shop = folder, Recommender.load(folder, ranker=ranker)
+        items = self._shop.items
+        form = self._shop.form
+        self._empty = None if form is None else SessionFrame.of_form(form, items)
+        codings = {} if self._empty is None else self._empty.codings
+        self._sides = [n for n, c in codings.items() if c.kind != "vector"]
+        context = dict.fromkeys(self._sides, "a side feature of every event of the session")
+        if ranker is not None:
+            own = {"session", "item", "sources", *(f"{n}_{w}" for n in self._shop.retriever.sources for w in _WORDS)}
+            context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
+        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context)
+
+    def recommend(self, asked: AskedSessions) -> Answer:
+        sides = {n: asked.context.get(n, [None] * asked.rows) for n in self._sides}
+        frame = _frame(asked, self._shop.items, self._empty, sides)
+        more = {n: as_column(v, name=n) for n, v in asked.context.items() if n not in sides}
+        found = self._shop.recommend(frame, asked.k, context=Table(more) if more else None)
+        ids, scores = found["item"].to_arrow().to_pylist(), found["score"].values.tolist()
+        ends = torch.bincount(found["session"].values, minlength=asked.rows).cumsum(0).tolist()
+        starts = [0, *ends]
+        best = [(ids[a:b], scores[a:b]) for a, b in zip(starts, ends)]
+        return best, dict(self._shop.seconds)
+
+    def some_items(self) -> list[Any]:
+        return self._shop.items.values.slice(0, 3).to_pylist()
+
+
+_WORDS = ("score", "rank")
+
+
+def _frame(
+    asked: AskedSessions, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
+) -> SessionFrame:
+    kind = pa.large_string() if type_of(items) == "string" else pa.int64()
+    ids = pa.array(asked.items, kind) if len(asked.items) else pa.array([], kind)
+    values = items.encode(as_column(ids, name="items")) if len(ids) else torch.zeros(0, dtype=torch.int64)
+    made = SessionFrame.of(values, torch.from_numpy(asked.offsets), items)
+    if form is not None and sides:
+        rows = rows_of(made.offsets)
+        made.codings = form.codings
+        made.sides = {n: form.codings[n].encode(as_column(v, name=n))[rows] for n, v in sides.items()}
+    made._keep(values >= len(items.reserved))
+    return made
+
+
+def _is_net(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "serving.json").read_bytes()).get("task") == TASK
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _version(folder: Path) -> str:
+    return hashlib.sha256(json.dumps(digests_below(folder, but="")).encode()).hexdigest()
+
+
+# ``RecommendService``: what is behind ``/v1/recommend``: the current model, its queue, and what is counted.
+
+
+class RecommendService(Service):
+    """The model that is served. Requests that wait are answered together, one batch at a time.
+
+    Args:
+        folder: a saved recommender, a run for next items, the export of one, or a registry of these two.
+        limits: how much to take on; rows are sessions.
+        canary: refused: one version answers all sessions.
+
+    Raises:
+        DataError: a canary is asked for.
+    """
+
+    def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:
+        if canary is not None:
+            raise DataError("sessions have no canary", file=folder, remedy="Serve one version to all")
+        # one worker: torch spreads a batch over the cores itself, and a recommender notes its stages' times
+        super().__init__(folder, limits=replace(limits or Limits(), workers=1))
+        stages = Histogram("fastrec_stage_seconds", "Time of a stage for a request's batch.", SECONDS, ("stage",))
+        self.metrics.stages = stages
+
+    async def answer(self, asked: AskedSessions, timeout: float, came: float) -> Answer:
+        """Return the items of each session of a request, and the seconds of each stage."""
+        if not asked.rows:
+            return [], {}
+        job: Any = Job(self.scorer, asked, timeout, came)  # type: ignore[arg-type]
+        best, seconds = await self.batcher.submit(job)
+        for stage, took in seconds.items():
+            self.metrics.stages.see(took, stage)
+        return best, seconds
+
+    def _load(self, folder: str | Path, version: int | None = None) -> Any:
+        model = open_model(folder, threads=self.limits.threads, device=self.limits.device)
+        model.version = version
+        model.warm()
+        return model
+
+
+# The address of our own where items are recommended.
+
+
+async def recommend(service: RecommendService, call: Call) -> Response:
+    """Return sessions → for each the ids of its best items, and their scores."""
+    spec = service.scorer.spec
+    asked, alone = await service.parse(
+        len(call.body),
+        lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), service.limits),  # type: ignore[arg-type]
+    )
+    call.version = service.scorer.label
+    best, seconds = await service.answer(asked, call.timeout, call.came)
+    answers: list[dict[str, Any]] = [{"ids": ids, "scores": scores} for ids, scores in best]
+    body = write_json(answers[0] if alone else {"sessions": answers})
+    timing = ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
+    return Response(body, media_type=JSON, headers={"Server-Timing": timing} if timing else None)
+
+
+async def openapi(service: RecommendService, call: Call) -> Response:
+    """Answer with OpenAPI 3.1."""
+    return Response(write_json(describe(service.scorer.spec)), media_type=JSON)  # type: ignore[arg-type]
+
+
+async def page(service: RecommendService, call: Call) -> Response:
+    """Answer with a page for people."""
+    return HTMLResponse(html(service.scorer.spec, times(service.metrics)))  # type: ignore[arg-type]

@@ -1,0 +1,471 @@
+"""Which fold each row is in: at random, by group, in time, or as given."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError, DataWarning
+from fastrec.features._engine.folds import row_folds
+from fastrec.table import Column, Table, as_column, column_names
+from fastrec.table.keys import UNITS_PER_SECOND, is_text
+
+# Rows → the fold of each: at random, with each class's share kept, by a hash of what must not be split, or both.
+
+
+def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
+    """Assign each row its validation fold: rows with one key share a fold, whatever else is in the table.
+
+    Args:
+        table: the rows: a ``Table``, or a frame of any supported library.
+        key: the column(s) that must not be split (a session, a user).
+        folds: how many folds, at least 2.
+        seed: other seeds give other folds.
+
+    Returns:
+        int64 ``[n]`` in ``0 … folds - 1`` on the CPU: a stable hash of the key, so that adding features, rows or models
+        changes no fold.
+
+    Raises:
+        DataError: fewer than two folds, or a fold would be empty.
+    """
+    if folds < 2:
+        raise DataError(f"{folds} folds", remedy="Use at least 2")
+    names = [key] if isinstance(key, str) else list(key)
+    codes = row_folds(Table.read(table, names), names, folds, seed=seed).cpu()
+    sizes = torch.bincount(codes, minlength=folds)
+    if bool((sizes == 0).any()):
+        empty = int((sizes == 0).nonzero()[0])
+        raise DataError(f"fold {empty} of {folds} has no row", remedy="Use fewer folds, or more data")
+    return codes
+
+
+def random_folds(rows: int, folds: int, *, seed: int) -> torch.Tensor:
+    """Assign folds int64 ``[n]`` at random; their sizes differ by one at most."""
+    return stratified_folds(torch.zeros(rows, dtype=torch.int64), folds, seed=seed)
+
+
+def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
+    """Assign folds at random with the same share of every stratum in each.
+
+    Rows are shuffled, sorted by stratum and dealt out in turn: each stratum's counts in two folds, and the sizes of two
+    folds, differ by one at most.
+
+    Args:
+        strata: int64 ``[n]``, from 0.
+        folds: how many.
+        seed: of the shuffling.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    # Dealing shuffled rows out in turn keeps counts within one of each other.
+    shuffled = torch.from_numpy(np.random.default_rng(seed).permutation(len(strata)))
+    order = shuffled[torch.sort(strata[shuffled], stable=True).indices]
+    codes = torch.empty(len(strata), dtype=torch.int64)
+    codes[order] = torch.arange(len(strata)) % folds
+    return codes
+
+
+def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
+    """Assign whole groups to folds, with about the same share of every stratum, and of all rows, in each.
+
+    Greedy, as scikit-learn's ``StratifiedGroupKFold``: groups go, the largest first, each where it adds least to the
+    sum over folds and strata of the squared share of the stratum's rows (whose least value is equal shares); that is
+    where the fold's shares so far and the group's have the smallest inner product, one small product a group.
+
+    Args:
+        strata: int64 ``[n]``, from 0.
+        groups: int64 ``[n]``, from 0.
+        folds: how many.
+        seed: of the order of equal groups.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    _, groups = torch.unique(groups, return_inverse=True)
+    size, kinds = int(groups.max()) + 1, int(strata.max()) + 1
+    if size < folds:
+        raise DataError(f"{size} groups for {folds} folds", remedy="Use fewer folds, or more groups")
+    counts = torch.bincount(groups * kinds + strata, minlength=size * kinds).view(size, kinds).double()
+    counts = torch.cat([counts, counts.sum(1, keepdim=True)], 1)  # the last: rows of any stratum
+    shares = (counts / counts.sum(0).clamp(min=1)).numpy()
+    shuffled = np.random.default_rng(seed).permutation(size)
+    # Large groups first: small ones can still even out their shares.
+    order = shuffled[np.argsort(-np.square(shares[shuffled]).sum(1), kind="stable")]
+    held, fold = np.zeros((folds, kinds + 1)), np.empty(size, dtype=np.int64)
+    for group, share in zip(order.tolist(), shares[order], strict=True):
+        best = int((held @ share).argmin())
+        held[best] += share
+        fold[group] = best
+    return torch.from_numpy(fold)[groups]
+
+
+def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tensor, str]:
+    """Turn a target into strata: its classes, or quantile bins of its numbers.
+
+    Args:
+        column: the target ``[n]``.
+        bins: how many quantile bins; 0: the values are classes; None: ``10`` for numbers that have fractions or more
+            than 50 distinct values, else classes.
+        folds: how many folds there will be.
+
+    Returns:
+        int64 ``[n]`` from 0 on the CPU (missing targets are a stratum of their own), and what they are, in words.
+
+    Raises:
+        DataError: every class has fewer rows than there are folds, or the bins are of something else than numbers.
+    """
+    coded = column.coded()
+    if bins is None:
+        # Whole numbers of few values are classes more often than amounts.
+        bins = 10 if column.kind == "number" and (has_fractions(column) or len(coded.keys) > 50) else 0
+    if bins:
+        return _quantile_bins(column, bins), f"{bins} quantile bins of {column.name}"
+    codes = coded.codes.cpu()
+    counts = torch.bincount(codes, minlength=coded.size)[1:]
+    if len(counts) and int(counts.max()) < folds:
+        raise DataError(
+            f"no class has as many rows as there are folds ({folds})",
+            column=column.name,
+            remedy="Give bins= if these are numbers to predict, or use fewer folds",
+        )
+    few = counts < folds
+    if bool(few.any()):
+        rarest = int(torch.where(few, counts, counts.max() + 1).argmin())
+        value = coded.keys.columns[0][rarest].as_py()
+        warnings.warn(
+            f"column {column.name!r}: {int(few.sum())} classes have fewer rows than the {folds} folds, class {value!r} "
+            f"{int(counts[rarest])}: some folds are without them",
+            DataWarning,
+            stacklevel=3,
+        )
+    return codes, f"the classes of {column.name}"
+
+
+def has_fractions(column: Column) -> bool:
+    """Return whether a number column holds numbers that are not whole."""
+    values = column.values
+    return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
+
+
+def _quantile_bins(column: Column, bins: int) -> torch.Tensor:
+    if bins < 2:
+        raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
+    values = column.number().cpu()
+    known = values[~values.isnan()].sort().values
+    edges = known[(torch.arange(1, bins) * len(known)) // bins] if len(known) else known
+    return torch.where(values.isnan(), 0, torch.searchsorted(edges, values, right=True) + 1)
+
+
+# Times → what each fold scores and what it trains on: only on the past, or without labels that overlap.
+
+Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never scored), fold → training rows bool [n]
+
+
+def time_folds(
+    ticks: torch.Tensor, folds: int, *, gap: float, window: float | None, horizon: float | None, name: str
+) -> Cut:
+    """Cut folds that train on the past alone.
+
+    Args:
+        ticks: times int64 or float64 ``[n]``.
+        gap: training rows are more than this before the fold's first scored row.
+        window: and no more than ``gap + window`` before it; None: all of them.
+        horizon: how long each fold's scored rows last, the last fold's up to the last row; None: ``folds + 1`` blocks
+            of about as many rows each, of which the first is never scored.
+        name: the column, for messages.
+
+    Returns:
+        The fold in which each row is scored, -1 for none; and each fold's training rows.
+    """
+    if horizon is None:
+        codes = blocks(ticks, folds + 1, name=name) - 1
+    else:
+        codes = torch.full((len(ticks),), -1, dtype=torch.int64)
+        for k in range(folds):
+            until = ticks.max() - horizon * (folds - 1 - k)
+            codes[(ticks > until - horizon) & (ticks <= until)] = k
+    train = {}
+    for k in range(folds):
+        scored = ticks[codes == k]
+        if not len(scored):
+            raise DataError(
+                f"fold {k} of {folds} has no row to score", column=name, remedy="Use fewer folds, or another horizon"
+            )
+        first = scored.min()
+        train[k] = ticks < first - gap
+        if window is not None:
+            train[k] &= ticks >= first - gap - window
+        if not bool(train[k].any()):
+            raise DataError(
+                f"fold {k} of {folds} has no row to train on",
+                column=name,
+                remedy="Use fewer folds, a smaller gap or horizon, or a larger window",
+            )
+    return codes, train
+
+
+def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo: float, names: tuple[str, str]) -> Cut:
+    """Cut blocks of time, each scored by models of rows whose labels do not overlap its own.
+
+    Purging and embargo of López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2): a
+    row's label is known at ``end`` from what happens since ``start``; a training row whose closed span meets the closed
+    span of a scored row is left out, and so is one that starts within ``embargo`` after the last scored span's end.
+
+    Args:
+        start: int64 or float64 ``[n]``, in the ticks of ``end``.
+        end: ``[n]``, at or after ``start``.
+        embargo: in the same ticks.
+        names: the two columns, for messages.
+
+    Returns:
+        As for :func:`time_folds`; every row is scored.
+    """
+    bad = end < start
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(
+            f"the span ends at {end[row].item()}, before it starts at {start[row].item()}",
+            column=names[1],
+            row=row,
+            remedy="Give the time at which the label is known, at or after the row's own",
+        )
+    codes = blocks(start, folds, name=names[0])
+    train = {}
+    for k in range(folds):
+        scored = codes == k
+        train[k] = ((end < start[scored].min()) | (start > end[scored].max() + embargo)) & ~scored
+        if not bool(train[k].any()):
+            raise DataError(
+                f"fold {k} of {folds} has no row to train on: the labels of all others overlap its own",
+                column=names[0],
+                remedy="Use fewer folds or a smaller embargo, or shorter spans",
+            )
+    return codes, train
+
+
+def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
+    """Cut consecutive blocks of about as many rows each, between distinct times: int64 ``[n]`` from 0."""
+    _, place, sizes = torch.unique(ticks, return_inverse=True, return_counts=True)
+    if len(sizes) < count:
+        raise DataError(
+            f"{len(sizes)} distinct times, and {count} are needed", column=name, remedy="Use fewer folds, or more rows"
+        )
+    before = (sizes.cumsum(0) - sizes).double()  # rows before each distinct time
+    starts = torch.searchsorted(before, len(ticks) * torch.arange(count).double() / count).tolist()
+    for i in range(1, count):  # a busy time may hold several ends: each block has one distinct time at least
+        starts[i] = min(max(starts[i], starts[i - 1] + 1), len(sizes) - (count - i))
+    return torch.bucketize(place, torch.tensor(starts), right=True) - 1
+
+
+# Arguments of cuts (rows, a column's name, values, times, spans) as columns, codes and ticks.
+
+_UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
+
+
+def row_count(data: Any) -> int:
+    """Return the number of rows of a table of any library, a file or anything with a length; a number is itself."""
+    if isinstance(data, int):
+        return data
+    if isinstance(data, str | Path):
+        return len(Table.read(data))
+    if isinstance(data, Mapping):
+        return len(next(iter(data.values()), ()))
+    return len(data)
+
+
+def given_column(data: Any, what: Any, role: str) -> Column:
+    """Return a column by its name, or its values as a column.
+
+    Args:
+        data: the rows: a table of any library, a file, or their number.
+        what: the name of a column of ``data``, or ``[n]`` values of any library.
+        role: what the column is for, which errors call values without a name.
+
+    Raises:
+        DataError: there are not as many values as rows.
+    """
+    if isinstance(what, str):
+        return Table.read(data, [what])[what]
+    column = as_column(what, name=str(getattr(what, "name", None) or role))
+    rows = row_count(data)
+    if len(column) != rows:
+        raise DataError(f"{len(column)} values for {rows} rows", column=column.name, remedy="Give one for every row")
+    return column
+
+
+def given_key(data: Any, what: Any, role: str) -> Table:
+    """Return the column(s) of a key as a table; a list or tuple of column names is a key of several columns."""
+    if isinstance(what, list | tuple) and what and all(isinstance(w, str) for w in what) and not isinstance(data, int):
+        names = column_names(Table.read(data) if isinstance(data, str | Path) else data)
+        if set(what) <= set(names):
+            return Table.read(data, list(what))
+    column = given_column(data, what, role)
+    return Table({column.name: column})
+
+
+class Times(NamedTuple):
+    """Times of rows.
+
+    Args:
+        ticks: int64 or float64 ``[n]`` on the CPU.
+        per_second: ticks in a second; None: the column is numbers, or categories in an order.
+        name: the column.
+    """
+
+    ticks: torch.Tensor
+    per_second: int | None
+    name: str
+
+    def span(self, value: Any, role: str) -> int | float:
+        """Turn a length of time into ticks, rounded down to whole ones if times are whole.
+
+        Args:
+            value: a number where the column holds numbers; a ``timedelta`` (of Python, numpy or pandas) or pandas'
+                text for one (``'7D'``) where it holds dates; 0 for either.
+            role: what it is for, for messages.
+
+        Raises:
+            DataError: it is of the other kind, below 0 or not a length of time.
+        """
+        is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64)
+        if self.per_second is None and not is_number:
+            raise DataError(f"{role} is {value!r}, the times are numbers", column=self.name, remedy="Give a number")
+        if self.per_second is not None and is_number and value != 0:
+            raise DataError(
+                f"{role} is {value!r} and the times are dates: {value!r} of what?",
+                column=self.name,
+                remedy="Give a timedelta, such as datetime.timedelta(days=7)",
+            )
+        ticks = value if is_number else _nanoseconds(value, role) * self.per_second // 10**9
+        if not ticks >= 0 or math.isinf(ticks):
+            raise DataError(f"{role} is {value!r}", column=self.name, remedy="Give 0 or more")
+        return float(ticks) if self.ticks.is_floating_point() else math.floor(ticks)
+
+    def length(self, ticks: float) -> Any:
+        """Turn ticks into a length of time as :meth:`span` takes it."""
+        return ticks if self.per_second is None else np.timedelta64(ticks, _UNITS[self.per_second])
+
+    def shown(self, ticks: float) -> str:
+        """Format a length of time in ticks."""
+        if self.per_second is None:
+            return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
+        return str(timedelta(microseconds=ticks * 10**6 // self.per_second)).removesuffix(", 0:00:00")
+
+    def moment(self, ticks: float) -> str:
+        """Format a time in ticks."""
+        if self.per_second is None:
+            return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
+        at = np.datetime64(ticks, _UNITS[self.per_second])
+        return str(next((d for d in map(at.astype, ("M8[D]", "M8[m]", "M8[s]")) if d == at), at)).replace("T", " ")
+
+
+def times_of(column: Column) -> Times:
+    """Return the times of a column of dates, numbers, ISO 8601 text, or categories in an order.
+
+    Raises:
+        DataError: it holds none of these.
+    """
+    column = column.plain()
+    if column.kind == "category" and column.ordered:
+        return Times(column.values.long().cpu(), None, column.name)
+    if column.kind == "category" and is_text(column.distinct.type):
+        column = _dated(column)
+    if column.kind == "datetime":
+        return Times(column.values.cpu(), UNITS_PER_SECOND[column.unit], column.name)
+    if column.kind == "number" and not column.values.is_floating_point():
+        return Times(column.integer().cpu(), None, column.name)
+    return Times(column.number().cpu(), None, column.name)
+
+
+def given_times(data: Any, what: Any, role: str) -> Times:
+    """Return times of rows, by a column's name or values, none of them missing.
+
+    Args:
+        data: the rows: a table of any library, a file, or their number.
+        what: a column's name, or ``[n]`` values.
+        role: what the column is for, for messages.
+
+    Raises:
+        DataError: a time is missing, or the column holds no times.
+    """
+    column = given_column(data, what, role)
+    missing = column.is_missing()
+    if bool(missing.any()):
+        raise DataError(
+            "a time is missing",
+            column=column.name,
+            row=int(missing.nonzero()[0]),
+            remedy="Fill it, or leave the row out",
+        )
+    times = times_of(column)
+    bad = ~torch.isfinite(times.ticks)
+    if bool(bad.any()):
+        raise DataError("a time is infinite", column=column.name, row=int(bad.nonzero()[0]), remedy="Leave the row out")
+    return times
+
+
+def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
+    """Return times of two columns in ticks of one length.
+
+    Raises:
+        DataError: one column holds dates, the other numbers.
+    """
+    if (times.per_second is None) != (others.per_second is None):
+        raise DataError(
+            f"one of {times.name!r} and {others.name!r} holds dates, the other numbers",
+            column=others.name,
+            remedy="Give both in one form",
+        )
+    # The finer unit holds the values of the coarser one exactly.
+    if times.per_second is not None and others.per_second is not None:
+        finest = max(times.per_second, others.per_second)
+        return _scaled(times, finest), _scaled(others, finest)
+    if times.ticks.dtype == others.ticks.dtype:
+        return times, others
+    return times._replace(ticks=times.ticks.double()), others._replace(ticks=others.ticks.double())
+
+
+def _scaled(times: Times, per_second: int) -> Times:
+    assert times.per_second is not None
+    return Times(times.ticks * (per_second // times.per_second), per_second, times.name)
+
+
+def _dated(column: Column) -> Column:
+    for zone in (None, "UTC"):
+        try:
+            dates = column.distinct.cast(pa.timestamp("us", zone))
+            break
+        except pa.ArrowInvalid:
+            continue
+    else:
+        raise DataError(
+            "holds text that is no date", column=column.name, remedy="Give dates (2019-07-31), numbers or datetimes"
+        )
+    table = torch.zeros(len(dates) + 1, dtype=torch.int64)
+    table[1:] = torch.from_numpy(np.array(dates.cast(pa.int64())))
+    values = table[column.values.long().cpu()]
+    return Column("datetime", values, name=column.name, missing=column.is_missing().cpu(), unit="us")
+
+
+def _nanoseconds(value: Any, role: str) -> int:
+    import pandas as pd
+
+    try:
+        span = pd.Timedelta(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{role} is {value!r}, no length of time", remedy="Give a timedelta, or text as '7D'"
+        ) from error
+    if span is pd.NaT:
+        raise DataError(f"{role} is missing", remedy="Give a timedelta, or text as '7D'")
+    return span.as_unit("ns").value
