@@ -1,7 +1,7 @@
 """The ``fastrec`` command.
 
-``app.py`` has run and its kin, ``start.py`` the commands to begin with, ``runs.py`` those on finished runs, ``serve.py``
-the server, ``monitor.py`` life after the launch.
+``app.py`` has run and its kin, ``start.py`` the commands to begin with, ``runs.py`` those on finished runs,
+``serve.py`` the server, ``monitor.py`` life after the launch.
 """
 
 # Imported to register their commands.
