@@ -19,6 +19,7 @@ import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
+from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.prepare import Parts, say_damaged
@@ -481,6 +482,8 @@ class SavedNextItems:
         with stages.stage("read", unit="sessions") as advance:
             sessions = self.read(data)
             advance(len(sessions))
+        if not len(sessions):
+            warn(f"{data}: it has no sessions, and nothing is predicted")
         with stages.stage("predict", len(sessions), unit="sessions") as advance:
             items, _ = self.recommend(sessions, done=advance)
         self.form.write(out, sessions.items, items, sessions.sessions)

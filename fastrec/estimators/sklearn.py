@@ -35,7 +35,8 @@ from sklearn.utils.validation import has_fit_parameter
 from threadpoolctl import threadpool_limits
 
 from fastrec._core.imports import require
-from fastrec.errors import DataError, DataWarning, OutOfTimeError
+from fastrec._core.warn import warn
+from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators._tree_model import Deadline, TreeInputs, seconds_for
 from fastrec.estimators.base import (
     ClassWeight,
@@ -651,11 +652,7 @@ class SKModel(Estimator):
             return {}
         if has_fit_parameter(last, "sample_weight"):
             return {f"{prefix}sample_weight": weight.numpy()}
-        warnings.warn(
-            f"{self.name}: {type(last).__name__} takes no weights: all rows of a weight above 0 count alike",
-            DataWarning,
-            stacklevel=4,
-        )
+        warn(f"{self.name}: {type(last).__name__} takes no weights: all rows of a weight above 0 count alike")
         return {}
 
     def _importance(self) -> dict[str, float]:
@@ -712,11 +709,9 @@ class SKModel(Estimator):
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Restore what ``write`` wrote."""
         if about["scikit-learn"].split(".")[:2] != sklearn.__version__.split(".")[:2]:
-            warnings.warn(
+            warn(
                 f"{self.name} was saved by scikit-learn {about['scikit-learn']}, and this is {sklearn.__version__}: "
-                "what is predicted may differ; train it again where it does",
-                DataWarning,
-                stacklevel=4,
+                "what is predicted may differ; train it again where it does"
             )
         self._inputs = (DenseInputs if self.prepare else TreeInputs).read(folder, about)
         self._task, self._n_outputs = about["task"], int(about["n_outputs"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, Literal
@@ -14,7 +13,8 @@ import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.memory import naming_out_of_memory
-from fastrec.errors import DataError, DataWarning
+from fastrec._core.warn import warn
+from fastrec.errors import DataError
 from fastrec.table.coding import code_integers
 from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_numeric
 
@@ -113,7 +113,7 @@ class Column:
                 remedy="Use it as a key, or rescale it first",
             )
         if pa.types.is_decimal(kind):
-            warnings.warn(f"column {self.name!r}: decimals are used as float64 numbers", DataWarning, stacklevel=3)
+            warn(f"column {self.name!r}: decimals are used as float64 numbers")
         table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
         table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
         return table.to(self.values.device)[self.values.long()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, DataWarning
+from fastrec._core.warn import warn
+from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
@@ -142,11 +142,9 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     if bool(few.any()):
         rarest = int(torch.where(few, counts, counts.max() + 1).argmin())
         value = coded.keys.columns[0][rarest].as_py()
-        warnings.warn(
+        warn(
             f"column {column.name!r}: {int(few.sum())} classes have fewer rows than the {folds} folds, class {value!r} "
-            f"{int(counts[rarest])}: some folds are without them",
-            DataWarning,
-            stacklevel=3,
+            f"{int(counts[rarest])}: some folds are without them"
         )
     return codes, f"the classes of {column.name}"
 

@@ -51,7 +51,7 @@ def test_numbers_come_back_to_the_bit(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("form") / "s.csv"
     ids = [f"r{i}" for i in range(len(values))]
     FORM.write(path, {"id": ids}, {"p": values})
-    table = FORM.read_lines(path)
+    table = FORM.read(path)
     assert FORM.numbers(table, "p", path).tolist() == values
     assert table["id"].to_pylist() == ids
 
