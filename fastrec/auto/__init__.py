@@ -1,8 +1,6 @@
-"""From files to a recipe with no code: what the columns are, what is to be predicted, which features pay.
+"""From files to a recipe without code: column types, target, task, metric and the features that help.
 
-In come a folder or a frame, out comes a competition's folder that a person could have written, or a fitted result.
-``files.py`` tells train, test and sample apart, ``columns.py`` what each column is, ``problem.py`` target, task and
-metric, ``choose_features.py`` tries features, ``workspace.py`` writes the recipe, ``auto_fit.py`` fits a frame.
+In: a folder or a frame. Out: a competition's folder as a person would write it, or a fitted result.
 """
 
 from fastrec.auto.auto_fit import Fit, fit

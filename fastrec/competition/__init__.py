@@ -1,15 +1,8 @@
 """A competition's files → a run directory with models, submission, scores and report.
 
-In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
-``recipe.py`` is what a competition describes, ``run.py`` chooses who carries it out: ``table_run.py`` (rows and lists
-in memory: ``data_folder.py`` reads, ``prepare.py`` makes features, ``fitting.py`` fits models, ``run_files.py`` writes,
-``events_before.py`` says what rankers read of a session, ``parts.py`` keeps what an interrupted run goes on from),
-``next_items/`` (sessions whose next item is asked), ``streamed/`` (files larger than memory), ``objectives.py``
-(sessions with several goals). ``forms/`` says how a submission looks, writes it, and holds it against other files.
-``predict.py`` predicts other rows, ``saved_recipe.py`` is the recipe of a run without its code, ``runs.py`` lists and
-compares, ``mlflow_log.py`` notes a run in MLflow.
-``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the self-test of
-``fastrec doctor``.
+In: a recipe (``Competition``) and a folder of data. Out: a run directory, and a submission that is checked and scored.
+A recipe class names the steps of its kind: rows and lists in memory, sessions (``next_items.py``), several goals
+(``objectives.py``), files larger than memory (``streamed/``). Each step adds to one record of the run.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,6 @@
-"""Scores and targets → one number to train by.
+"""Scores and targets → a loss: click or not, a softmax over a list, pairs, in-batch negatives.
 
-In: scores ``[b]``, targets ``[b]`` (and the lists of the rows). Out: a loss. ``bce.py``: click or not; ``listwise.py``:
-the softmax over a list; ``pairwise.py``: the clicked against the others, pair by pair; ``in_batch.py``: the other rows'
-items of the batch as negatives.
+In: scores ``[b]``, targets ``[b]``, and the lists of the rows if needed. Out: a loss.
 """
 
 from fastrec.losses.bce import BCE

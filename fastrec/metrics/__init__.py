@@ -1,6 +1,6 @@
-"""Metrics: predictions, targets and groups of any library → numbers that say how good a model is, and how sure that is.
+"""Metrics: predictions, targets and groups of any library → how good a model is, and how sure that is.
 
-``registry.py`` has every metric by name (``get_metric('auc')``), ``metric.py`` what a metric is.
+``get_metric('auc')`` finds every metric by name.
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,7 @@
-"""A model after its launch: new rows beside old ones, quality gates, retraining.
+"""A model after its launch: new rows compared with old ones, quality gates, retraining.
 
-In: a run directory (or any rows) and new rows. Out: what has changed, and whether it matters. ``monitor_rows.py`` has
-``monitor``, which compares two tables column by column and all together; ``sides.py`` reads them,
-``compare_columns.py`` has one column's figures and ``statistics.py`` their formulas; ``thresholds.py`` says from when
-on something is found; ``page.py`` writes it for people. ``over_time.py`` has the metric by day.
-
-``retrain_run.py`` makes a run again from old and new rows (``newest_rows.py`` puts them together), and ``gate.py``
-judges whether it may take the old one's place. ``event_metrics.py`` is about what was shown and clicked.
+In: a run directory (or any rows) and new rows. Out: which columns and scores have changed, and whether it matters; a
+retrained run, and the gate's decision on it.
 """
 
 from fastrec.monitor.compare import Finding, Thresholds

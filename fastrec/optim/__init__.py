@@ -1,9 +1,7 @@
-"""Gradients → steps: AdamW and LAMB that know rows of embedding tables, and rates for another batch size.
+"""Gradients → steps: AdamW and LAMB that know rows of embedding tables, and learning rates for another batch size.
 
 In: a model's parameters, gradients dense or of a batch's rows. Out: torch optimizers, as ``opt_func`` for fastai.
-``torch_adamw.py`` and ``torch_lamb.py`` hold the optimizers, ``row_optimizer.py`` what both share, ``row_sparse.py``
-what rows missed, ``wrapper.py`` their fastai form, ``scaling.py`` the rules for large batches. Other packages' go as
-they are, ``rec_learner(dls, opt_func=torch_optimizer.Lamb)``; ``lamb`` alone tells fused embedding tables apart.
+Optimizers of other packages work too: ``rec_learner(dls, opt_func=torch_optimizer.Lamb)``.
 """
 
 from fastrec.optim.torch_optimizers import AdamW, Lamb

@@ -1,7 +1,7 @@
-"""Versions of a served model on disk: which is current, which was before, and the change between them at once.
+"""Versions of a served model on disk, one of them current.
 
-In: run directories and exports. Out: a folder of versions whose files never change, and one small file that says which
-is in use (``model_registry.py``): ``promote``, ``rollback`` and a history of both.
+In: run directories and exports. Out: a folder of versions whose files never change, and one small file that names the
+current one: ``promote``, ``rollback`` and their history.
 """
 
 from fastrec.registry.registry import Registry, Version, is_registry

@@ -1,12 +1,7 @@
-"""Retrieval: who took what → scores of other items; vectors → the nearest; sessions → candidates → what is shown.
+"""Retrieval: who took what → scores of other items; vectors → the nearest; sessions → candidates → a ranked list.
 
-In: pairs of users and items of any kind, vectors, sessions. Out: scores, or tables of recommendations. ``base.py`` is
-the contract of collaborative filters: ``ease.py``, ``item_knn.py``, ``user_knn.py``, ``rp3beta.py`` and ``spectral.py``
-are linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularity.py`` is the rule to beat.
-``history_filter.py`` makes a model of sessions of one, ``ranked_candidates.py`` of several models and boosted trees;
-``objective_ranker.py`` has trees for each of several goals.
-``index.py`` searches vectors, ``candidates/`` finds short lists of items for sessions, ``pipeline/`` retrieves,
-filters, scores and orders.
+In: pairs of users and items, vectors, or sessions. Out: scores, or tables of recommendations. Collaborative filters
+share one contract (``CollaborativeFilter``); ``candidates/`` finds short lists, ``pipeline/`` filters and orders them.
 """
 
 from fastrec.retrieval._saved import Saved

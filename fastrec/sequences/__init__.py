@@ -1,16 +1,7 @@
-"""Sessions: who looked at what in which order → what is next.
+"""Sessions: who looked at what in which order → the next item.
 
-In: logs of events, or list columns. Out: scores of all items for every session, the best of them first.
-``session_frame.py`` holds the sessions, ``splits.py`` holds some of them out, ``sequence_scores.py`` says how good a
-ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions that are like one (``vsknn.py``,
-``stan.py``, ``vstan.py``; ``session_knn.py``), items near its last ones (``co_visitation.py``), popularity
-(``popularity.py``), several together (``session_blend.py``).
-
-Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is
-changed in training), ``sasrec.py``, ``pooled_sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py``
-turn a session into a vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the
-two, ``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with,
-``byte_dropout.py`` their dropout.
+In: logs of events, or list columns. Out: scores of all items for every session, the best first. Models are nets,
+neighbours, items near the last ones, popularity, and blends of them; all are ``SessionModel``.
 """
 
 from fastrec.sequences.base import SessionModel, best_items

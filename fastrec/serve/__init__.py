@@ -1,9 +1,7 @@
-"""Export runs as graphs, and serve them.
+"""Export runs as ONNX graphs, and serve them over HTTP.
 
-``export.py`` writes ``model.onnx`` (raw columns → score) and ``serving.json``, ``verify.py`` checks them. ``graph/``
-builds the graph, ``forest/`` converts trees, ``triton.py`` writes a model repository, ``server/`` answers requests,
-``online/`` stores the events that features look back to. ``next_items/`` exports nets of sessions,
-``session_ranker.py`` rankers that read the events before a list.
+``graph/`` builds the graph, ``forest/`` converts trees, ``server/`` answers requests, ``online/`` stores the events
+that features look back to.
 """
 
 from fastrec.serve.export import Exported, export_run

@@ -1,9 +1,7 @@
 """A frame → ``TabularFrame`` → shuffled batches for a fastai ``Learner``.
 
 In: any frame, procs and column names, as for fastai's ``TabularPandas``. Out: tensors in one packed buffer, loaders.
-``frame.py`` is the object, ``recipe.py`` what it learns from training rows, ``packed.py`` where it lies, ``loader.py``
-and ``order.py`` make batches, ``dataloaders.py`` is the one-line way; ``procs/`` prepares columns, ``stream/`` does all
-this for Parquet files larger than memory, ``click_log/`` for clicks in text files.
+``stream/`` does the same for Parquet files larger than memory, ``click_log/`` for clicks in text files.
 """
 
 from fastrec.tabular.click_log import ClickLogFrame, LogPart

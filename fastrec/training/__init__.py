@@ -1,9 +1,7 @@
 """Dataloaders and a model → a trained fastai ``Learner``.
 
-In: dataloaders of this library or of fastai. Out: ``rec_learner``'s ``RecLearner``, callbacks. ``learner.py`` is the
-way in, ``amp.py`` trains in 16 bits, ``checkpoint.py`` saves and goes on after a crash, ``stop_on_nan.py`` names the
-batch where a loss went astray, ``cuda_graph.py`` and ``torch_compile.py`` make steps cheaper, ``cow_clip.py`` clips.
-``row_noise.py`` changes training rows, ``denoising.py`` trains a net on rows without targets first.
+In: dataloaders of this library or of fastai. Out: ``rec_learner``'s ``RecLearner`` and callbacks: checkpoints, mixed
+precision, CUDA graphs, compiled models, several ranks, row noise.
 """
 
 from fastrec.training.checkpoint import Checkpoint, load_checkpoint

@@ -1,7 +1,4 @@
-"""Search with Optuna for settings of a finished run's model that score better out of fold, on the run's folds.
-
-``spaces.py`` names the settings of each class of models and their bounds, ``search.py`` runs the trials.
-"""
+"""Search with Optuna for settings of a finished run's model that score better out of fold, on the run's folds."""
 
 from fastrec.tuning.search import Tuned, TuneResult, tune_run
 

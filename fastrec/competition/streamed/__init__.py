@@ -1,5 +1,1 @@
-"""Recipes for rows that do not fit into memory.
-
-``clicks.py``: outcomes that are 0 or 1, by nets that learn from a stream. ``lists.py``: lists to rank, by a recipe's
-own features, streamed nets and XGBoost's external memory, of parts on the disk (``laid.py``).
-"""
+"""Recipes for rows larger than memory: click logs by streamed nets, and lists to rank by parts on disk."""

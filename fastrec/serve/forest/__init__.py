@@ -1,7 +1,6 @@
 """Convert trees of XGBoost, LightGBM, CatBoost and scikit-learn to ONNX nodes.
 
-A ``Forest`` has flat arrays, the attributes of a ``TreeEnsemble`` node (``ai.onnx.ml`` 5). ``of_estimator.py``
-converts fastrec's own estimators.
+A ``Forest`` has flat arrays, the attributes of a ``TreeEnsemble`` node (``ai.onnx.ml`` 5).
 """
 
 from fastrec.serve.forest.catboost import forest_of_catboost

@@ -1,9 +1,7 @@
-"""Features that look back, served from events: observed one by one, kept by key, read for the rows of a request.
+"""Features that look back, served from events: observed one by one, stored by key, read for a request's rows.
 
-In: a fitted ``FeatureSet``; events. Out: the columns that ``FeatureSet.transform`` makes of the same rows and all
-events so far. ``plan.py`` finds out which generator looks at which events, ``fold.py`` what old ones leave behind,
-``records.py`` and ``keys.py`` turn rows into bytes, ``memory_store.py`` and ``redis_store.py`` keep them,
-``fetching.py`` brings a request's own back, ``online.py`` puts it together.
+In: a fitted ``FeatureSet``; events. Out: the columns that ``FeatureSet.transform`` computes of the same rows and all
+events so far.
 """
 
 from fastrec.serve.online.online import Online, write_online_state

@@ -1,8 +1,4 @@
-"""An HTTP server round an export: it checks what comes, scores what waits together, and says what it does.
+"""An HTTP server for an export: it checks requests, scores waiting ones together, and reports its metrics.
 
-``spec.py`` reads ``serving.json``, ``scorer.py`` loads the graph, ``columns.py`` and ``values.py`` check the rows of a
-request, ``bodies.py`` reads JSON and Arrow, ``batcher.py`` puts requests together, ``service.py`` holds what is served,
-``app.py`` gives it addresses (``v1.py``: ours, ``v2.py``: the Open Inference Protocol, ``pages.py``: what it says about
-itself; ``recommend/``: sessions in, items out), ``process.py`` runs it, and ``make.py`` is the way in. ``load/``
-measures a server from outside.
+It speaks its own protocol (``/v1``), the Open Inference Protocol (``/v2``), and recommends items for sessions.
 """

@@ -9,8 +9,6 @@ The names and defaults are fastai's, and so are the codes, fill values and scale
 - ``Normalize`` takes mean and sd in float64, block by block, each in two passes. A constant column becomes 0 (and is
   not scaled where a later value differs).
 - Statistics are taken of the values as given: fastai first shrinks float64 to float32.
-
-``base.py`` is the contract for one of your own (``ContProc``), ``registry.py`` takes fastai's classes for ours.
 """
 
 from fastrec.tabular.procs.base import ContProc, FrameProc
