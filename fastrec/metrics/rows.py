@@ -208,8 +208,8 @@ def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
 # Metrics of classes and their probabilities: formulas on checked float64 tensors, for the registry.
 #
-# Each takes a target and a prediction of the shapes above. Metrics of classes need counts alone (hits, true rows and predicted
-# rows of each class, on the last axis), so that ``thresholds.py`` can evaluate every cut point at once.
+# Each takes a target and a prediction of the shapes above. Metrics of classes need counts alone (hits, true rows and
+# predicted rows of each class, on the last axis), so that ``thresholds.py`` can evaluate every cut point at once.
 
 
 class Counts(NamedTuple):

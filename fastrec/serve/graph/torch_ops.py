@@ -1,4 +1,4 @@
-"""Handlers of torch's functions in a graph; each module registers its own (see ``graph/tensor.py``)."""
+"""Handlers of torch's functions in a graph; see ``GraphTensor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/recommend``: sessions of item ids → the best items, by a saved recommender, a run for next items or its export."""
+"""``/v1/recommend``: sessions of item ids → the best items, by a recommender, a run for next items or its export."""
 
 from __future__ import annotations
 
