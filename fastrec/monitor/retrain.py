@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
@@ -144,6 +145,18 @@ def together(
         folds, judged, warmed_up = _random_folds(saved, rows, is_new), is_new, True
     else:
         folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
+    # The gate cannot decide from fewer: better said now than after the training.
+    ranking = saved.target is None
+    count = (
+        len(rows[saved.config["list_column"]].group_numbers().cpu()[judged].unique()) if ranking else int(judged.sum())
+    )
+    if count < limits.GATE_UNITS:
+        raise DataError(
+            f"{count} new {'lists' if ranking else 'rows'} would be scored ({folds.method}), and the "
+            f"gate needs {limits.GATE_UNITS}",
+            file=file,
+            remedy="Score more periods (--scored) or longer ones (--every week), or give more rows",
+        )
     own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
     found = CompetitionData(rows, test, tables={**own, **tables}, types=saved.reading.types)
     cold = tuple(k for k, (_, scored_rows) in enumerate(folds) if not bool(is_new[scored_rows].all()))
@@ -191,7 +204,7 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
     if saved.target is not None:
         _refuse_learned([n for n in saved.config.get("ids", ()) if n in rows], rows, len(old), numbers, file)
         return rows, is_new
-    lists = rows[saved.config["list_column"]].integer().cpu()
+    lists = rows[saved.config["list_column"]].group_numbers().cpu()
     both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
     if len(both):
         raise DataError(
@@ -426,7 +439,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     groups = None
     if saved.target is None:
         label = table[saved.config["label"]].number().cpu()
-        groups = table[saved.config["list_column"]].integer().cpu()
+        groups = table[saved.config["list_column"]].group_numbers().cpu()
     else:
         assert made.target is not None
         label = made.target.restore(made.target.encode(table).double())

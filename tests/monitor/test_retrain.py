@@ -309,6 +309,13 @@ class Slow(Clicks):
         return [XGBModel("xgb", **{**TREES, "rounds": 200_000})]
 
 
+def test_too_few_rows_for_the_gate_are_refused_before_training(serving, tmp_path):
+    days(8, 2).groupby("day").head(20).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match=r"20 new rows would be scored .*the gate needs 50.*--scored"):
+        retrain(serving, tmp_path / "new.csv", tmp_path / "run", every="value", scored=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_minutes_bound_the_training(serving, tmp_path):
     days(8, 1).to_parquet(tmp_path / "new.parquet")
     options = {"every": "value", "scored": 1, "minutes": 0.05, "competition": Slow()}
