@@ -457,6 +457,8 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     if scorer.wants_classes and serving.ndim == 1:
         options["classes"] = saved.decision.classes(serving), _classes(out, scorer)[scored]
     verdict = judge(scorer.metric, label, serving, candidate, **options)
+    in_time = verdict.by_period["period"].map(dict(zip(map(str, newest.periods), newest.codes))).argsort(kind="stable")
+    verdict = replace(verdict, by_period=verdict.by_period.iloc[in_time].reset_index(drop=True))
     if bool(unknown.any()):
         told = f"{int(unknown.sum())} rows of classes that the serving run does not know were left out"
         verdict = replace(verdict, reasons=[*verdict.reasons, told])

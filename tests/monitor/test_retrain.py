@@ -317,12 +317,13 @@ def test_too_few_rows_for_the_gate_are_refused_before_training(serving, tmp_path
 
 
 def test_minutes_bound_the_training(serving, tmp_path):
-    days(8, 1).to_parquet(tmp_path / "new.parquet")
-    options = {"every": "value", "scored": 1, "minutes": 0.05, "competition": Slow()}
+    days(9, 2).iloc[::-1].to_parquet(tmp_path / "new.parquet")
+    options = {"every": "value", "scored": 2, "minutes": 0.05, "competition": Slow()}
     made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", **options)
     trees = xgboost.Booster(model_file=made.run / "models" / "xgb" / "fold0" / "trees0.ubj")
     assert 0 < trees.num_boosted_rounds() < 200_000
     assert (made.run / "gate.json").is_file()
+    assert made.verdict.by_period["period"].tolist() == ["9", "10"]  # in time, whatever the order of the rows
 
 
 class Kinds(Competition):
