@@ -138,7 +138,7 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         from fastrec._core.memory import keep_memory
         from fastrec.competition import run as library
         from fastrec.competition.budget import Budget
-        from fastrec.report.page import leaderboard_table
+        from fastrec.report.text import leaderboard_table
 
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         with keep_memory():
@@ -287,7 +287,8 @@ def _form_of_recipe(recipe: Competition, submission: Path) -> SubmissionFormat |
 def report(run_directory: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]) -> None:
     """Write a run's report.html anew and print its leaderboard."""
     with readable_errors():
-        from fastrec.report.page import leaderboard_table, write_report
+        from fastrec.report.page import write_report
+        from fastrec.report.text import leaderboard_table
 
         typer.echo(f"report {write_report(run_directory)}")
         console = Console()
