@@ -59,7 +59,7 @@ def terminal_table(
         for c in shown:
             # A text may wrap to 16 characters: the table's least width is what the decision is about.
             least = min(max((len(t) for t in c.cells), default=0), 16) if c.fold else None
-            table.add_column(c.head, overflow="fold", no_wrap=not c.fold, min_width=least, **c.options)
+            table.add_column(c.head, overflow="fold", no_wrap=not c.fold, **{"min_width": least, **c.options})
         for i, row in enumerate(zip(*(c.cells for c in shown), strict=True)):
             table.add_row(*map(Text, row), style=None if styles is None else styles[i])  # not markup: names have []
         if width is None or max((c.drop for c in shown), default=0) == 0:

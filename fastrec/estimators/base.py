@@ -157,14 +157,21 @@ class Estimator(ABC):
                 remedy="Name the attributes that fit sets in learned, or define settings(), write() and read()",
             )
         given: dict[str, Any] = {}
-        for name, parameter in inspect.signature(type(self)).parameters.items():
-            if not hasattr(self, name):
-                raise DataError(
-                    f"{type(self).__name__} keeps no attribute {name!r} to be saved by",
-                    remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
-                )
-            value = getattr(self, name)
-            given |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
+        for kind in (c for c in type(self).__mro__ if "__init__" in vars(c)):
+            passed_on = False
+            for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]:
+                if not hasattr(self, name) and parameter.kind is parameter.VAR_KEYWORD:
+                    passed_on = True  # ``**options`` that a class hands to its base are the base's arguments
+                    continue
+                if not hasattr(self, name):
+                    raise DataError(
+                        f"{type(self).__name__} keeps no attribute {name!r} to be saved by",
+                        remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
+                    )
+                value = getattr(self, name)
+                given |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
+            if not passed_on:
+                break
         return given
 
     def write(self, folder: Path) -> dict[str, Any]:

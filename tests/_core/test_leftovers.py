@@ -182,7 +182,7 @@ def test_a_file_system_without_locks_is_cleared_up_after_a_day(tmp_path, monkeyp
     def refused(file: int, kind: int) -> None:
         raise OSError("no locks here")
 
-    monkeypatch.setattr(leftovers.fcntl_leftovers, "flock", refused)
+    monkeypatch.setattr(leftovers.fcntl, "flock", refused)
     young, old = (leftovers.hidden_beside(tmp_path / "x", "part") for _ in range(2))
     for path, age in ((young, 3600), (old, 90_000)):
         path.write_text("half")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(memory._glibc() is None, reason="only glibc is t
 BLOCKS = """
 import os, time
 import numpy as np
-from fastrec._core import malloc as memory
+from fastrec._core import memory
 from fastrec._core.memory import give_back, keep_memory, keeping_memory
 
 def resident():
@@ -126,7 +126,7 @@ import os, warnings
 warnings.simplefilter("ignore")
 import numpy as np, pandas as pd
 from fastai.callback.core import Callback
-from fastrec._core import malloc as memory
+from fastrec._core import memory
 from fastrec.training import rec_learner
 from fastrec.tabular import TabularFrame
 

@@ -28,8 +28,7 @@ from fastrec.features import (
     TargetEncode,
     TextSvd,
 )
-from fastrec.serve import Online, Scorer, export_run, make_app, verify_export, write_triton
-from fastrec.serve import verify as metric_loss
+from fastrec.serve import Online, Scorer, export_run, make_app, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
 from fastrec.serve.server.process import open_events

@@ -24,6 +24,7 @@ from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFr
 from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
+from fastrec.serve.graph.builder import Graph
 from fastrec.serve.session_scores import SessionScores
 
 IDS = [2**60 + 7 * i for i in range(30)]
@@ -145,6 +146,8 @@ class _Written:
 
     def __init__(self, folder):
         self.folder = folder
+
+    export = Graph.export
 
     def save(self, path, *, name):
         shutil.copy(self.folder / "model.onnx", path)

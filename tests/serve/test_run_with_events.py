@@ -21,8 +21,7 @@ pytest.importorskip("onnxscript")
 
 import onnxruntime
 
-from fastrec.serve import export_run, make_app, verify_export, write_triton
-from fastrec.serve import verify as metric_loss
+from fastrec.serve import export_run, make_app, metric_loss, verify_export, write_triton
 from fastrec.serve.export import event_feeds, feeds_of
 
 
