@@ -107,6 +107,10 @@ _NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and 
     "str | Feature | None": ((str, Feature, Selector, NoneType), False),
     "str | Sequence[str]": ((str, Selector), True),
     "str | Sequence[str] | None": ((str, Selector), True),
+    "Col": ((str, Feature, Selector), False),
+    "Col | None": ((str, Feature, Selector, NoneType), False),
+    "Names": ((str, Selector), True),
+    "Names | None": ((str, Selector), True),
 }
 
 
