@@ -124,7 +124,7 @@ def table(task: str, folder: Path) -> Values:
     found = run_values(fitted.run) | {"predict": column_values(fitted.predict(made[300:].drop(columns="y")))}
     if task == "binary":
         made[300:].to_csv(folder / "new.csv", index=False)
-        words = ("--data", folder / "new.csv", "--time", "day", "--every", "week", "--scored", 1)
+        words = ("--data", folder / "new.csv", "--time", "day", "--every", "week", "--scored", 12)
         fastrec("retrain", fitted.run, *words, "--out", folder / "again", passes=(0, 3))
         found |= {f"retrain/{n}": v for n, v in run_values(folder / "again").items()}
     return found
