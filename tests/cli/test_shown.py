@@ -70,7 +70,8 @@ def test_tries_are_listed_with_whole_figures(run):
 
 def test_remedies_of_the_doctor_can_be_copied(monkeypatch):
     monkeypatch.setattr(module, "self_test", lambda **_: [SelfCheck("run", True, "well", 0.1)])
-    part = environment.OptionalPart("no-such-part-of-the-package", {"no-such-package": "1"}, "many things that are of use")
+    what = "many things that are of use"
+    part = environment.OptionalPart("no-such-part-of-the-package", {"no-such-package": "1"}, what)
     monkeypatch.setattr(environment, "PARTS", (part,))
     assert part.install in [line.strip() for line in shown("doctor").splitlines()]
 
