@@ -158,7 +158,7 @@ def frame() -> TabularFrame:
 
 
 def test_preparing_a_frame(monkeypatch: pytest.MonkeyPatch, frame: TabularFrame) -> None:
-    monkeypatch.setattr("fastrec.tabular.recipe.Recipe.pack", failing(TORCH(CUDA)))
+    monkeypatch.setattr("fastrec.tabular.recipe.FrameRecipe.pack", failing(TORCH(CUDA)))
     with pytest.raises(DeviceMemoryError, match=r"preparing 1 rows.*fewer rows"):
         frame.new(pd.DataFrame({"city": [1], "price": [2.0]})).process()
 
