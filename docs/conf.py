@@ -122,7 +122,22 @@ _LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa scipy sklearn 
 _STANDARD = "inspect abc contextlib threading typing collections pathlib"
 nitpick_ignore_regex = [("py:.*", rf"({'|'.join(f'{_LIBRARIES} {_STANDARD}'.split())})(\..*)?")]
 # names of other libraries without the library's, and an alias of a Literal
-nitpick_ignore = [("py:class", name) for name in ("Client", "EventState", "Path", "Starlette", "Tensor", "FillRule")]
+nitpick_ignore = [
+    ("py:class", name)
+    for name in (
+        "Client",
+        "EventState",
+        "FillRule",
+        "Path",
+        "Scale",
+        "Stages",
+        "Starlette",
+        "Task",
+        "Tensor",
+        "fasttransform.transform.Pipeline",
+        "nn.Module",
+    )
+]
 nitpick_ignore.append(("py:class", "fastrec.tabular.stream.loader.Rows"))  # not the public one of ``validate``
 _PUBLIC = {name for room in rooms.ROOMS for name in rooms.public_names(room)}
 
