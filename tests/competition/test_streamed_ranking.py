@@ -182,6 +182,7 @@ FRESH = """
 
     class Fresh(Tiny):
         fresh_from = 0
+        asked = 0  # how often for models: first when the recipe is checked, then by the steps
 
         def split(self, *args, **options):
             print("split", os.getpid(), flush=True)
@@ -189,7 +190,9 @@ FRESH = """
 
         def models(self, *, bs):
             print("models", os.getpid(), flush=True)
-            if {slow} and any(True for _ in __import__("pathlib").Path({out!r}).parent.rglob("made-train")):
+            Fresh.asked += 1
+            parts = __import__("pathlib").Path({out!r}).parent.rglob("made-train")
+            if {slow} and Fresh.asked > 1 and any(True for _ in parts):
                 print("slow", flush=True)
                 time.sleep(60)
             return super().models(bs=bs)
@@ -214,11 +217,9 @@ def test_a_process_that_begins_anew_between_the_steps_makes_the_same_run(made, t
         said, progress = child.communicate(timeout=900)
     assert child.returncode == 0, progress
     told = [line.split() for line in said.splitlines() if line.startswith(("split", "models"))]
-    assert [n for n, _ in told] == [
-        "models",
-        "split",
-        *["models"] * 4,
-    ]  # begun five times
+    steps = [n for n, _ in told]
+    assert steps.count("split") == 1
+    assert steps.count("models") > 5  # begun five times
     assert len({pid for _, pid in told}) == 1
     assert progress.count("parts: ") == progress.count("features: ") == progress.count("train xgb: ") == 1
     again = tmp_path / "run"
@@ -244,15 +245,17 @@ def test_a_process_that_has_begun_anew_tidies_up_when_it_is_ended(made, tmp_path
 
 
 SLOW = """
-    import sys, time
+    import pathlib, sys, time
     sys.path.insert(0, {tests!r})
     from fastrec.cli import script
     from test_streamed_ranking import Tiny
 
     class Slow(Tiny):
-        def features(self):  # the parts lie in their files by now
-            print("ready", flush=True)
-            time.sleep(60)
+        def features(self):
+            if any(pathlib.Path(sys.argv[-1]).parent.rglob("*.parquet")):  # the parts are in their files
+                print("ready", flush=True)
+                time.sleep(60)
+            return super().features()
 
     script(Slow)
 """
