@@ -138,7 +138,6 @@ nitpick_ignore = [
         "nn.Module",
     )
 ]
-nitpick_ignore.append(("py:class", "fastrec.tabular.stream.loader.Rows"))  # not the public one of ``validate``
 _PUBLIC = {name for room in rooms.ROOMS for name in rooms.public_names(room)}
 
 

@@ -37,7 +37,7 @@ def loop_listwise(scores, targets, groups):
     return shares, lists
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     rows=st.lists(st.tuples(floats, st.integers(0, 1), st.floats(0.25, 4)), min_size=1, max_size=12),
     smoothing=st.sampled_from([0.0, 0.1]),
@@ -74,7 +74,7 @@ def test_bce_decides_at_one_half():
     assert loss.decodes(p).tolist() == [0, 1, 1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(floats, st.integers(0, 2), st.integers(-3, 4)), min_size=1, max_size=15))
 def test_listwise_equals_a_loop(rows):
     scores, targets, groups = map(list, zip(*rows, strict=True))

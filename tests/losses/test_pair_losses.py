@@ -37,7 +37,7 @@ def loop_pairs(scores, targets, groups, loss):
     return shares, pairs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(floats, st.integers(0, 2), st.integers(-3, 4)), min_size=1, max_size=15),
     kind=st.sampled_from(KINDS),
@@ -94,7 +94,7 @@ def loop_in_batch(matrix, weights, ids, log_q):
     return losses
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), b=st.integers(1, 6), corrected=st.booleans())
 def test_in_batch_softmax_equals_a_loop(data, b, corrected):
     matrix = data.draw(st.lists(st.lists(floats, min_size=b, max_size=b), min_size=b, max_size=b))

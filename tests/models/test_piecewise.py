@@ -34,7 +34,7 @@ def loop_encode(x, edges):
 BINS = [torch.tensor([-1.0, 0.0, 0.5, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([0.0, 1e-3, 10.0])]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     edges=st.lists(st.integers(-40, 40), min_size=2, max_size=7, unique=True),
     xs=st.lists(st.integers(-100, 100), min_size=1, max_size=8),

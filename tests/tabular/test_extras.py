@@ -94,7 +94,7 @@ def check_batch(batch, codes):
     lists=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=4), max_size=12),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_list_batch_does_what_a_list_of_lists_does(lists, data):
     batch = ListBatch.of(lists)
     n = len(lists)
@@ -165,7 +165,7 @@ def test_embedding_bags_take_the_lists():
     unseen=st.booleans(),
     library=st.sampled_from(["pandas", "polars", "pyarrow", "dict"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_elements_are_coded_by_the_training_rows_alone(lists, data, min_count, max_size, unseen, library):
     n = len(lists)
     cut = data.draw(st.integers(0, n))
@@ -320,7 +320,7 @@ def test_errors_of_chosen_rows_and_of_test_rows():
     seed=st.integers(0, 3),
     chunk=st.sampled_from([1, 60, 1 << 22]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, drop_last, seed, chunk):
     codes, n = coded_by_loop(lists, range(len(lists))), len(lists)
     to = numbered(lists, device="cpu")
@@ -335,7 +335,7 @@ def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, dr
 
 
 @given(lists=LISTS, bs=st.integers(1, 30), shuffle=st.booleans(), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_batches_of_groups(lists, bs, shuffle, data):
     ids = data.draw(st.lists(st.integers(0, 5), min_size=len(lists), max_size=len(lists)))
     to = numbered(lists, g=np.array(ids, dtype=np.int64), groups="g")

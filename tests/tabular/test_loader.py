@@ -55,7 +55,7 @@ def epoch(loader):
     chunk=st.sampled_from([1, 60, 1 << 22]),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_row_comes_exactly_once(n, bs, drop_last, shuffle, chunk, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fastrec._core.limits.GATHER_BYTES", chunk)
@@ -76,7 +76,7 @@ def test_every_row_comes_exactly_once(n, bs, drop_last, shuffle, chunk, seed):
     shuffle=st.booleans(),
     drop_last=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_groups_come_whole_and_once(ids, bs, shuffle, drop_last):
     loader = TabularLoader(frame(len(ids), ids), bs=bs, shuffle=shuffle, drop_last=drop_last, groups=True, seed=0)
     batches = epoch(loader)
@@ -110,7 +110,7 @@ def shares(to, world_size, **options):
     shuffle=st.booleans(),
     chunk=st.sampled_from([1, 60, 1 << 22]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_ranks_share_the_rows_in_as_many_batches(n, world_size, bs, drop_last, shuffle, chunk):
     to, options = frame(n), {"bs": bs, "drop_last": drop_last, "shuffle": shuffle, "seed": 3}
     if 0 < n < world_size:
@@ -140,7 +140,7 @@ def test_ranks_share_the_rows_in_as_many_batches(n, world_size, bs, drop_last, s
     bs=st.integers(1, 30),
     shuffle=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_ranks_share_whole_groups(ids, world_size, bs, shuffle):
     to, options = frame(len(ids), ids), {"bs": bs, "shuffle": shuffle, "seed": 3, "groups": True}
     if 0 < len(set(ids)) < world_size:

@@ -72,7 +72,7 @@ rows = st.fixed_dictionaries(
 
 @pytest.mark.filterwarnings("ignore:column .* rows have no number there")  # nothing fills them, on purpose
 @pytest.mark.parametrize("name", PROCS)
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(row=rows)
 def test_a_row_is_packed_as_its_frame_is(name, row):
     to = FRAMES[name]

@@ -39,7 +39,7 @@ def oracle(values: np.ndarray) -> np.ndarray:
 number = st.sampled_from([0.0, -0.0, 1.0, 1.5, -7.0, 1e9, -1e-300, math.nan]) | st.floats(-1e6, 1e6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(values=st.lists(number, max_size=40))
 def test_training_values_get_the_quantiles_of_their_ranks(values):
     x = np.array(values, dtype=np.float64)

@@ -209,7 +209,7 @@ def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
     st.booleans(),
     st.randoms(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, least, most, unseen, mixed, random):
     fit_rows = min(fit_rows, len(values))
     order = random.sample(range(len(values)), len(values)) if mixed else None

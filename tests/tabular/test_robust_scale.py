@@ -41,7 +41,7 @@ def oracle(values: np.ndarray) -> np.ndarray:
 number = st.sampled_from([0.0, 1.0, 1.5, -7.0, 1e9, math.nan, math.inf, -math.inf]) | st.floats(-1e6, 1e6, width=32)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(values=st.lists(number, max_size=30))
 def test_values_are_centred_scaled_and_clipped(values):
     x = np.array(values, dtype=np.float64)

@@ -63,7 +63,7 @@ def stream_of(folder, **options) -> ParquetFrame:
 # ---- every row once
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     n=st.integers(0, 90),
     files=st.integers(1, 4),
