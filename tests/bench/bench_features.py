@@ -5,21 +5,20 @@ Cases:
              (needs the script and its environment: see --peer-python; left out with a message otherwise).
   eight      one FeatureSet of eight features on shared keys, fit_transform, beside pandas, polars (lazy) and DuckDB;
              integer and text keys, sorted and unsorted input.
-  singles    generators one at a time beside pandas and polars, likewise.
-  scaling    the eight at ten times the rows: what a row costs there over what it costs here.
-  memory     the most that a process holds while it makes the eight, over the bytes of the columns read and made.
 
 Systems are timed by turns, from their own frames in memory and with all cores; what they make is compared once, before
 the clock starts. The table goes to the screen and beside the JSON file, whose fields ``_timing.py`` explains: ``ratio``
-is a peer's seconds over fastrec's on the same frame (DuckDB's: over fastrec's on an Arrow table). Where there is no
-peer, in ``scaling``, it is the cost of a row over that at the fewer rows.
+is a peer's seconds over fastrec's on the same frame (DuckDB's: over fastrec's on an Arrow table).
+
+Cases of single generators, of ten times the rows and of peak memory are in the history:
+``git show cbd11c7:tests/bench/bench_features.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -27,15 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import _eight
-import _memory
 import _nvtabular
 import numpy as np
 from _logs import event_log
-from _singles import SINGLES
 from _timing import (
     ROOT,
     Record,
-    Timing,
     check_same,
     command_line,
     cores,
@@ -72,9 +68,19 @@ def nvtabular(options: Options) -> Iterator[Record]:
 def eight(options: Options) -> Iterator[Record]:
     """Eight features on shared keys, from every frame."""
     rows = options.rows or 2_000_000
-    for keys, ordered, log in _logs(rows):
-        frames = _frames(log)
-        systems = _systems(_eight, frames, ordered)
+    for keys, ordered in itertools.product(("int", "str"), (True, False)):
+        log = event_log(rows, keys=keys, ordered=ordered)
+        # Each library's frame in memory of its own, with the fastrec system that runs on the same frame.
+        frames = {"pandas": log.to_pandas().copy()}
+        if has("polars"):
+            import polars as pl
+
+            frames["polars"] = pl.from_arrow(log, rechunk=True)
+        systems: dict[str, System] = {}
+        for library, frame in frames.items():
+            own, peer = f"fastrec, {library}", "polars lazy" if library == "polars" else library
+            systems[own] = (own, partial(_eight.with_fastrec, frame))
+            systems[peer] = (own, partial(getattr(_eight, f"with_{library}"), frame, ordered=ordered))
         by_fold = partial(_eight.with_pandas, frames["pandas"], ordered=ordered, by_fold=True)
         systems["pandas, fold by fold"] = ("fastrec, pandas", by_fold)
         systems["fastrec, Arrow"] = ("fastrec, Arrow", partial(_eight.with_fastrec, log))
@@ -82,75 +88,6 @@ def eight(options: Options) -> Iterator[Record]:
             connection = _eight.duckdb_log(log, options.threads)
             systems["DuckDB"] = ("fastrec, Arrow", partial(_eight.with_duckdb, connection))
         yield from _beside(f"eight, {keys}, {in_order(ordered)}", rows, systems, _eight.NAMES, options)
-
-
-def singles(options: Options) -> Iterator[Record]:
-    """Generators one at a time."""
-    rows = options.rows or 1_000_000
-    for keys, ordered, log in _logs(rows):
-        frames = _frames(log)
-        for single in SINGLES:
-            case = f"{single.name}, {keys}, {in_order(ordered)}"
-            yield from _beside(case, rows, _systems(single, frames, ordered), single.outputs, options)
-
-
-def _frames(log: Any) -> dict[str, Any]:
-    """The log as every library holds it."""
-    return {name: _memory.frame_of(log, name) for name in ("pandas", "polars") if has(name)}
-
-
-def _systems(work: Any, frames: Mapping[str, Any], ordered: bool) -> dict[str, System]:
-    """fastrec and its peer on each library's frame; ``work`` has ``with_fastrec``, ``with_pandas``, ``with_polars``."""
-    systems: dict[str, System] = {}
-    for library, frame in frames.items():
-        own, peer = f"fastrec, {library}", "polars lazy" if library == "polars" else library
-        systems[own] = (own, partial(work.with_fastrec, frame))
-        systems[peer] = (own, partial(getattr(work, f"with_{library}"), frame, ordered=ordered))
-    return systems
-
-
-def scaling(options: Options) -> Iterator[Record]:
-    """The eight at ten times the rows."""
-    rows = options.rows or 1_000_000
-    for ordered in (True, False):
-        frames = {n: event_log(n, ordered=ordered).to_pandas() for n in (rows, 10 * rows)}
-        runs = {n: partial(_eight.with_fastrec, df) for n, df in frames.items()}
-        timings, _ = race({str(n): run for n, run in runs.items()}, options.repeats)
-        few = timings[str(rows)]
-        for n in frames:
-            base = Timing(few.seconds * n / rows, few.cpu_seconds * n / rows)
-            case = f"scaling, int, {in_order(ordered)}"
-            yield record(case, "fastrec, pandas", n, timings[str(n)], base, notes="ratio: cost per row")
-
-
-def memory(options: Options) -> Iterator[Record]:
-    """Peak memory of the eight, in processes of their own."""
-    rows = options.rows or 2_000_000
-    if not _memory.measurable():
-        print("memory: left out, this system does not tell what a process has held")
-        return
-    for keys in ("int", "str"):
-        with tempfile.TemporaryDirectory() as folder:
-            log = event_log(rows, keys=keys)
-            found = {
-                s: _memory.measure(log, s, options.threads, folder)
-                for s in _memory.SYSTEMS
-                if has("polars") or "polars" not in s
-            }
-        own = {s: f"fastrec, {s.split()[0]}" if not s.startswith("fastrec") else s for s in found}
-        for system, seen in found.items():
-            peak, columns = seen["given"] + seen["grown"], seen["made"]
-            more = {"peak_bytes": peak, "column_bytes": columns, "grown_bytes": seen["grown"]}
-            more |= {"resident_before_bytes": seen["before"], "memory_ratio": round(peak / columns, 2)}
-            more["notes"] = f"peak {peak / columns:.2f}× of {columns / 2**20:,.0f} MiB"
-            times = (Timing(seen["seconds"]), Timing(found[own[system]]["seconds"]))
-            yield record(f"memory, {keys}, unsorted", system, rows, *times, **more)
-
-
-def _logs(rows: int) -> Iterator[tuple[str, bool, Any]]:
-    for keys in ("int", "str"):
-        for ordered in (True, False):
-            yield keys, ordered, event_log(rows, keys=keys, ordered=ordered)
 
 
 def _beside(
@@ -193,9 +130,6 @@ def has(module: str) -> bool:
 CASES: dict[str, Callable[[Options], Iterator[Record]]] = {
     "nvtabular": nvtabular,
     "eight": eight,
-    "singles": singles,
-    "scaling": scaling,
-    "memory": memory,
 }
 
 
