@@ -33,10 +33,8 @@ class Selector:
     def names(self) -> list[str]:
         """The columns chosen, in the frame's order; NotFittedError before fitting."""
         if self.names_ is None:
-            raise NotFittedError(
-                f"which columns {self!r} stands for is known once the training rows were seen",
-                remedy="Call fit or fit_transform first",
-            )
+            problem = f"which columns {self!r} stands for is known once the training rows were seen"
+            raise NotFittedError(problem, remedy="Call fit or fit_transform first")
         return self.names_
 
     def resolve(self, table: Table, excluded: Collection[str]) -> None:
@@ -44,10 +42,8 @@ class Selector:
         chosen = self.choose(table)
         self.names_ = [n for n in table.names if n in chosen and n not in excluded]
         if not self.names_:
-            raise DataError(
-                f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}",
-                remedy="Choose otherwise, or name the columns",
-            )
+            problem = f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}"
+            raise DataError(problem, remedy="Choose otherwise, or name the columns")
 
     def choose(self, table: Table) -> set[str]:
         """Return the names of the matching columns."""
@@ -306,7 +302,5 @@ def check_choices(generator: object, what: str, chosen: Any, known: Sequence[Any
     """
     unknown = [c for c in as_list(chosen) if c not in known]
     if unknown:
-        raise DataError(
-            f"{type(generator).__name__} has no {what} {unknown[0]!r}",
-            remedy=f"Use one of {', '.join(map(repr, known))}",
-        )
+        problem = f"{type(generator).__name__} has no {what} {unknown[0]!r}"
+        raise DataError(problem, remedy=f"Use one of {', '.join(map(repr, known))}")

@@ -374,10 +374,6 @@ class KeyCounts(Fitted):
     def lookups(self) -> dict[str, str]:
         return {self._name(col): name_of(col) for col in as_list(self.cols)}
 
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        found = {name: tensors[codes] for name, codes in self.lookups().items()}
-        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
-
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
     """Return the distinct keys in sorted order and each cell's number of rows with them: int64 ``[cells, K]``."""

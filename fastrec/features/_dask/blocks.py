@@ -17,9 +17,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
 from fastrec._core import limits
-from fastrec.errors import DataError
 from fastrec.features._engine.folds import INNER_SEED, _number_folds, fold_numbers, row_folds
-from fastrec.features._engine.keyed import sort_keys
 from fastrec.features.base import Cells
 from fastrec.table import Column, Keys, Table
 
@@ -160,12 +158,7 @@ ROW, OUTER = "\x00row", "\x00outer"  # columns of ours: the row's number in the 
 
 
 class Folding:
-    """Folds of rows by their key, or by their number in the whole frame.
-
-    Args:
-        key: the columns; empty: the number.
-        count: how many folds.
-    """
+    """Folds of rows by their key, or by their number in the whole frame (an empty key)."""
 
     def __init__(self, key: Sequence[str], count: int) -> None:
         self.key, self.count = list(key), count
@@ -181,12 +174,7 @@ class Folding:
 
 
 class Hidden:
-    """Rows whose targets must not be seen: those of an outer fold, of an inner one, or of both.
-
-    Args:
-        outer: the outer fold's number; None: none.
-        inner: the inner folds, and the number of one; None: none.
-    """
+    """Rows whose targets must not be seen: of an outer fold, of an inner one (folds, and one's number), or of both."""
 
     def __init__(self, outer: int | None = None, inner: tuple[Folding, int] | None = None) -> None:
         self.outer, self.inner = outer, inner
@@ -248,15 +236,6 @@ class CellRule:
         if self.hidden is not None:
             found[:, 0] = True
         return found
-
-
-def given_keys(table: Table, column: str) -> Keys:
-    """Return the values of a column of folds in one partition, in order."""
-    keys, codes = sort_keys(table.coded(column))
-    if bool((codes == 0).any()):
-        row = int((codes == 0).nonzero()[0])
-        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
-    return keys
 
 
 def outer_numbers(table: Table, column: str) -> Table:

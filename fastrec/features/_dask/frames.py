@@ -26,10 +26,7 @@ from fastrec.table.read import check_names
 def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
     """Read columns of a frame in partitions: a Dask frame's partitions, any other frame as one.
 
-    Args:
-        frame: the rows.
-        names: the columns that are read.
-        optional: columns that are missing in every row where the frame lacks them.
+    ``optional``: columns that are missing in every row where the frame lacks them.
     """
     there = [str(n) for n in frame.columns] if is_dask(frame) else None
     names = list(dict.fromkeys(names))
@@ -88,13 +85,7 @@ def _numbered(table: Table, start: int) -> Table:
 
 
 def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
-    """Return the rows with the outer folds, and the fold numbers.
-
-    Args:
-        blocks: the rows.
-        frame: the frame that they are of.
-        folds: a column's name, or one number per row.
-    """
+    """Return the rows of ``frame`` with the outer folds (a column's name, or one number per row), and their numbers."""
     if isinstance(folds, str):
         parts = [task(outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
     else:
@@ -117,12 +108,11 @@ def _present(table: Table) -> set[int]:
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
-    """Attach columns of ``blocks`` to a Dask frame's partitions.
+    """Attach columns of ``blocks`` to the Dask frame whose rows they are.
 
     Args:
         frame: the Dask frame.
-        blocks: its rows with the columns.
-        outputs: the columns that are added.
+        blocks, outputs: its rows, and the columns of them that are added.
         kept: the frame's own columns that are kept; None: all.
         meta: a frame without rows, as the partitions of the result are.
         fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
@@ -160,7 +150,7 @@ def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple
 def no_rows(frame: Any, names: Sequence[str]) -> Table:
     """Return columns of a Dask frame without rows, of the kinds that they have in it.
 
-    A column of objects may hold text, lists or vectors: which, its first partition shows.
+    Whether a column of objects holds text, lists or vectors its first partition shows.
     """
     empty = Table.read(frame._meta, names)
     unknown = [n for n in names if str(frame._meta[n].dtype) == "object"]
@@ -178,8 +168,8 @@ def _without_rows(part: Any) -> Table:
 def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
     """Return the empty frame that tells the result's columns and types.
 
-    Whether an integer or a truth value is ever missing is not known before all partitions are: they are declared as
-    pandas' nullable types, which hold both. A category is declared by its values' type.
+    All partitions together say whether an integer or a truth value is ever missing: they are declared as pandas'
+    nullable types, which hold both. A category is declared by its values' type.
     """
     meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
     if not _is_pandas(meta):
@@ -210,12 +200,7 @@ def _is_pandas(frame: Any) -> bool:
 
 
 class Profile:
-    """The kind of every column of a Dask frame and its number of distinct values, for selectors.
-
-    Args:
-        frame: the Dask frame.
-        selectors: those that are to choose.
-    """
+    """The kind of every column of a Dask frame and its number of distinct values, for the selectors."""
 
     def __init__(self, frame: Any, selectors: Sequence[Selector]) -> None:
         counted = any(_counts(s) for s in selectors)

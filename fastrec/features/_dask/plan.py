@@ -28,16 +28,12 @@ Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_t
 
 @dataclass(eq=False)
 class Group:
-    """Generators that are computed on the same tables.
+    """Generators that are computed on the same tables."""
 
-    Args:
-        key: the columns whose rows of one key must be in one table; ``HERE``: they are; None: any rows; empty: all;
-            ``IN_TIME`` and a column: tables follow one another by the column's values; ``IN_TIME`` alone: as they are.
-        steps: the generators, those that read others' columns after them.
-    """
-
+    # the columns whose rows of one key must be in one table; HERE: they are; None: any rows; empty: all; IN_TIME and a
+    # column: tables follow one another by the column's values; IN_TIME alone: as they are
     key: tuple[str, ...] | None
-    steps: list[Feature] = field(default_factory=list)
+    steps: list[Feature] = field(default_factory=list)  # the generators, those that read others' columns after them
 
     @property
     def outputs(self) -> list[str]:
@@ -136,11 +132,9 @@ def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: boo
 
 
 class Others:
-    """The other tables that generators read.
+    """The other tables that generators read: partitions of a Dask frame, or a Table that every worker gets.
 
-    Args:
-        tables: by name: partitions of a Dask frame, or a Table that every worker gets.
-        given: the names of all tables that were given, for errors.
+    ``given``: the names of all tables that were given, for errors.
     """
 
     def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
@@ -182,14 +176,7 @@ class Others:
 
 
 class Place:
-    """The tables that a group of generators is computed on.
-
-    Args:
-        blocks: the rows.
-        group: what is computed.
-        names: the columns that it needs of the rows.
-        others: the other tables.
-    """
+    """The tables that a group of generators is computed on; ``names``: the columns that it needs of the rows."""
 
     def __init__(self, blocks: Blocks, group: Group, names: Sequence[str], others: Others) -> None:
         self._gathered = None
@@ -223,10 +210,7 @@ class Place:
 def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
     """Tell whether rows that a generator needs together are in one partition already, in other tables too.
 
-    Args:
-        step: the generator.
-        rows: training rows, and unlabeled ones where there are some.
-        others: the other tables.
+    ``rows``: training rows, and unlabeled ones where there are some.
     """
     whole = isinstance(step, Fitted) and step.whole_groups
     for column in set(step.within or ()).intersection(*(blocks.together for blocks in rows)):

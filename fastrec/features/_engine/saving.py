@@ -40,13 +40,16 @@ def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) ->
     return value.item() if isinstance(value, np.generic) else value
 
 
-def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
-    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once."""
+def clone_steps(steps: Sequence[Feature], choose: Callable[[Selector], Selector] | None = None) -> list[Feature]:
+    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once.
+
+    ``choose`` returns what stands for a selector; None: the same one that has not chosen yet.
+    """
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
         if isinstance(thing, Selector):
-            return selector_from({**thing.config(), "names": None})
+            return choose(thing) if choose else selector_from({**thing.config(), "names": None})
         return made[index_of(steps, thing)]
 
     for step in steps:
@@ -69,12 +72,9 @@ def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators and what they have learned; an earlier save at ``folder`` is replaced.
+    """Write generators, inner before outer, and what they have learned; an earlier save is replaced.
 
-    Args:
-        folder: where to.
-        steps: the generators, those inside others before them.
-        config: what else is to be kept, as JSON values.
+    ``config``: what else is to be kept, as JSON values.
     """
     check_replaceable(folder, "features.json")
     states = [_state_of(step) for step in steps]
@@ -99,14 +99,10 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
 def read_features(
     folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
 ) -> Any:
-    """Read what ``write_features`` wrote, and return what ``make`` makes of it.
+    """Read what ``write_features`` wrote, and return what ``make`` makes of the generators and the configuration.
 
     Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
-
-    Args:
-        folder: where from.
-        make: takes the generators and the configuration.
-        trust: the module(s) that may be imported for functions of one's own, besides those that are imported already.
+    ``trust``: the module(s) that may be imported for functions of one's own, besides those that are imported already.
     """
     folder = Path(folder)
     recover(folder)
@@ -200,10 +196,8 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
     try:
         json.dumps(params)
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{type(step).__name__} has a parameter that cannot be saved ({error})",
-            remedy="Use text, numbers and lists",
-        ) from error
+        problem = f"{type(step).__name__} has a parameter that cannot be saved ({error})"
+        raise DataError(problem, remedy="Use text, numbers and lists") from error
     return params
 
 

@@ -51,14 +51,7 @@ from fastrec.table import Column, as_column, take_rows
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """A run with one row's target changed.
-
-    Args:
-        row: its place among the checked rows.
-        made: the columns.
-        what: the change, for messages.
-        targets: the changed targets, as numbers float64 ``[n]``.
-    """
+    """A run with one row's target changed; ``targets``: all rows', as numbers float64 ``[n]``."""
 
     row: int
     made: Made
@@ -67,15 +60,7 @@ class Try:
 
 
 class LeakCheck:
-    """The checks, one method each.
-
-    Args:
-        runner: runs the pipeline.
-        frame: the rows, as the runner takes them.
-        choice: targets, order and key of the same rows.
-        rows: int64, their numbers in the user's frame.
-        strict: see ``check_leakage``.
-    """
+    """The checks, one method each, on rows (``frame``; ``rows``: int64, their numbers in the user's frame)."""
 
     def __init__(self, runner: Runner, frame: Any, choice: CheckedRows, rows: torch.Tensor, strict: bool) -> None:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
@@ -218,8 +203,7 @@ class LeakCheck:
             base, made: the columns before and after the change.
             what: the change, for messages.
             rows: int64, the rows of the checked frame that must not move.
-            at: their places in ``base``; None: their numbers.
-            at_made: their places in ``made``; None: ``at``.
+            at, at_made: their places in ``base`` (None: their numbers), and in ``made`` (None: ``at``).
             excuse: returns, in words, why a column's move is no leak; None: it is one.
         """
         at = rows if at is None else at
@@ -266,8 +250,7 @@ class RandomRuns:
     """Runs with targets of all rows changed at random.
 
     Args:
-        made: the columns of each run.
-        targets: each run's targets as numbers, by name: float64 ``[n]``.
+        made, targets: of each run the columns, and the targets as numbers by name: float64 ``[n]``.
         flips: bool ``[runs, n]``, whose targets were changed in which run.
         moves: by how much each column has moved, float64 ``[runs, n]``; only columns of all runs.
     """
@@ -388,11 +371,9 @@ def made_beforehand(
     """Compare columns that no target moves with statistics of the targets.
 
     Args:
-        check: the record of leaks.
-        drawn: see ``draws``.
+        check, drawn: the record of leaks, and what ``draws`` returned.
         df: the checked rows.
-        given: all rows, as the user gave them; a table's means are over all of them.
-        whole: targets, order and key of all rows.
+        given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all.
         fixed: columns that may be passed on: order, key and folds.
     """
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
@@ -495,16 +476,12 @@ def check_leakage(
         (False, ['rate'], 'own target')
     """
     if probes < 1 or max_rows < 2:
-        raise DataError(
-            f"check_leakage: probes={probes}, max_rows={max_rows} leave nothing to try",
-            remedy="Use at least 1 probe and 2 rows",
-        )
+        problem = f"check_leakage: probes={probes}, max_rows={max_rows} leave nothing to try"
+        raise DataError(problem, remedy="Use at least 1 probe and 2 rows")
     features = as_features(pipeline, key)
     if features is None and not callable(pipeline):
-        raise DataError(
-            f"check_leakage: a {type(pipeline).__name__} is neither a FeatureSet nor a function",
-            remedy="Give a FeatureSet, a generator, or a function from frame to frame",
-        )
+        problem = f"check_leakage: a {type(pipeline).__name__} is neither a FeatureSet nor a function"
+        raise DataError(problem, remedy="Give a FeatureSet, a generator, or a function from frame to frame")
     targets, times = as_list(target), as_list(order)
     keys = as_list(key) or as_list(features.key if features is not None else None)
     fixed = list(dict.fromkeys([*keys, *times, *([folds] if isinstance(folds, str) else [])]))
