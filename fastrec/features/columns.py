@@ -47,6 +47,8 @@ class Selector:
 
     def choose(self, table: Table) -> set[str]:
         """Return the names of the matching columns."""
+        if self.how["what"] == "columns":
+            return {n for n in self.how["listed"] if table[n] is not None}  # refuses a name that is not there
         return {n for n in table.names if self._fits(table, n)}
 
     def _fits(self, table: Table, name: str) -> bool:
@@ -86,13 +88,6 @@ class Selector:
         given = {n: v for n, v in self.how.items() if n != "what" and v not in (None, False)}
         shown = repr(given["pattern"]) if "pattern" in given else ", ".join(f"{n}={v!r}" for n, v in given.items())
         return f"{self.how['what']}({shown})"
-
-
-class _Listed(Selector):
-    """Columns by name, joined with a selector."""
-
-    def choose(self, table: Table) -> set[str]:
-        return {n for n in self.how["listed"] if table[n] is not None}
 
 
 class _Joined(Selector):
@@ -186,7 +181,7 @@ def selector_from(config: dict[str, Any]) -> Selector:
     if how["what"] == "joined":
         selector: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
     else:
-        selector = (_Listed if how["what"] == "columns" else Selector)(**how)
+        selector = Selector(**how)
     selector.names_ = config["names"]
     return selector
 
@@ -194,7 +189,7 @@ def selector_from(config: dict[str, Any]) -> Selector:
 def _as_selector(value: Selector | str | Sequence[str]) -> Selector:
     if isinstance(value, Selector):
         return value
-    return _Listed(what="columns", listed=[value] if isinstance(value, str) else list(value))
+    return Selector(what="columns", listed=[value] if isinstance(value, str) else list(value))
 
 
 # Names of a generator's sources, and columns as numbers or as values to order by.

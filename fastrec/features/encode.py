@@ -341,8 +341,7 @@ class KeyCounts(Fitted):
 
     def __init__(self) -> None:
         super().__init__()
-        if self.scope not in ("train", "all"):
-            raise DataError(f"{type(self).__name__} has no scope {self.scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @abstractmethod
     def _name(self, col: str | Feature) -> str: ...

@@ -11,7 +11,7 @@ import torch
 
 from fastrec._core.imports import is_dask
 from fastrec.errors import DataError
-from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table, target_names
+from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table
 from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.features.base import Context, Feature, Names, Parameters, generator_named
@@ -252,7 +252,8 @@ class FeatureSet(Parameters):
     @property
     def targets(self) -> list[str]:
         """The columns that are targets: ``target``, and those of the generators that use one."""
-        return target_names(self.steps, self.target)
+        used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
+        return list(dict.fromkeys([*as_list(self.target), *used]))
 
     def _read(self, df: Any, y: Any = None) -> Table:
         """Read the columns that fitting needs, selectors resolved."""

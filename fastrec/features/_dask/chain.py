@@ -78,6 +78,7 @@ class DaskChain(Chain):
         return work
 
     def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
+        """Return rows that were not trained on with all steps' columns."""
         fits = {id(b): share(Mapped(_learned(s))) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
         for groups in rounds(self.bare, training=False, here=partial(stays, rows=[work], others=others)):
             say(groups)
@@ -109,6 +110,7 @@ class DaskChain(Chain):
         return work.with_layer(names, parts)
 
     def look(self, work: Blocks) -> None:
+        """Find the values of the columns that hold folds, in one pass over the rows."""
         columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
         for column in sorted(columns):
             keys = [task(_fold_keys, table, column) for table in work.select([column])]

@@ -204,10 +204,12 @@ class Shelf:
         return len(self._files)
 
     def put(self, at: int, table: Table) -> None:
+        """Add a table to a place."""
         with open(self._files[at], "ab") as file:
             pickle.dump(table, file, protocol=5)
 
     def tables(self, at: int) -> list[Table]:
+        """Read the tables of a place, the first one put first."""
         found, path = [], self._files[at]
         if not path.exists():
             return found

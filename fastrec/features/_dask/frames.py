@@ -14,7 +14,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.imports import is_dask, library_of
 from fastrec.errors import DataError
-from fastrec.features._dask.blocks import OUTER, ROW, Blocks, outer_numbers, task
+from fastrec.features._dask.blocks import OUTER, ROW, Blocks, task
 from fastrec.features._dask.files import MadeParts, PartFiles, SplitTable
 from fastrec.features._dask.states import quietly
 from fastrec.features._engine.folds import fold_numbers
@@ -64,6 +64,7 @@ def _read(part: Any, names: list[str], optional: list[str]) -> Table:
 
 
 def named_column(values: Any, name: str) -> Table:
+    """Return a table of one column."""
     return Table({name: as_column(values, name=name)})
 
 
@@ -87,7 +88,7 @@ def _numbered(table: Table, start: int) -> Table:
 def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
     """Return the rows of ``frame`` with the outer folds (a column's name, or one number per row), and their numbers."""
     if isinstance(folds, str):
-        parts = [task(outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
+        parts = [task(_outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
     else:
         starts, column = row_starts(blocks), as_column(folds, name="folds")
         if len(column) != starts[-1]:
@@ -96,6 +97,10 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
         parts = [task(Table, {OUTER: numbers[a:b].numpy().copy()}) for a, b in pairwise(starts)]
     seen = dask.compute(*[task(_present, part) for part in parts])
     return blocks.with_layer([OUTER], parts), sorted(set().union(*seen))
+
+
+def _outer_numbers(table: Table, column: str) -> Table:
+    return Table({OUTER: fold_numbers(table[column], column)})
 
 
 def _present(table: Table) -> set[int]:
@@ -140,7 +145,9 @@ def as_table(
 
 
 def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple[int, bool] | None) -> Any:
-    whole = as_declared(attach(part, {n: made[n] for n in outputs}), meta, outputs)
+    whole = attach(part, {n: made[n] for n in outputs})
+    if library_of(meta) == "pandas":
+        whole = whole.astype({n: meta[n].dtype for n in outputs if whole[n].dtype != meta[n].dtype})
     if fold is None:
         return whole
     rows = (made[OUTER].values == fold[0]) == fold[1]
@@ -172,7 +179,7 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
     nullable types, which hold both. A category is declared by its values' type.
     """
     meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
-    if not _is_pandas(meta):
+    if library_of(meta) != "pandas":
         return meta
     import pandas as pd
 
@@ -184,16 +191,6 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
         elif isinstance(dtype, np.dtype) and dtype.kind in "iub":
             dtypes[name] = "boolean" if dtype.kind == "b" else dtype.name.replace("i", "I").replace("u", "U")
     return meta.astype(dtypes)
-
-
-def as_declared(frame: Any, meta: Any, names: Sequence[str]) -> Any:
-    if not _is_pandas(meta):
-        return frame
-    return frame.astype({n: meta[n].dtype for n in names if frame[n].dtype != meta[n].dtype})
-
-
-def _is_pandas(frame: Any) -> bool:
-    return library_of(frame) == "pandas"
 
 
 # Selectors -----------------------------------------------------------------------------------------------------------

@@ -216,8 +216,10 @@ def in_turn(
 
 
 def is_causal(step: Any) -> bool:
+    """Tell whether training rows get their values from the state of earlier tables."""
     return isinstance(step, Fitted) and step.causal and hasattr(step, "compute_after")
 
 
 def looks_back(step: Any) -> bool:
+    """Tell whether rows need what earlier tables keep for them."""
     return isinstance(step, LooksBack) and step.looks_back

@@ -64,6 +64,7 @@ def rounds(
 
 
 def reads(step: Feature, *, training: bool) -> list[str]:
+    """Return the columns that a step reads, those that only fitting needs when it is trained."""
     return step.inputs if training else [n for n in step.inputs if n not in set(step.fit_only)]
 
 
@@ -98,6 +99,7 @@ def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
 
 
 def in_time(key: tuple[str, ...] | None) -> bool:
+    """Tell whether tables follow one another."""
     return bool(key) and key[0] == IN_TIME
 
 
@@ -159,11 +161,6 @@ class Others:
         blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
         return gather(blocks, blocks.names, ByKey(key, buckets)).tables
 
-    def in_parts(self, name: str) -> list[Any]:
-        table = self.tables[name]
-        assert isinstance(table, Blocks)
-        return table.select(table.names)
-
     def partitions(self, name: str) -> int:
         """Return how many partitions the table has; 0: it is in memory."""
         table = self.tables.get(name)
@@ -191,7 +188,10 @@ class Place:
             self._gathered = gather(blocks, names, cut)
             self.tables = self._gathered.tables
         count = len(self.tables)
-        split = {t: others.in_parts(t) if here else others.gathered(t, group.key, count) for t in {t for _, t in apart}}
+        split = {
+            t: others.tables[t].select(others.tables[t].names) if here else others.gathered(t, group.key, count)
+            for t in {t for _, t in apart}
+        }
         self._contexts = [
             {t: split[t] if (s, t) in apart else others.whole(t) for t in s.table_inputs if t in others.tables}
             for s in group.steps
@@ -204,6 +204,7 @@ class Place:
         return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
 
     def back(self, made: Sequence[Any]) -> list[Any]:
+        """Return columns of ``tables`` as columns of the rows' partitions."""
         return list(made) if self._gathered is None else self._gathered.back(made)
 
 

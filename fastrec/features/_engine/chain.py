@@ -165,22 +165,16 @@ def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
 def checked_sources(step: Feature) -> list[str | Feature | Selector]:
     """Return what a generator reads, and check that all of it is text, generators or selectors."""
     with naming(step):
-        _check_parameters(step)
+        for parameter, declared in declared_parameters(type(step)).items():
+            kinds, several = _NAMES.get(declared.annotation, (object, False))
+            value = getattr(step, parameter)
+            if not all(isinstance(v, kinds) for v in (as_list(value) if several else [value])):
+                raise DataError(f"{parameter}={value!r} is no name", remedy="Name columns and tables by text")
         sources = step.sources
         for source in (*sources, *(n for names in step.table_inputs.values() for n in names)):
             if not isinstance(source, str | Feature | Selector):
                 raise no_column(source)
     return sources
-
-
-def _check_parameters(step: Feature) -> None:
-    for parameter, declared in declared_parameters(type(step)).items():
-        if declared.annotation not in _NAMES:
-            continue
-        kinds, several = _NAMES[declared.annotation]
-        value = getattr(step, parameter)
-        if not all(isinstance(v, kinds) for v in (as_list(value) if several else [value])):
-            raise DataError(f"{parameter}={value!r} is no name", remedy="Name columns and tables by text")
 
 
 # Progress of a set of features.
@@ -370,10 +364,6 @@ class Chain:
 
         return walk(self.steps, work, None, do)[0]
 
-    def fit_step(self, step: Feature, work: Table, context: Context, extra: Table | None) -> tuple[Table, Table | None]:
-        """Fit one step; return the rows and the unlabeled ones (``extra``) with its columns."""
-        return walk([step], work, extra, lambda s, a, b: self._fit_step(s, a, context, b))
-
     def _fit_step(
         self,
         step: Feature,
@@ -471,15 +461,12 @@ class Chain:
         """Recompute the tainted steps without the targets of the ``hidden`` rows (bool ``[n]``)."""
 
         def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+            masked = [n for n in step.inputs if n in self.targets]
             with naming(step):
-                return self._step_without(step, hidden, here, context), {}
+                kept = self._recall(step, here, context, None, "without", hidden, masked)
+                return kept.columns("rows", lambda: self._made_without(step, hidden, here, context)), {}
 
         return walk(self.tainted, work, None, do)[0]
-
-    def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
-        masked = [n for n in step.inputs if n in self.targets]
-        kept = self._recall(step, work, context, None, "without", hidden, masked)
-        return kept.columns("rows", lambda: self._made_without(step, hidden, work, context))
 
     def _made_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
         if not isinstance(step, Fitted):
@@ -561,9 +548,3 @@ def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
         return step.compute(work, context)
     with step.using(context) if isinstance(step, Fitted) else nullcontext():
         return step.compute(work)
-
-
-def target_names(steps: Sequence[Feature], declared: str | Sequence[str] | None) -> list[str]:
-    """Return the declared targets and those of the steps that use one."""
-    used = [t for s in steps if s.uses_target for t in as_list(getattr(s, "target", None))]
-    return list(dict.fromkeys([*as_list(declared), *used]))

@@ -28,14 +28,14 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
         int64 ``[n]`` in ``0 … folds - 1``. Equal keys have equal folds, whatever type or library holds them.
     """
     if not key:
-        return _number_folds(torch.arange(len(table), device=table.device), folds, seed)
+        return number_folds(torch.arange(len(table), device=table.device), folds, seed)
     coded = table.coded(list(key))
     fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
     fold[1:] = hash_keys(coded.keys, folds, seed)
     return fold.to(coded.codes.device).index_select(0, coded.codes)
 
 
-def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
+def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     """Assign folds int64 ``[n]`` by row number and seed with SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
     state = numbers * _GAMMA
     state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart

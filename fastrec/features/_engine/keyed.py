@@ -221,14 +221,29 @@ def collect_moments(
         parts: which arrays are wanted.
         bins: the edges of the bins.
     """
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        return sum_by_cell(values, codes, cells, size)
+
     result: Arrays = {}
     filled = torch.where(known, values, 0)
     if "count" in parts:
-        result["count"] = sum_by_cell(known.double(), codes, cells, size)
+        result["count"] = total(known.double())
     if "sum" in parts:
-        result["sum"] = sum_by_cell(filled, codes, cells, size)
+        result["sum"] = total(filled)
     if "mean" in parts:
-        result |= _central(filled, known, codes, cells, size, result["count"], parts)
+        some, row = result["count"].clamp_min(1), 0 if cells is None else cells.codes
+        mean = total(filled) / some
+        here = mean[row, codes]
+        # A second pass takes back what rounding of a long sum has lost; an infinite mean needs none.
+        result["mean"] = mean = mean + total(torch.where(known & here.isfinite(), filled - here, 0)) / some
+    if "m2" in parts:
+        rest = torch.where(known, filled - mean[row, codes], 0)
+        result["m2"] = total(rest**2)
+    if "m3" in parts:
+        # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
+        left = total(rest) / some
+        result["m3"] = total(rest**3) - 3 * left * result["m2"] + 2 * result["count"] * left**3
     for part in ("min", "max"):
         if part in parts:
             edge = torch.where(known, values, EMPTY[part])
@@ -240,34 +255,8 @@ def collect_moments(
         place = torch.where(values == edges[-1], len(edges) - 2, place)
         inside = torch.where(known & (place < len(edges) - 1), place, -1)
         for i in range(len(bins) - 1):
-            result[f"bin{i}"] = sum_by_cell((inside == i).double(), codes, cells, size)
+            result[f"bin{i}"] = total((inside == i).double())
     return {n: v[:, 1:] for n, v in result.items()}
-
-
-def _central(
-    filled: torch.Tensor,
-    known: torch.Tensor,
-    codes: torch.Tensor,
-    cells: Cells | None,
-    size: int,
-    count: torch.Tensor,
-    parts: Collection[str],
-) -> Arrays:
-    some, row = count.clamp_min(1), 0 if cells is None else cells.codes
-    mean = sum_by_cell(filled, codes, cells, size) / some
-    own = mean[row, codes]
-    # A second pass takes back what rounding of a long sum has lost; an infinite mean needs none.
-    rest = torch.where(known & own.isfinite(), filled - own, 0)
-    mean = mean + sum_by_cell(rest, codes, cells, size) / some
-    result = {"mean": mean}
-    if "m2" in parts:
-        rest = torch.where(known, filled - mean[row, codes], 0)
-        result["m2"] = m2 = sum_by_cell(rest**2, codes, cells, size)
-        if "m3" in parts:
-            # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
-            left = sum_by_cell(rest, codes, cells, size) / some
-            result["m3"] = sum_by_cell(rest**3, codes, cells, size) - 3 * left * m2 + 2 * count * left**3
-    return result
 
 
 def merge_arrays(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,11 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
     ``config``: what else is to be kept, as JSON values.
     """
     check_replaceable(folder, "features.json")
-    states = [_state_of(step) for step in steps]
+    states: list[dict[str, Any]] = []
     for step in steps:
+        states.append({})
+        with suppress(NotFittedError):
+            states[-1] = step.get_state()
         name = type(step).__name__
         if GENERATORS.get(name) is not type(step):
             raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
@@ -174,13 +178,6 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
         for file in _files_of(place):
             found[f"{place.name}/{file.name}"] = file_digest(file)
     return found
-
-
-def _state_of(step: Feature) -> dict[str, Any]:
-    try:
-        return step.get_state()
-    except NotFittedError:
-        return {}
 
 
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:

@@ -121,15 +121,18 @@ class LeakCheck:
         self.tries = tries
 
     def try_one(self, row: int) -> Try:
-        source = self.choice.other_targets(torch.tensor([row]))
-        made = self.runner.run(with_rows_of(self.frame, source), f"with another target in row {int(self.rows[row])}")
+        """Change one row's target."""
+        source, made, targets = self.change(torch.tensor([row]), f"with another target in row {int(self.rows[row])}")
         name, taken = next(iter(source.items()))
         column = self.choice.table[name]
         what = f"{name!r} of this row alone went from {shown(column, row)} to {shown(column, int(taken[row]))}"
-        return Try(row, made, what, self.targets(source))
+        return Try(row, made, what, targets)
 
-    def targets(self, source: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {n: held.y[source[n]] for n, held in self.held.items()}
+    def change(self, rows: torch.Tensor, what: str) -> tuple[dict[str, torch.Tensor], Made, dict[str, torch.Tensor]]:
+        """Change some rows' targets: the rows that they are taken from, the columns made, and all rows' targets."""
+        source = self.choice.other_targets(rows)
+        made = self.runner.run(with_rows_of(self.frame, source), what)
+        return source, made, {n: held.y[source[n]] for n, held in self.held.items()}
 
     def _moved(self, name: str, tried: Try) -> bool:
         at = torch.tensor([tried.row])
@@ -276,10 +279,14 @@ def draws(check: LeakCheck) -> RandomRuns:
         known &= ~check.choice.table[name].is_missing()
     random = check.choice.generator()
     flips = patterns(known, random)
-    runs = [_flip(check, f) for f in flips]
-    every = [n for n in check.suspects if all(n in made for made, _ in runs)]
-    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made, _ in runs]) for n in every}
-    drawn = RandomRuns([made for made, _ in runs], [targets for _, targets in runs], flips, moves)
+
+    def flip(chosen: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
+        return check.change(chosen.nonzero().squeeze(1), f"with other targets in {int(chosen.sum())} rows")[1:]
+
+    runs, targets = zip(*map(flip, flips))
+    every = [n for n in check.suspects if all(n in made for made in runs)]
+    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made in runs]) for n in every}
+    drawn = RandomRuns(list(runs), list(targets), flips, moves)
     check.checked.append(f"those of all, changed at random {len(flips)} times")
     names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]
     found = {n: _followers(check.base[n], drawn, n) for n in names}
@@ -291,7 +298,7 @@ def draws(check: LeakCheck) -> RandomRuns:
         some = torch.cat(several).unique()
         flipped = torch.zeros(len(known), dtype=torch.bool)
         flipped[some[torch.rand(len(some), generator=random) < 0.6]] = True
-        made, _ = _flip(check, flipped)
+        made, _ = flip(flipped)
         there = {n: f for n, f in found.items() if n in made}
         found |= {n: f.left(change(check.base[n], made[n], exact=f.exact), flipped) for n, f in there.items()}
     for name in names:
@@ -305,12 +312,6 @@ def _followers(base: Column, drawn: RandomRuns, name: str) -> Followers:
     if base.kind != "number" or all(torch.equal(base.values, c.values) for c in drawn.of(name)):
         return Followers(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), exact=True)
     return followers(torch.stack([change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True)
-
-
-def _flip(check: LeakCheck, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
-    source = check.choice.other_targets(flipped.nonzero().squeeze(1))
-    made = check.runner.run(with_rows_of(check.frame, source), f"with other targets in {int(flipped.sum())} rows")
-    return made, check.targets(source)
 
 
 def _confirm(check: LeakCheck, name: str, found: Followers, few: torch.Tensor) -> None:
@@ -395,14 +396,8 @@ def made_beforehand(
             _hold(check, name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
 
 
-def _hold(
-    check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Callable[[Column, HeldTarget], str | None]
-) -> None:
-    tests: tuple[tuple[Kind, Callable[[Column, HeldTarget], str | None]], ...] = (
-        ("copy", one_to_one),
-        ("row order", row_order),
-        ("outside", of_key),
-    )
+def _hold(check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Test) -> None:
+    tests: tuple[tuple[Kind, Test], ...] = (("copy", one_to_one), ("row order", row_order), ("outside", of_key))
     for kind, test in tests:
         what = test(column, held)
         if what is None:
