@@ -36,12 +36,7 @@ def generator_named(name: str) -> type[Feature] | None:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cell (a fold, or an outer fold and an inner one) of each training row.
-
-    Args:
-        codes: int64 ``[n]`` in ``0 … count - 1``.
-        count: the number of cells.
-    """
+    """The cell (a fold, or an outer fold and an inner one) of each training row: int64 ``[n]`` in ``0 … count - 1``."""
 
     codes: torch.Tensor
     count: int
@@ -58,10 +53,8 @@ class Context:
         """Return the table of that name, or raise DataError."""
         if name not in self.tables:
             given = ", ".join(map(repr, self.given or self.tables)) or "none"
-            raise DataError(
-                f"{wanted_by} needs the table {name!r}, and the tables given are: {given}",
-                remedy=f"Pass tables={{{name!r}: …}} to fit_transform and transform",
-            )
+            problem = f"{wanted_by} needs the table {name!r}, and the tables given are: {given}"
+            raise DataError(problem, remedy=f"Pass tables={{{name!r}: …}} to fit_transform and transform")
         return self.tables[name]
 
 
@@ -224,6 +217,7 @@ class Fitted(Feature):
     ``by_key``: names of a state's keys (or list of keys), each followed by those of the parts whose last dimension the
     keys are. Dask merges such a state in buckets if the keys are many, any other state whole.
     ``whole_groups``: it learns from the rows of a group together, so partitions must hold groups (``within``) whole.
+    ``by_row``: the tensors of ``prepare`` have an entry for each row (not so those of lists).
     """
 
     kind = "fitted"
@@ -231,6 +225,7 @@ class Fitted(Feature):
     by_key: tuple[tuple[str, ...], ...] = ()
     causal: ClassVar[bool] = False
     whole_groups: ClassVar[bool] = False
+    by_row: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.state_: State | None = None
@@ -308,24 +303,32 @@ class Fitted(Feature):
         """
         if not bool(excluded.any()):
             return self.compute_from(table, state)
-        tensors = self.prepare(state, table)
+        tensors = self.prepare(state, table) if self.by_row else {}
         results: Tensors = {}
         # Rows whose cells exclude the same cells share one finalized state.
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
         of_row = pattern_of.to(cells.codes.device).index_select(0, cells.codes)
         lookups = self.lookups()
         if lookups is not None:
-            return self.wrap(_look_up([self.finalize(state, ~p) for p in patterns], lookups, of_row, tensors))
+            fits = [self.finalize(state, ~p) for p in patterns]
+            for name, codes in lookups.items():
+                tables = torch.cat([fit[name].to(of_row.device) for fit in fits])
+                places = (of_row * (len(tables) // len(fits))).add_(tensors[codes])
+                results[name] = tables.index_select(0, places)
+            return self.wrap(results)
         for i, pattern in enumerate(patterns):
             rows = (of_row == i).nonzero().squeeze(1)
             if not len(rows):
                 continue
-            columns = self.apply(self.finalize(state, ~pattern), {n: t[rows] for n, t in tensors.items()})
-            for name, values in columns.items():
+            if self.by_row:
+                part = {n: t[rows] for n, t in tensors.items()}
+            else:
+                part = self.prepare(state, table.select(self.inputs).take(rows))
+            for name, values in self.apply(self.finalize(state, ~pattern), part).items():
                 if name not in results:
                     results[name] = values.new_empty(len(table), *values.shape[1:])
                 results[name].index_copy_(0, rows, values)
-        return self.wrap(results) if results else self.wrap(self.apply(self.finalize(state), tensors))
+        return self.wrap(results) if results else self.compute_from(table, state)
 
     def get_state(self) -> State:
         return dict(self._learned()[0])
@@ -353,18 +356,6 @@ class Grouped(Feature):
     @abstractmethod
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         """Return the output columns of a table whose groups are whole."""
-
-
-def _look_up(fits: list[State], lookups: dict[str, str], of_row: torch.Tensor, tensors: Tensors) -> Tensors:
-    """Gather each row's outputs from its table: ``of_row`` int64 ``[n]`` is its place in ``fits``."""
-    places: Tensors = {}
-    columns = {}
-    for name, codes in lookups.items():
-        tables = [fit[name].to(of_row.device) for fit in fits]
-        if codes not in places:
-            places[codes] = (of_row * len(tables[0])).add_(tensors[codes])
-        columns[name] = torch.cat(tables).index_select(0, places[codes])
-    return columns
 
 
 def _as_shown(value: Any) -> Any:

@@ -278,12 +278,8 @@ class Log1p(OfColumns, RowWise):
             low = values <= -1
             if not self.signed and bool(low.any()):
                 row = int(low.nonzero()[0])
-                raise DataError(
-                    f"Log1p: {values[row].item()} has no log(1 + x)",
-                    column=name,
-                    row=row,
-                    remedy="Use signed=True or Clip",
-                )
+                problem = f"Log1p: {values[row].item()} has no log(1 + x)"
+                raise DataError(problem, column=name, row=row, remedy="Use signed=True or Clip")
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:
@@ -341,9 +337,9 @@ class Normalize(OfColumns, Fitted):
         fit = {}
         for name, moments in zip(self.columns, state["columns"], strict=True):
             total = total_moments(moments, keep)
-            varies = total["high"] > total["low"]
+            varies = total["max"] > total["min"]
             sd = (total["m2"] / total["count"].clamp_min(1)).sqrt()
-            mean = torch.where(total["high"] == total["low"], total["low"], total["mean"])
+            mean = torch.where(total["max"] == total["min"], total["min"], total["mean"])
             fit[name] = torch.stack([mean, torch.where(varies & (sd > 0), sd, 1)])
         return fit
 

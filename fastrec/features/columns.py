@@ -33,10 +33,8 @@ class Selector:
     def names(self) -> list[str]:
         """The columns chosen, in the frame's order; NotFittedError before fitting."""
         if self.names_ is None:
-            raise NotFittedError(
-                f"which columns {self!r} stands for is known once the training rows were seen",
-                remedy="Call fit or fit_transform first",
-            )
+            problem = f"which columns {self!r} stands for is known once the training rows were seen"
+            raise NotFittedError(problem, remedy="Call fit or fit_transform first")
         return self.names_
 
     def resolve(self, table: Table, excluded: Collection[str]) -> None:
@@ -44,13 +42,13 @@ class Selector:
         chosen = self.choose(table)
         self.names_ = [n for n in table.names if n in chosen and n not in excluded]
         if not self.names_:
-            raise DataError(
-                f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}",
-                remedy="Choose otherwise, or name the columns",
-            )
+            problem = f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}"
+            raise DataError(problem, remedy="Choose otherwise, or name the columns")
 
     def choose(self, table: Table) -> set[str]:
         """Return the names of the matching columns."""
+        if self.how["what"] == "columns":
+            return {n for n in self.how["listed"] if table[n] is not None}  # refuses a name that is not there
         return {n for n in table.names if self._fits(table, n)}
 
     def _fits(self, table: Table, name: str) -> bool:
@@ -90,13 +88,6 @@ class Selector:
         given = {n: v for n, v in self.how.items() if n != "what" and v not in (None, False)}
         shown = repr(given["pattern"]) if "pattern" in given else ", ".join(f"{n}={v!r}" for n, v in given.items())
         return f"{self.how['what']}({shown})"
-
-
-class _Listed(Selector):
-    """Columns by name, joined with a selector."""
-
-    def choose(self, table: Table) -> set[str]:
-        return {n for n in self.how["listed"] if table[n] is not None}
 
 
 class _Joined(Selector):
@@ -190,7 +181,7 @@ def selector_from(config: dict[str, Any]) -> Selector:
     if how["what"] == "joined":
         selector: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
     else:
-        selector = (_Listed if how["what"] == "columns" else Selector)(**how)
+        selector = Selector(**how)
     selector.names_ = config["names"]
     return selector
 
@@ -198,7 +189,7 @@ def selector_from(config: dict[str, Any]) -> Selector:
 def _as_selector(value: Selector | str | Sequence[str]) -> Selector:
     if isinstance(value, Selector):
         return value
-    return _Listed(what="columns", listed=[value] if isinstance(value, str) else list(value))
+    return Selector(what="columns", listed=[value] if isinstance(value, str) else list(value))
 
 
 # Names of a generator's sources, and columns as numbers or as values to order by.
@@ -306,7 +297,5 @@ def check_choices(generator: object, what: str, chosen: Any, known: Sequence[Any
     """
     unknown = [c for c in as_list(chosen) if c not in known]
     if unknown:
-        raise DataError(
-            f"{type(generator).__name__} has no {what} {unknown[0]!r}",
-            remedy=f"Use one of {', '.join(map(repr, known))}",
-        )
+        problem = f"{type(generator).__name__} has no {what} {unknown[0]!r}"
+        raise DataError(problem, remedy=f"Use one of {', '.join(map(repr, known))}")

@@ -341,8 +341,7 @@ class KeyCounts(Fitted):
 
     def __init__(self) -> None:
         super().__init__()
-        if self.scope not in ("train", "all"):
-            raise DataError(f"{type(self).__name__} has no scope {self.scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @abstractmethod
     def _name(self, col: str | Feature) -> str: ...
@@ -373,10 +372,6 @@ class KeyCounts(Fitted):
 
     def lookups(self) -> dict[str, str]:
         return {self._name(col): name_of(col) for col in as_list(self.cols)}
-
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        found = {name: tensors[codes] for name, codes in self.lookups().items()}
-        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
 
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:

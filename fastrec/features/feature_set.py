@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -11,12 +11,12 @@ import torch
 
 from fastrec._core.imports import is_dask
 from fastrec.errors import DataError
-from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table, target_names
+from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table
 from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.features.base import Context, Feature, Names, Parameters, generator_named
 from fastrec.features.cache import FeatureCache
-from fastrec.features.columns import as_list, given_rows
+from fastrec.features.columns import Selector, as_list, given_rows
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
 
@@ -237,12 +237,8 @@ class FeatureSet(Parameters):
             yield take_rows(full, (~inside).nonzero().squeeze(1)), take_rows(full, inside.nonzero().squeeze(1))
 
     def _read_unlabeled(self, unlabeled: Any, work: Table) -> Table | None:
-        steps = self._chain().all_steps()
-        if unlabeled is None or not steps:
-            return None
-        made = {n for s in steps for n in s.outputs}
-        needed = [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only]
-        return self._table(unlabeled, list(dict.fromkeys(needed)), device=work.device)
+        names = None if unlabeled is None else self._chain().unlabeled_columns()
+        return None if names is None else self._table(unlabeled, names, device=work.device)
 
     def _table(self, source: Any, names: Sequence[str] | None, *, device: Any = None) -> Table:
         # With a cache the columns are digested anew: their memory may be shared, and may have changed.
@@ -256,22 +252,26 @@ class FeatureSet(Parameters):
     @property
     def targets(self) -> list[str]:
         """The columns that are targets: ``target``, and those of the generators that use one."""
-        return target_names(self.steps, self.target)
+        used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
+        return list(dict.fromkeys([*as_list(self.target), *used]))
 
     def _read(self, df: Any, y: Any = None) -> Table:
         """Read the columns that fitting needs, selectors resolved."""
-        targets = self.targets
         self._resolve(df)
         self._chain().check_targets()
         names = self.fit_inputs
-        if y is None or not set(targets) & set(names):  # scikit-learn's pipelines pass y to every transformer
+        if y is None or not set(self.targets) & set(names):  # scikit-learn's pipelines pass y to every transformer
             return self._table(df, names or None)
+        target = self._one_target()
+        table = self._table(df, [n for n in names if n != target])
+        return table.with_columns({target: as_column(y, name=target).anew()})
+
+    def _one_target(self) -> str:
+        targets = self.targets
         if len(targets) != 1:
-            raise DataError(
-                f"y was given, but the generators use {len(targets)} targets", remedy="Give them as columns"
-            )
-        table = self._table(df, [n for n in names if n != targets[0]])
-        return table.with_columns({targets[0]: as_column(y, name=targets[0]).anew()})
+            problem = f"y was given, but the generators use {len(targets)} targets"
+            raise DataError(problem, remedy="Give them as columns")
+        return targets[0]
 
     def _read_rows(self, df: Any, *, device: Any = None) -> Table:
         """Read the columns that applying needs; a target that a lag reads may be absent: it is not known yet."""
@@ -284,32 +284,42 @@ class FeatureSet(Parameters):
     def _resolve(self, df: Any) -> None:
         """Resolve selectors among the training rows' columns; other generators' outputs are no candidates."""
         selectors = selectors_of(self.steps)
-        if not selectors:
-            return
+        if selectors:
+            self._choose(selectors, self._table(df, None))
+
+    def _choose(self, selectors: Sequence[Selector], table: Any) -> None:
         closed = {n for s in self.steps for n in s.fit_only} | {*as_list(self.key), *self.targets}
-        table = self._table(df, None)
         for selector in selectors:
             selector.resolve(table, closed)
         check_names(self._features, self.steps)
 
     def _out(self, df: Any, work: Table) -> Any:
-        outputs = {n: work[n] for n in self.outputs}
-        passed_on = column_names(df) if self.keep == "all" else [] if self.keep == "outputs" else as_list(self.keep)
-        self.feature_names_out_ = [*(n for n in passed_on if n not in outputs), *outputs]
-        frame = df if self.keep == "all" else select_columns(df, passed_on)
+        outputs, kept = {n: work[n] for n in self.outputs}, self._kept(column_names(df))
+        frame = df if kept is None else select_columns(df, kept)
         return to_library(attach(frame, outputs), self._library)
 
-    def _context(self, tables: Mapping[str, Any] | None, work: Table) -> Context:
+    def _kept(self, there: Sequence[str]) -> list[str] | None:
+        """Return the frame's own columns that come back (None: all), and note the names of the result."""
+        kept = None if self.keep == "all" else [] if self.keep == "outputs" else as_list(self.keep)
+        own, outputs = there if kept is None else kept, self.outputs
+        self.feature_names_out_ = [*(n for n in own if n not in outputs), *outputs]
+        return kept
+
+    def _read_tables(self, tables: Mapping[str, Any] | None, read: Callable[[Any, list[str]], Any]) -> dict[str, Any]:
+        """Read, of each other table that was given, the columns that some generator needs."""
         needed: dict[str, dict[str, None]] = {}
         for step in self.steps:
             for table, names in step.table_inputs.items():
                 needed.setdefault(table, {}).update(dict.fromkeys(names))
-        given = tables or {}
-        read: dict[str, Table] = {}
-        for name in (n for n in needed if n in given):
+        found = {}
+        for name in (n for n in needed if n in (tables or {})):
             with naming_table(name):
-                read[name] = self._table(given[name], list(needed[name]), device=work.device)
-        return Context(read, tuple(given))
+                found[name] = read(tables[name], list(needed[name]))
+        return found
+
+    def _context(self, tables: Mapping[str, Any] | None, work: Table) -> Context:
+        read = self._read_tables(tables, lambda table, names: self._table(table, names, device=work.device))
+        return Context(read, tuple(tables or {}))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
         """Return the names of the columns that ``transform`` returns.

@@ -16,20 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
+import fastrec.features as ff
 from fastrec._core import limits
 from fastrec.errors import DataError, DataWarning, NotFittedError
-from fastrec.features import (
-    CountEncode,
-    Cross,
-    FeatureCache,
-    FeatureSet,
-    GroupRank,
-    GroupStats,
-    Lag,
-    RowFunction,
-    TargetEncode,
-    category,
-)
+from fastrec.features import category
 from fastrec.features._engine.digests import NoDigestError, class_digest, column_digest, digest, generator_digest
 from fastrec.features.cache import packed, size_of, unpacked
 from fastrec.table import Column, Keys, Table
@@ -59,7 +49,7 @@ LOG.addHandler(CALLS)
 LOG.propagate = False
 
 
-class Counted(CountEncode):
+class Counted(ff.CountEncode):
     """Counts how often it is at work."""
 
     def collect(self, table, cells=None):
@@ -71,7 +61,7 @@ class Counted(CountEncode):
         return super().apply(fit, tensors)
 
 
-class Encoded(TargetEncode):
+class Encoded(ff.TargetEncode):
     """Counts how often it is at work."""
 
     def collect(self, table, cells=None):
@@ -79,7 +69,7 @@ class Encoded(TargetEncode):
         return super().collect(table, cells)
 
 
-class Lagged(Lag):
+class Lagged(ff.Lag):
     """Counts how often it is at work."""
 
     def compute(self, table, context):
@@ -102,7 +92,7 @@ def frame(n=40, seed=0):
 @pytest.fixture(params=["memory", "folder"])
 def cache(request, tmp_path):
     CALLS.clear()
-    return FeatureCache(tmp_path / "cache" if request.param == "folder" else None)
+    return ff.FeatureCache(tmp_path / "cache" if request.param == "folder" else None)
 
 
 def calls():
@@ -114,49 +104,49 @@ def calls():
 def test_a_generator_added_is_the_only_one_that_is_fitted(cache):
     df = frame()
     first = [Counted("item"), Lagged("price", by="user")]
-    FeatureSet(first, key="user", cache=cache).fit_transform(df)
+    ff.FeatureSet(first, key="user", cache=cache).fit_transform(df)
     assert calls() == {"count": 1, "count apply": 1, "lag": 1}
-    grown = FeatureSet([*map(clone, first), Encoded("item", "y")], key="user", cache=cache)
+    grown = ff.FeatureSet([*map(clone, first), Encoded("item", "y")], key="user", cache=cache)
     made = grown.fit_transform(df)
     assert calls() == {"target": 1}
-    plain = FeatureSet([*map(clone, first), Encoded("item", "y")], key="user").fit_transform(df)
+    plain = ff.FeatureSet([*map(clone, first), Encoded("item", "y")], key="user").fit_transform(df)
     pd.testing.assert_frame_equal(made, plain)
     calls()
     new = frame(9, seed=1)
-    pd.testing.assert_frame_equal(grown.transform(new), FeatureSet(grown.features).transform(new))
+    pd.testing.assert_frame_equal(grown.transform(new), ff.FeatureSet(grown.features).transform(new))
 
 
 def test_fit_and_fit_transform_share_what_was_learned(cache):
     df = frame()
-    FeatureSet([Counted("item")], cache=cache).fit(df)
+    ff.FeatureSet([Counted("item")], cache=cache).fit(df)
     assert calls() == {"count": 1}
-    FeatureSet([Counted("item")], cache=cache).fit_transform(df)
+    ff.FeatureSet([Counted("item")], cache=cache).fit_transform(df)
     assert calls() == {"count apply": 1}
-    FeatureSet([Counted("item")], cache=cache).fit_transform(df)
+    ff.FeatureSet([Counted("item")], cache=cache).fit_transform(df)
     assert calls() == {}
 
 
 def test_transform_is_remembered_for_the_same_rows_and_the_same_state(cache):
     df, new = frame(), frame(9, seed=1)
-    fs = FeatureSet([Counted("item"), Lagged("price", by="user")], cache=cache).fit(df)
+    fs = ff.FeatureSet([Counted("item"), Lagged("price", by="user")], cache=cache).fit(df)
     calls()
     first = fs.transform(new)
     assert calls() == {"count apply": 1, "lag": 1}
-    again = FeatureSet([Counted("item"), Lagged("price", by="user")], cache=cache).fit(df).transform(new)
+    again = ff.FeatureSet([Counted("item"), Lagged("price", by="user")], cache=cache).fit(df).transform(new)
     assert calls() == {}
     pd.testing.assert_frame_equal(first, again)
-    other = FeatureSet([Counted("item")], cache=cache).fit(frame(seed=5))
+    other = ff.FeatureSet([Counted("item")], cache=cache).fit(frame(seed=5))
     calls()
     other.transform(new)
     assert calls() == {"count apply": 1}
     with pytest.raises(NotFittedError):
-        FeatureSet([Counted("item")], cache=cache).transform(new)
+        ff.FeatureSet([Counted("item")], cache=cache).transform(new)
 
 
 def test_cross_fit_is_remembered_and_the_same(cache):
     df, folds = frame(), np.arange(40) % 3
-    make = lambda **options: FeatureSet(  # noqa: E731
-        [GroupRank(Encoded("item", "y"), by="item"), Counted("user")], key="user", folds=3, **options
+    make = lambda **options: ff.FeatureSet(  # noqa: E731
+        [ff.GroupRank(Encoded("item", "y"), by="item"), Counted("user")], key="user", folds=3, **options
     )
     plain = list(make().cross_fit(df, folds))
     calls()
@@ -177,25 +167,25 @@ def test_cross_fit_is_remembered_and_the_same(cache):
 def test_unlabeled_rows_count_where_they_are_counted(cache):
     df, new = frame(), frame(9, seed=1)
     scope_all = [Counted("item", scope="all"), Counted("user")]
-    FeatureSet(scope_all, cache=cache).fit_transform(df, unlabeled=new)
+    ff.FeatureSet(scope_all, cache=cache).fit_transform(df, unlabeled=new)
     assert calls()["count"] == 3
-    made = FeatureSet(list(map(clone, scope_all)), cache=cache).fit_transform(df, unlabeled=frame(9, seed=2))
+    made = ff.FeatureSet(list(map(clone, scope_all)), cache=cache).fit_transform(df, unlabeled=frame(9, seed=2))
     assert calls()["count"] == 2
-    plain = FeatureSet(list(map(clone, scope_all))).fit_transform(df, unlabeled=frame(9, seed=2))
+    plain = ff.FeatureSet(list(map(clone, scope_all))).fit_transform(df, unlabeled=frame(9, seed=2))
     pd.testing.assert_frame_equal(made, plain)
     calls()
-    FeatureSet([Counted("item", scope="all")], cache=cache).fit_transform(df)
+    ff.FeatureSet([Counted("item", scope="all")], cache=cache).fit_transform(df)
     assert calls()["count"] == 1
 
 
 def test_a_chain_is_made_again_from_where_it_has_changed(cache):
     df = frame()
-    FeatureSet([Lagged(Counted("item"), by="user"), Lagged("price", by="user")], cache=cache).fit_transform(df)
+    ff.FeatureSet([Lagged(Counted("item"), by="user"), Lagged("price", by="user")], cache=cache).fit_transform(df)
     assert calls() == {"count": 1, "count apply": 1, "lag": 2}
-    FeatureSet([Lagged(Counted("item", log=True), by="user")], cache=cache).fit_transform(df)
+    ff.FeatureSet([Lagged(Counted("item", log=True), by="user")], cache=cache).fit_transform(df)
     assert calls() == {"count": 1, "count apply": 1, "lag": 1}
     df["item"] = df["item"].replace("a", "z")
-    FeatureSet([Lagged(Counted("item"), by="user"), Lagged("price", by="user")], cache=cache).fit_transform(df)
+    ff.FeatureSet([Lagged(Counted("item"), by="user"), Lagged("price", by="user")], cache=cache).fit_transform(df)
     assert calls() == {"count": 1, "count apply": 1, "lag": 1}
 
 
@@ -213,12 +203,12 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_data_that_has_changed_is_encoded_anew(cache, what):
     df = frame()
-    FeatureSet([Encoded("item", "y")], key="user", cache=cache).fit_transform(df)
+    ff.FeatureSet([Encoded("item", "y")], key="user", cache=cache).fit_transform(df)
     calls()
     changed = CHANGES[what](df)
-    made = FeatureSet([Encoded("item", "y")], key="user", cache=cache).fit_transform(changed)
+    made = ff.FeatureSet([Encoded("item", "y")], key="user", cache=cache).fit_transform(changed)
     assert calls() == {"target": 1}
-    pd.testing.assert_frame_equal(made, FeatureSet([Encoded("item", "y")], key="user").fit_transform(changed))
+    pd.testing.assert_frame_equal(made, ff.FeatureSet([Encoded("item", "y")], key="user").fit_transform(changed))
 
 
 def test_other_folds_another_key_and_other_parameters_are_others(cache):
@@ -231,11 +221,11 @@ def test_other_folds_another_key_and_other_parameters_are_others(cache):
         (Encoded("item", "y", smooth=1), {"key": "user"}),
         (Encoded("item", "y", folds=3), {"key": "user"}),
         (Encoded("item", "y", fold_column="user"), {"key": "user"}),
-        (Encoded(Cross("item", "user"), "y"), {"key": "user"}),
+        (Encoded(ff.Cross("item", "user"), "y"), {"key": "user"}),
     ]:
-        made = FeatureSet([feature], cache=cache, **options).fit_transform(df)
+        made = ff.FeatureSet([feature], cache=cache, **options).fit_transform(df)
         assert calls() == {"target": 1}
-        expected = FeatureSet([clone(feature)], **options).fit_transform(df)
+        expected = ff.FeatureSet([clone(feature)], **options).fit_transform(df)
         pd.testing.assert_frame_equal(made, expected)
         seen.append(made.iloc[:, -1].tolist())
         calls()
@@ -244,11 +234,11 @@ def test_other_folds_another_key_and_other_parameters_are_others(cache):
 
 def test_what_a_set_does_not_read_does_not_matter(cache):
     df = frame()
-    FeatureSet([Counted("item")], key="user", folds=5, cache=cache).fit_transform(df)
+    ff.FeatureSet([Counted("item")], key="user", folds=5, cache=cache).fit_transform(df)
     calls()
-    FeatureSet([Counted("item")], key="price", folds=3, cache=cache).fit_transform(df.assign(price=0, y=2, new=1))
+    ff.FeatureSet([Counted("item")], key="price", folds=3, cache=cache).fit_transform(df.assign(price=0, y=2, new=1))
     assert calls() == {}
-    FeatureSet([Counted("item")], cache=cache).fit_transform(Table.read(df))
+    ff.FeatureSet([Counted("item")], cache=cache).fit_transform(Table.read(df))
     assert calls() == {}
 
 
@@ -263,10 +253,10 @@ def test_other_tables_count(cache):
     df = frame().assign(t=range(40))
     log = pd.DataFrame({"user": [1, 2, 3], "t": [1, 5, 9], "other": [1, 2, 3]})
     for changed, expected in [(log, 1), (log, 0), (log.assign(other=0), 0), (log.assign(t=[1, 5, 8]), 1)]:
-        fs = FeatureSet([Counting("user", order="t", table="log", stats=["count"])], cache=cache)
+        fs = ff.FeatureSet([Counting("user", order="t", table="log", stats=["count"])], cache=cache)
         made = fs.fit_transform(df, tables={"log": changed})
         assert calls().get("history", 0) == expected
-        plain = FeatureSet([History("user", order="t", table="log", stats=["count"])])
+        plain = ff.FeatureSet([History("user", order="t", table="log", stats=["count"])])
         pd.testing.assert_frame_equal(made, plain.fit_transform(df, tables={"log": changed}))
 
 
@@ -281,12 +271,12 @@ def test_every_generator_gives_the_same_with_a_cache(make, tmp_path):
     options = {"tables": TABLES, "unlabeled": to_arrow(columns(8, seed=5))}
 
     def run(cache):
-        fs = FeatureSet([make()], key="row", folds=3, cache=cache)
+        fs = ff.FeatureSet([make()], key="row", folds=3, cache=cache)
         made = [fs.fit_transform(data, **options), fs.transform(new, tables=TABLES)]
         return [outputs_of(m, fs.outputs) for m in made]
 
     expected = run(None)
-    for cache in (FeatureCache(), FeatureCache(tmp_path / "cache")):
+    for cache in (ff.FeatureCache(), ff.FeatureCache(tmp_path / "cache")):
         first = run(cache)
         misses = cache.misses
         again = run(cache)
@@ -298,8 +288,8 @@ def test_every_generator_gives_the_same_with_a_cache(make, tmp_path):
 
 def test_a_frame_that_came_out_can_be_changed_without_harm():
     df = frame()
-    make = lambda: FeatureSet([Counted("item"), Encoded("item", "y"), Lag("price")], cache=cache)  # noqa: E731
-    cache = FeatureCache()
+    make = lambda: ff.FeatureSet([Counted("item"), Encoded("item", "y"), ff.Lag("price")], cache=cache)  # noqa: E731
+    cache = ff.FeatureCache()
     made = make().fit_transform(df)
     expected = made.copy(deep=True)
     for name in make().outputs:
@@ -310,12 +300,12 @@ def test_a_frame_that_came_out_can_be_changed_without_harm():
 
 def test_sets_keep_their_cache_when_cloned_but_not_when_saved(cache, tmp_path):
     df = frame()
-    fs = FeatureSet([CountEncode(category())], cache=cache)
+    fs = ff.FeatureSet([ff.CountEncode(category())], cache=cache)
     other = clone(fs)
     assert other.cache is cache
     fs.fit(df).save(tmp_path / "saved")
     assert "cache" not in json.loads((tmp_path / "saved" / "features.json").read_text())
-    assert FeatureSet.load(tmp_path / "saved").cache is None
+    assert ff.FeatureSet.load(tmp_path / "saved").cache is None
     hits = cache.hits
     other.fit(df)
     assert cache.hits == hits + 1
@@ -325,7 +315,7 @@ def test_a_folder_given_as_a_path_lasts(tmp_path):
     CALLS.clear()
     df = frame()
     for expected in ({"count": 1, "count apply": 1}, {}):
-        FeatureSet([Counted("item")], cache=str(tmp_path / "kept")).fit_transform(df)
+        ff.FeatureSet([Counted("item")], cache=str(tmp_path / "kept")).fit_transform(df)
         assert calls() == expected
     kinds = {p.suffix for p in (tmp_path / "kept").rglob("*") if p.is_file()}
     assert kinds == {".json", ".safetensors"}
@@ -335,7 +325,7 @@ def test_a_folder_given_as_a_path_lasts(tmp_path):
 def test_a_damaged_entry_is_made_anew_with_a_warning(tmp_path, damage):
     CALLS.clear()
     df = frame()
-    FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
+    ff.FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
     calls()
     for entry in tmp_path.glob("*/*"):
         data, text = entry / "state.safetensors", entry / "state.json"
@@ -353,22 +343,22 @@ def test_a_damaged_entry_is_made_anew_with_a_warning(tmp_path, damage):
         else:
             text.write_text(json.dumps({"digest": "x", "columns": [], "state": 1}))
     with pytest.warns(DataWarning, match="damaged"):
-        made = FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
+        made = ff.FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
     assert calls() == {"count": 1, "count apply": 1}
-    pd.testing.assert_frame_equal(made, FeatureSet([CountEncode("item")]).fit_transform(df))
+    pd.testing.assert_frame_equal(made, ff.FeatureSet([ff.CountEncode("item")]).fit_transform(df))
     calls()
-    FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
+    ff.FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
     assert calls() == {}
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / "cache").mkdir()
-    cache = FeatureCache(tmp_path / "cache")
+    cache = ff.FeatureCache(tmp_path / "cache")
     for first in "0123456789abcdef":
         for second in "0123456789abcdef":
             (tmp_path / "cache" / (first + second)).write_text("in the way")
     with pytest.warns(DataWarning, match="could not be kept"):
-        made = FeatureSet([CountEncode("item")], cache=cache).fit_transform(frame())
+        made = ff.FeatureSet([ff.CountEncode("item")], cache=cache).fit_transform(frame())
     assert "count_item" in made
 
 
@@ -376,8 +366,8 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / "mine.txt").write_text("keep")
     (tmp_path / "notes.txt").write_text("keep")
-    cache = FeatureCache(tmp_path, max_bytes=0)
-    FeatureSet([CountEncode("item")], cache=cache).fit_transform(frame())
+    cache = ff.FeatureCache(tmp_path, max_bytes=0)
+    ff.FeatureSet([ff.CountEncode("item")], cache=cache).fit_transform(frame())
     cache.clear()
     assert len(cache) == 0
     assert (tmp_path / "ab" / "mine.txt").read_text() == (tmp_path / "notes.txt").read_text() == "keep"
@@ -412,7 +402,7 @@ def test_entries_of_every_kind_of_column_survive(tmp_path):
     vector = Column("vector", torch.arange(60.0).view(30, 2), name="v", missing=torch.arange(30) == 3)
     found = {n: table[n] for n in table.names} | {"v": vector}
     found["c"] = Table({"c": pd.Categorical(["b", "a"] * 15, categories=["b", "a"], ordered=True)})["c"]
-    cache = FeatureCache(tmp_path)
+    cache = ff.FeatureCache(tmp_path)
     cache.put("a" * 32, {"columns": found})
     again = cache.get("a" * 32)["columns"]
     for name, column in found.items():
@@ -423,7 +413,7 @@ def test_entries_of_every_kind_of_column_survive(tmp_path):
 
 
 def test_what_no_file_holds_is_simply_not_kept(tmp_path):
-    cache = FeatureCache(tmp_path)
+    cache = ff.FeatureCache(tmp_path)
     cache.put("b" * 32, {"state": object()})
     assert len(cache) == 0
     assert cache.get("b" * 32) is None
@@ -431,12 +421,12 @@ def test_what_no_file_holds_is_simply_not_kept(tmp_path):
 
 def test_bad_caches_are_refused(tmp_path):
     with pytest.raises(DataError, match="no cache"):
-        FeatureSet([CountEncode("item")], cache=3)
+        ff.FeatureSet([ff.CountEncode("item")], cache=3)
     with pytest.raises(DataError, match="max_bytes"):
-        FeatureCache(max_bytes=-1)
+        ff.FeatureCache(max_bytes=-1)
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="not a folder"):
-        FeatureCache(tmp_path / "file")
+        ff.FeatureCache(tmp_path / "file")
 
 
 plain = st.recursive(
@@ -523,14 +513,14 @@ def test_long_columns_are_hashed_in_pieces_and_every_byte_counts(monkeypatch):
         ({"a": 1}, ["a", 1]),
         (Keys((pa.array(["a"]),), ("x",)), Keys((pa.array(["a"]),), ("y",))),
         (pa.array(["ab", "c"]), pa.array(["a", "bc"])),
-        (CountEncode("a"), CountEncode("b")),
-        (CountEncode("a"), CountEncode(["a"], log=True)),
-        (CountEncode(Cross("a", "b")), CountEncode(Cross("a", "c"))),
-        (CountEncode("a"), GroupStats("a", by="b")),
+        (ff.CountEncode("a"), ff.CountEncode("b")),
+        (ff.CountEncode("a"), ff.CountEncode(["a"], log=True)),
+        (ff.CountEncode(ff.Cross("a", "b")), ff.CountEncode(ff.Cross("a", "c"))),
+        (ff.CountEncode("a"), ff.GroupStats("a", by="b")),
         (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})),
         (lambda x: x + 1, lambda x: x + 2),
         (lambda x: x + 1, lambda x: x - 1),
-        (RowFunction(lambda x: x + 1, "a", "b"), RowFunction(lambda x: x * 1, "a", "b")),
+        (ff.RowFunction(lambda x: x + 1, "a", "b"), ff.RowFunction(lambda x: x * 1, "a", "b")),
     ],
 )
 def test_unlike_things_have_unlike_digests(a, b):
@@ -577,14 +567,14 @@ def test_functions_that_call_themselves_end():
 
 def test_the_code_of_a_class_of_ones_own_is_part_of_it():
     def make(offset):
-        class Own(CountEncode):
+        class Own(ff.CountEncode):
             def apply(self, fit, tensors):
                 return {n: v + offset for n, v in super().apply(fit, tensors).items()}
 
         return Own
 
     def other():
-        class Own(CountEncode):
+        class Own(ff.CountEncode):
             WIDTH = 3
 
         Own.__qualname__ = make(0).__qualname__
@@ -593,10 +583,10 @@ def test_the_code_of_a_class_of_ones_own_is_part_of_it():
     assert class_digest(make(1)) != class_digest(make(2))
     assert class_digest(make(1)) == class_digest(make(1))
     assert class_digest(other()) != class_digest(make(1))
-    cache = FeatureCache()
+    cache = ff.FeatureCache()
     df = frame()
     for offset in (1, 2):
-        made = FeatureSet([make(offset)("item")], cache=cache).fit_transform(df)
+        made = ff.FeatureSet([make(offset)("item")], cache=cache).fit_transform(df)
         expected = df.groupby("item")["item"].transform("count") + offset
         assert made["count_item"].tolist() == expected.tolist()
 
@@ -609,11 +599,11 @@ def test_a_parameter_without_a_digest_is_never_remembered():
 
     with pytest.raises(NoDigestError):
         generator_digest(Strange("item", object()))
-    cache = FeatureCache()
+    cache = ff.FeatureCache()
     CALLS.clear()
     with pytest.warns(DataWarning, match="Strange of 'count_item' is not kept in the cache"):
-        FeatureSet([Strange("item", object())], cache=cache).fit(frame())
-    FeatureSet([Strange("item", object())], cache=cache).fit(frame())
+        ff.FeatureSet([Strange("item", object())], cache=cache).fit(frame())
+    ff.FeatureSet([Strange("item", object())], cache=cache).fit(frame())
     assert calls() == {"count": 2}
     assert len(cache) == 0
 

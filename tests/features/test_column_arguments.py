@@ -11,22 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import fastrec.features as ff
 import fastrec.features as registry
 from fastrec.errors import DataError, FastrecError
-from fastrec.features import (
-    CountEncode,
-    Cross,
-    CumTarget,
-    FeatureSet,
-    GroupFunction,
-    GroupRank,
-    JoinTable,
-    Lag,
-    RowFunction,
-    TargetEncode,
-    VectorColumns,
-    category,
-)
+from fastrec.features import category
 from fastrec.features.base import Feature
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_pandas
@@ -51,7 +39,7 @@ def test_what_is_no_column_is_named_and_nothing_is_never_silent(name, i):
     for parameter in named_parameters(cls):
         for odd in [*NO_NAMES, *NOTHING, ""]:
             try:
-                feature = FeatureSet([cls(**{**params, parameter: odd})], key="row")
+                feature = ff.FeatureSet([cls(**{**params, parameter: odd})], key="row")
                 made = feature.fit_transform(df, tables=others, unlabeled=unlabeled)
             except FastrecError:
                 continue
@@ -64,31 +52,31 @@ def test_what_is_no_column_is_named_and_nothing_is_never_silent(name, i):
 def test_a_cross_of_what_is_no_column_is_named(odd):
     for cols in ((odd, "city"), ("city", odd)):
         with pytest.raises(FastrecError, match="Cross"):
-            Cross(*cols).fit(to_pandas(columns()))
+            ff.Cross(*cols).fit(to_pandas(columns()))
 
 
 def test_the_error_names_generator_value_and_remedy():
-    for make in (lambda: CountEncode(0), lambda: CountEncode(["a", 0])):
+    for make in (lambda: ff.CountEncode(0), lambda: ff.CountEncode(["a", 0])):
         with pytest.raises(DataError, match=r"CountEncode: 0 is no column's name\. Name columns by text"):
-            FeatureSet([make()])
+            ff.FeatureSet([make()])
     for nothing in (None, [], ()):
         with pytest.raises(DataError, match=r"CountEncode makes no column.*Name one or more"):
-            CountEncode(nothing).fit(pd.DataFrame({"a": [1]}))
+            ff.CountEncode(nothing).fit(pd.DataFrame({"a": [1]}))
     with pytest.raises(DataError, match=r"TargetEncode: weight=\[\] is no name"):
-        FeatureSet([TargetEncode("a", "y", weight=[])])
+        ff.FeatureSet([ff.TargetEncode("a", "y", weight=[])])
     with pytest.raises(DataError, match=r"GroupRank: there is a key of no columns\. Name at least one"):
-        GroupRank("a", by=[]).fit_transform(pd.DataFrame({"a": [1]}))
+        ff.GroupRank("a", by=[]).fit_transform(pd.DataFrame({"a": [1]}))
     with pytest.raises(DataError, match=r"VectorColumns of no column"):
-        VectorColumns([], name="v")
+        ff.VectorColumns([], name="v")
     with pytest.raises(DataError, match=r"columns=\[\[\]\] is no name"):
-        FeatureSet([JoinTable("items", "item", [[]])])
+        ff.FeatureSet([ff.JoinTable("items", "item", [[]])])
     with pytest.raises(DataError, match=r"CountEncode: 0 is no column's name"):  # and where it stands in another one
-        FeatureSet([GroupRank(CountEncode(0), by="list")])
+        ff.FeatureSet([ff.GroupRank(ff.CountEncode(0), by="list")])
 
 
 def test_a_parameter_that_is_changed_later_is_looked_at_again():
-    df, feature = pd.DataFrame({"a": [1, 1]}), CountEncode("a")
-    features = FeatureSet([feature])
+    df, feature = pd.DataFrame({"a": [1, 1]}), ff.CountEncode("a")
+    features = ff.FeatureSet([feature])
     features.fit(df)
     feature.set_params(cols=0)
     with pytest.raises(DataError, match="0 is no column's name"):
@@ -96,13 +84,13 @@ def test_a_parameter_that_is_changed_later_is_looked_at_again():
 
 
 def test_selectors_are_names_still():
-    made = FeatureSet([CountEncode(category())]).fit_transform(pd.DataFrame({"a": ["x", "x"]}))
+    made = ff.FeatureSet([ff.CountEncode(category())]).fit_transform(pd.DataFrame({"a": ["x", "x"]}))
     assert made["count_a"].tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("kind", [RowFunction, GroupFunction])
+@pytest.mark.parametrize("kind", [ff.RowFunction, ff.GroupFunction])
 def test_a_function_of_another_number_of_columns_is_named(kind):
-    more = {"by": "a"} if kind is GroupFunction else {}
+    more = {"by": "a"} if kind is ff.GroupFunction else {}
     for cols in ([], ["a", "a2", "a3"]):
         feature = kind(lambda x, y: x + y, cols, "both", **more)
         with pytest.raises(DataError, match=rf"{kind.__name__}: .*cannot be called with {len(cols)} columns.*argument"):
@@ -114,34 +102,34 @@ def test_a_function_of_another_number_of_columns_is_named(kind):
 
 def test_the_remedy_for_two_encodings_of_one_column_can_be_had():
     df = pd.DataFrame({"a": list("xxyy") * 3, "y": [0, 1] * 6})
-    light, heavy = TargetEncode("a", "y", smooth=1), TargetEncode("a", "y", smooth=100)
+    light, heavy = ff.TargetEncode("a", "y", smooth=1), ff.TargetEncode("a", "y", smooth=100)
     with pytest.raises(DataError, match="two generators make the column 'te_a__y'") as caught:
-        FeatureSet([light, heavy])
+        ff.FeatureSet([light, heavy])
     assert "name=" not in caught.value.remedy
     assert "FeatureSet of its own, and rename" in caught.value.remedy
     assert all(text in caught.value.problem for text in ("smooth=1)", "smooth=100)"))
     # As the remedy says:
-    first = FeatureSet([light], key="a", folds=2).fit_transform(df).rename(columns={"te_a__y": "light"})
-    both = FeatureSet([heavy], key="a", folds=2).fit_transform(first)
+    first = ff.FeatureSet([light], key="a", folds=2).fit_transform(df).rename(columns={"te_a__y": "light"})
+    both = ff.FeatureSet([heavy], key="a", folds=2).fit_transform(first)
     assert list(both.columns) == ["a", "y", "light", "te_a__y"]
-    alone = [FeatureSet([f], key="a", folds=2).fit_transform(df)["te_a__y"].tolist() for f in (light, heavy)]
+    alone = [ff.FeatureSet([f], key="a", folds=2).fit_transform(df)["te_a__y"].tolist() for f in (light, heavy)]
     assert [both["light"].tolist(), both["te_a__y"].tolist()] == alone
 
 
 def test_one_generator_that_makes_a_column_twice_is_not_called_two():
-    for feature, name in ((CountEncode(["a", "a"]), "count_a"), (Lag("a", n=[1, 1]), "lag1_a")):
+    for feature, name in ((ff.CountEncode(["a", "a"]), "count_a"), (ff.Lag("a", n=[1, 1]), "lag1_a")):
         with pytest.raises(DataError, match=f"{type(feature).__name__} makes the column '{name}' twice"):
-            FeatureSet([feature])
+            ff.FeatureSet([feature])
 
 
 @pytest.mark.parametrize(("name", "i"), PLACES)
 def test_another_name_helps_wherever_it_is_advised(name, i):
     one, other = EXAMPLES[name][i](), EXAMPLES[name][i]()
     with pytest.raises(DataError, match="two generators make the column") as caught:
-        FeatureSet([one, other])
+        ff.FeatureSet([one, other])
     assert ("name=" in caught.value.remedy) == ("name" in one.get_params())
     if "name=" in caught.value.remedy:
-        again = FeatureSet([one, type(one)(**{**one.get_params(), "name": "another"})])
+        again = ff.FeatureSet([one, type(one)(**{**one.get_params(), "name": "another"})])
         assert len(set(again.outputs)) == 2 * len(one.outputs)
 
 
@@ -204,7 +192,7 @@ def test_every_option_that_a_remedy_names_is_one():
 def test_a_target_of_classes_is_told_to_name_them():
     df = pd.DataFrame({"a": list("xy"), "t": [1, 2], "y": ["no", "yes"]})
     with pytest.raises(DataError, match=r"TargetEncode\(…, classes=\['no', 'yes'\]\)"):
-        TargetEncode("a", "y").fit(df)
-    TargetEncode("a", "y", classes=["no", "yes"]).fit(df)
+        ff.TargetEncode("a", "y").fit(df)
+    ff.TargetEncode("a", "y", classes=["no", "yes"]).fit(df)
     with pytest.raises(DataError, match=r"CumTarget\(…, classes=\['no', 'yes'\]\)"):
-        CumTarget("a", "y", order="t").fit(df)
+        ff.CumTarget("a", "y", order="t").fit(df)

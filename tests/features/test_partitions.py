@@ -6,40 +6,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastrec.features import (
-    Bucketize,
-    Categorify,
-    CountEncode,
-    Cross,
-    CumStat,
-    CumTarget,
-    DeviationFromGroup,
-    Ewm,
-    FeatureSet,
-    FillMissing,
-    GroupStats,
-    Normalize,
-    NUnique,
-    RankByCount,
-    Rolling,
-    TargetEncode,
-)
+import fastrec.features as ff
 from tests.features.partitions import PARTS, events, fit_in_parts
 
 
 def chained():
-    item = TargetEncode(["item", Cross("item", "user")], "y", smooth=2)
-    price = FillMissing("price", add_col=False)
+    item = ff.TargetEncode(["item", ff.Cross("item", "user")], "y", smooth=2)
+    price = ff.FillMissing("price", add_col=False)
     return [
         item,
-        Bucketize(TargetEncode("item", "y", smooth=1, stats="count"), quantiles=3),
-        GroupStats(item, by="user", stats=["median", "max", "nunique", "mean", "std"]),
-        Bucketize(price, quantiles=5),
-        CountEncode(Cross("user", Bucketize(price, quantiles=5, name="level"))),
-        RankByCount(Cross("user", "item", min_count=2), method="ordinal"),
-        NUnique(Categorify("item", min_count=12), by="user"),
-        TargetEncode(Categorify("item", max_size=4, name="top"), "z", stats=["mean", "std", "count"]),
-        Normalize([GroupStats("price", by="item"), CountEncode("item")]),
+        ff.Bucketize(ff.TargetEncode("item", "y", smooth=1, stats="count"), quantiles=3),
+        ff.GroupStats(item, by="user", stats=["median", "max", "nunique", "mean", "std"]),
+        ff.Bucketize(price, quantiles=5),
+        ff.CountEncode(ff.Cross("user", ff.Bucketize(price, quantiles=5, name="level"))),
+        ff.RankByCount(ff.Cross("user", "item", min_count=2), method="ordinal"),
+        ff.NUnique(ff.Categorify("item", min_count=12), by="user"),
+        ff.TargetEncode(ff.Categorify("item", max_size=4, name="top"), "z", stats=["mean", "std", "count"]),
+        ff.Normalize([ff.GroupStats("price", by="item"), ff.CountEncode("item")]),
     ]
 
 
@@ -49,7 +32,7 @@ EXACT = ("count", "nunique", "bucket", "rank", "level")  # counts and codes: to 
 @pytest.mark.parametrize("parts", PARTS)
 def test_chained_generators_learn_the_same_from_any_partitions(parts):
     train, new = events(), events(seed=9)
-    whole = FeatureSet(chained(), key="id").fit(train)
+    whole = ff.FeatureSet(chained(), key="id").fit(train)
     fs, _ = fit_in_parts(chained(), train, parts, seed=parts)
     assert fs.outputs == whole.outputs
     for frame in (train, new):
@@ -73,22 +56,22 @@ def far(n=3000):
 
 
 FAR = {
-    "GroupStats": lambda x: GroupStats(x, by="g", stats=["mean", "std", "median", "q25", "skew"]),
-    "GroupStats own": lambda x: GroupStats(x, by="g", stats=["mean", "std", "median", "skew"], over="group"),
-    "TargetEncode": lambda x: TargetEncode("g", x, stats=["mean", "std"], smooth=0),
-    "TargetEncode smooth": lambda x: TargetEncode("g", x, smooth=7.5),
-    "Rolling": lambda x: Rolling(x, ["mean", "std", "median"], by="g", order="t", window=[3, 400]),
-    "Rolling of time": lambda x: Rolling(x, ["mean", "std"], by="g", order="t", window="700s"),
-    "Normalize": lambda x: Normalize(x),
-    "CumTarget": lambda x: CumTarget("g", x, order="t", smooth=3),
-    "CumTarget decaying": lambda x: CumTarget("g", x, order="t", smooth=3, half_life=500.0),
-    "Ewm": lambda x: Ewm(x, half_life=[2, "90s"], by="g", order="t"),
-    "DeviationFromGroup": lambda x: DeviationFromGroup(x, by="g", how="diff"),
-    "DeviationFromGroup z": lambda x: DeviationFromGroup(x, by="g", how="z"),
-    "DeviationFromGroup train": lambda x: DeviationFromGroup(x, by="g", how="z", over="train", stat="median"),
-    "CumStat": lambda x: CumStat(x, by="g", order="t", stats=["mean", "min"]),
-    "FillMissing": lambda x: FillMissing(x, "mean", add_col=False),
-    "Bucketize": lambda x: Bucketize(x, quantiles=8),
+    "GroupStats": lambda x: ff.GroupStats(x, by="g", stats=["mean", "std", "median", "q25", "skew"]),
+    "GroupStats own": lambda x: ff.GroupStats(x, by="g", stats=["mean", "std", "median", "skew"], over="group"),
+    "TargetEncode": lambda x: ff.TargetEncode("g", x, stats=["mean", "std"], smooth=0),
+    "TargetEncode smooth": lambda x: ff.TargetEncode("g", x, smooth=7.5),
+    "Rolling": lambda x: ff.Rolling(x, ["mean", "std", "median"], by="g", order="t", window=[3, 400]),
+    "Rolling of time": lambda x: ff.Rolling(x, ["mean", "std"], by="g", order="t", window="700s"),
+    "Normalize": lambda x: ff.Normalize(x),
+    "CumTarget": lambda x: ff.CumTarget("g", x, order="t", smooth=3),
+    "CumTarget decaying": lambda x: ff.CumTarget("g", x, order="t", smooth=3, half_life=500.0),
+    "Ewm": lambda x: ff.Ewm(x, half_life=[2, "90s"], by="g", order="t"),
+    "DeviationFromGroup": lambda x: ff.DeviationFromGroup(x, by="g", how="diff"),
+    "DeviationFromGroup z": lambda x: ff.DeviationFromGroup(x, by="g", how="z"),
+    "DeviationFromGroup train": lambda x: ff.DeviationFromGroup(x, by="g", how="z", over="train", stat="median"),
+    "CumStat": lambda x: ff.CumStat(x, by="g", order="t", stats=["mean", "min"]),
+    "FillMissing": lambda x: ff.FillMissing(x, "mean", add_col=False),
+    "Bucketize": lambda x: ff.Bucketize(x, quantiles=8),
 }
 FREE = ("std", "skew", "norm", "diff", "z", "bucket")  # statistics that a constant added to all leaves as they are
 
@@ -98,7 +81,7 @@ def test_statistics_of_numbers_near_1e8_have_the_digits_of_those_near_0(name):
     near, there = far()
     feature = FAR[name]("x")
     for call in ("fit_transform", "transform"):
-        a, b = FeatureSet([feature], key="id"), FeatureSet([FAR[name]("x")], key="id")
+        a, b = ff.FeatureSet([feature], key="id"), ff.FeatureSet([FAR[name]("x")], key="id")
         if call == "transform":
             a.fit(near), b.fit(there)
         made = [getattr(fs, call)(frame)[feature.outputs] for fs, frame in ((a, near), (b, there))]
@@ -115,11 +98,11 @@ def test_statistics_of_numbers_near_1e8_have_the_digits_of_those_near_0(name):
 def test_deviations_near_1e8_survive_partitions(parts):
     near, there = far(700)
     make = [
-        lambda: TargetEncode("g", "x", stats=["mean", "std"], smooth=2),
-        lambda: GroupStats("x", by="g", stats=["mean", "std", "skew"]),
+        lambda: ff.TargetEncode("g", "x", stats=["mean", "std"], smooth=2),
+        lambda: ff.GroupStats("x", by="g", stats=["mean", "std", "skew"]),
     ]
     for maker in make:
-        a = FeatureSet([maker()], key="id").fit(near)
+        a = ff.FeatureSet([maker()], key="id").fit(near)
         b, _ = fit_in_parts([maker()], there, parts, seed=parts)
         x, y = a.transform(near)[a.outputs], b.transform(there)[b.outputs]
         x[[n for n in x if "mean" in n or n == "te_g__x"]] += 1e8
@@ -140,7 +123,7 @@ def test_the_mean_of_equal_numbers_far_from_0_is_that_number(name):
     n, value = 20_000, 1e8 + 0.3
     frame = pd.DataFrame({"id": range(n), "g": "a", "t": range(n), "x": value})
     feature = UNROUNDED[name]("x")
-    fs = FeatureSet([feature], key="id")
+    fs = ff.FeatureSet([feature], key="id")
     for made in (fs.fit_transform(frame), fs.transform(frame)):
         last = made.iloc[-1]
         for column in feature.outputs:

@@ -10,19 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fastrec.features as ff
 from fastrec.errors import DataError
-from fastrec.features import (
-    CumStat,
-    Diff,
-    FeatureSet,
-    GroupPick,
-    GroupRank,
-    GroupStats,
-    History,
-    Lag,
-    LastKnown,
-    TargetEncode,
-)
 
 few = settings(max_examples=8, deadline=None)
 
@@ -51,13 +40,13 @@ def values(frame, names):
 
 
 READERS = [
-    [Lag("y", by="user", order="t", n=[1, 2])],
-    [CumStat("y", by="user", order="t", stats=["sum", "mean", "count", "max"])],
-    [LastKnown("y", by="user", order="t")],
-    [History("user", order="t", sums="y", values="y")],
-    [GroupRank(Lag("y", by="user", order="t"), by="item")],
-    [GroupRank(Lag("y", by="user", order="t"), by="user"), TargetEncode("item", "y")],
-    [GroupStats(CumStat("y", by="user", order="t"), by="item")],
+    [ff.Lag("y", by="user", order="t", n=[1, 2])],
+    [ff.CumStat("y", by="user", order="t", stats=["sum", "mean", "count", "max"])],
+    [ff.LastKnown("y", by="user", order="t")],
+    [ff.History("user", order="t", sums="y", values="y")],
+    [ff.GroupRank(ff.Lag("y", by="user", order="t"), by="item")],
+    [ff.GroupRank(ff.Lag("y", by="user", order="t"), by="user"), ff.TargetEncode("item", "y")],
+    [ff.GroupStats(ff.CumStat("y", by="user", order="t"), by="item")],
 ]
 readers = pytest.mark.parametrize("features", READERS, ids=lambda f: "+".join(map(repr, f)))
 
@@ -71,7 +60,7 @@ def test_a_rows_own_target_never_moves_it(features, frame, row):
     row %= len(frame)
     other = frame.copy()
     other.loc[row, "y"] = 5
-    fs = FeatureSet(features, key="id", folds=3, target="y")
+    fs = ff.FeatureSet(features, key="id", folds=3, target="y")
     a, b = (values(clone(fs).fit_transform(f), fs.outputs)[row] for f in (frame, other))
     assert a == b
 
@@ -83,7 +72,7 @@ def test_a_rows_own_target_never_moves_it(features, frame, row):
 def test_an_outer_folds_targets_are_in_neither_frame(features, key, frame, new):
     from sklearn.base import clone
 
-    fs = FeatureSet(features, key=key, folds=3, target="y")
+    fs = ff.FeatureSet(features, key=key, folds=3, target="y")
     for place, k in enumerate(sorted(frame["fold"].unique())):  # a fold without rows yields no pair
         other = frame.assign(y=frame["y"].where(frame["fold"] != k, new))
         pairs = (list(clone(fs).cross_fit(f, "fold"))[place] for f in (frame, other))
@@ -93,7 +82,7 @@ def test_an_outer_folds_targets_are_in_neither_frame(features, key, frame, new):
 
 def test_a_lag_of_the_target_is_what_the_other_folds_say():
     frame = pd.DataFrame({"user": [1] * 4, "t": range(4), "y": [1, 0, 1, 0], "fold": [0, 1, 0, 1]})
-    fs = FeatureSet([Lag("y", by="user", order="t")], target="y")
+    fs = ff.FeatureSet([ff.Lag("y", by="user", order="t")], target="y")
     assert fs.fit_transform(frame)["lag1_y__user"].fillna(-1).tolist() == [-1, 1, 0, 1]
     (train, valid), _ = fs.cross_fit(frame, "fold")
     assert train["lag1_y__user"].fillna(-1).tolist() == [
@@ -107,7 +96,9 @@ def test_a_lag_of_the_target_is_what_the_other_folds_say():
 def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(known):
     train = pd.DataFrame({"user": [1, 1, 2], "t": [1, 2, 1], "y": pd.Series([1, 0, 1]).astype(known)})
     test = pd.DataFrame({"user": [1, 2, 2], "t": [3, 2, 3]})
-    fs = FeatureSet([Lag("y", by="user", order="t"), CumStat("y", by="user", order="t", stats="sum")], target="y")
+    fs = ff.FeatureSet(
+        [ff.Lag("y", by="user", order="t"), ff.CumStat("y", by="user", order="t", stats="sum")], target="y"
+    )
     fs.fit(train)
     made = fs.transform(test, history=train)
     assert [None if pd.isna(v) else float(v) for v in made["lag1_y__user"]] == [0.0, 1.0, None]
@@ -120,42 +111,42 @@ def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(
 @pytest.mark.parametrize(
     "feature",
     [
-        GroupStats("y", by="item"),
-        GroupStats("y", by="item", over="group"),
-        GroupRank("y", by="user"),
-        GroupPick("y", by="user", order="t"),
-        Diff("y", by="user"),
-        Lag("y", by="user", n=-1),
-        LastKnown("y", by="user", ahead=True),
-        CumStat("y", by="user", stats="smaller"),
-        Lag("t", by="y"),
-        Lag("t", by="user", order="y"),
+        ff.GroupStats("y", by="item"),
+        ff.GroupStats("y", by="item", over="group"),
+        ff.GroupRank("y", by="user"),
+        ff.GroupPick("y", by="user", order="t"),
+        ff.Diff("y", by="user"),
+        ff.Lag("y", by="user", n=-1),
+        ff.LastKnown("y", by="user", ahead=True),
+        ff.CumStat("y", by="user", stats="smaller"),
+        ff.Lag("t", by="y"),
+        ff.Lag("t", by="user", order="y"),
     ],
     ids=repr,
 )
 def test_what_would_give_rows_their_own_target_is_refused(feature):
     frame = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [0, 1], "y": [0, 1]})
-    for fs in (FeatureSet([feature], target="y"), FeatureSet([feature, TargetEncode("item", "y")])):
+    for fs in (ff.FeatureSet([feature], target="y"), ff.FeatureSet([feature, ff.TargetEncode("item", "y")])):
         for use in (fs.fit, fs.fit_transform, lambda f, fs=fs: list(fs.cross_fit(f, [0, 1]))):
             with pytest.raises(DataError, match=f"{type(feature).__name__} reads the target") as caught:
                 use(frame)
             assert caught.value.column == "y"
-    FeatureSet([feature]).fit(frame)  # no one said that it is a target
+    ff.FeatureSet([feature]).fit(frame)  # no one said that it is a target
 
 
 def test_a_target_in_another_table_is_refused():
     frame = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [0, 1], "y": [0, 1]})
-    fs = FeatureSet([History("user", order="t", table="log", sums="y")], target="y")
+    fs = ff.FeatureSet([ff.History("user", order="t", table="log", sums="y")], target="y")
     with pytest.raises(DataError, match="History reads the target from the table 'log'") as caught:
         fs.fit_transform(frame, tables={"log": frame})
     assert caught.value.column == "y"
-    renamed = FeatureSet([History("user", order="t", table="log", sums="was")], target="y")
+    renamed = ff.FeatureSet([ff.History("user", order="t", table="log", sums="was")], target="y")
     made = renamed.fit_transform(frame, tables={"log": frame.rename(columns={"y": "was"})})
     assert made["history_sum_was"].tolist() == [0, 0]
 
 
 def test_the_target_may_come_as_y():
     frame = pd.DataFrame({"user": [1, 1, 1], "t": [0, 1, 2]})
-    fs = FeatureSet([Lag("y", by="user", order="t")], target="y")
+    fs = ff.FeatureSet([ff.Lag("y", by="user", order="t")], target="y")
     made = fs.fit_transform(frame, np.array([3, 4, 5]))
     assert made["lag1_y__user"].fillna(-1).tolist() == [-1, 3, 4]

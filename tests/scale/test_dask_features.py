@@ -20,30 +20,10 @@ dd = pytest.importorskip("dask.dataframe")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+import fastrec.features as ff  # noqa: E402
 from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFittedError  # noqa: E402
 from fastrec.estimators import XGBRanker  # noqa: E402
-from fastrec.features import (  # noqa: E402
-    Bucketize,
-    Categorify,
-    Combine,
-    CountEncode,
-    Cross,
-    CumTarget,
-    DeviationFromGroup,
-    FeatureCache,
-    FeatureSet,
-    GroupRank,
-    GroupStats,
-    ImageEmbed,
-    JoinTable,
-    Lag,
-    NUnique,
-    RowFunction,
-    TargetEncode,
-    TextEmbed,
-    category,
-    number,
-)
+from fastrec.features import category, number  # noqa: E402
 from fastrec.features._dask import plan, states  # noqa: E402
 from fastrec.features._dask.files import spilled  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
@@ -89,10 +69,10 @@ def sets():
     """The contract's examples of every generator, together as far as names and targets allow."""
     found: list[tuple[tuple[bool, bool], list]] = []
     for feature in (make() for makers in EXAMPLES.values() for make in makers):
-        tainted = bool(FeatureSet([feature])._chain().tainted), _of_a_net(feature)  # targets' ways are nested
+        tainted = bool(ff.FeatureSet([feature])._chain().tainted), _of_a_net(feature)  # targets' ways are nested
         for kind, own in found:
             try:
-                FeatureSet([*own, feature])._chain().check_targets()
+                ff.FeatureSet([*own, feature])._chain().check_targets()
             except DataError:
                 continue
             if kind == tainted:
@@ -105,7 +85,7 @@ def sets():
 
 def _of_a_net(feature):
     """Whether its float32 numbers differ in the last digits with the rows of a batch."""
-    return isinstance(feature, ImageEmbed | TextEmbed)
+    return isinstance(feature, ff.ImageEmbed | ff.TextEmbed)
 
 
 SETS = sets()
@@ -113,7 +93,7 @@ SETS = sets()
 
 def fresh(features, **options):
     """Features that nobody has fitted."""
-    return FeatureSet(features, key="row", **options).__sklearn_clone__()
+    return ff.FeatureSet(features, key="row", **options).__sklearn_clone__()
 
 
 def frames(seed):
@@ -162,14 +142,14 @@ def test_every_generator_reads_a_folder_of_small_files(chosen, tmp_path):
 @pytest.mark.parametrize("key", ["id", None])
 def test_groups_and_folds_of_a_folder_are_those_of_the_frame(key, tmp_path):
     train = events(160).assign(wide="w" * 50, more=1.0, rest=2.0)
-    features = [GroupRank("price", by="user"), Lag("price", by="user", order="id"), TargetEncode("item", "y")]
-    whole, parts = FeatureSet(features, key=key), FeatureSet(features, key=key).__sklearn_clone__()
+    features = [ff.GroupRank("price", by="user"), ff.Lag("price", by="user", order="id"), ff.TargetEncode("item", "y")]
+    whole, parts = ff.FeatureSet(features, key=key), ff.FeatureSet(features, key=key).__sklearn_clone__()
     files = in_files(train, range(20, 160, 20), tmp_path / "train")
     assert files.npartitions == 8
     expected, made = whole.fit_transform(train), parts.fit_transform(files)
     assert made.npartitions == 8
     assert_equal(outputs_of(expected, whole.outputs), outputs_of(made.compute(), whole.outputs), exact=False)
-    given = FeatureSet([TargetEncode("item", "y")], key=key)
+    given = ff.FeatureSet([ff.TargetEncode("item", "y")], key=key)
     made = given.__sklearn_clone__().fit_transform(files.drop(columns="y"), files["y"]).compute()
     expected = given.fit_transform(train)
     assert_equal(outputs_of(expected, given.outputs), outputs_of(made, given.outputs), exact=False)
@@ -183,11 +163,11 @@ def test_groups_and_folds_of_a_folder_are_those_of_the_frame(key, tmp_path):
 @given(ends=st.lists(st.integers(0, 120), max_size=6), seed=st.integers(0, 3), keyed=st.booleans())
 def test_random_partitions_change_nothing(ends, seed, keyed):
     features = [
-        CountEncode(["item", Cross("user", "item")]),
-        TargetEncode("item", ["y", "z"], smooth=2, stats=["mean", "std"]),
-        GroupRank("price", by="user"),
-        NUnique(Categorify("item", min_count=12), by="user"),
-        Bucketize("price", quantiles=5),
+        ff.CountEncode(["item", ff.Cross("user", "item")]),
+        ff.TargetEncode("item", ["y", "z"], smooth=2, stats=["mean", "std"]),
+        ff.GroupRank("price", by="user"),
+        ff.NUnique(ff.Categorify("item", min_count=12), by="user"),
+        ff.Bucketize("price", quantiles=5),
     ]
     assert_same_as_whole(features, events(120, seed=seed), ends, "id" if keyed else None)
 
@@ -197,7 +177,7 @@ def test_chained_generators_do_not_depend_on_the_partitions():
 
 
 def assert_same_as_whole(features, train, ends, key):
-    whole, parts = FeatureSet(features, key=key), FeatureSet(features, key=key).__sklearn_clone__()
+    whole, parts = ff.FeatureSet(features, key=key), ff.FeatureSet(features, key=key).__sklearn_clone__()
     with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
         a, b = whole.fit_transform(train), parts.fit_transform(parted(train, ends)).compute()
     for name in whole.outputs:
@@ -209,14 +189,16 @@ def assert_same_as_whole(features, train, ends, key):
 
 
 def nested(by_column):
-    item = TargetEncode(["item", Cross("item", "user")], "y", smooth=2)
+    item = ff.TargetEncode(["item", ff.Cross("item", "user")], "y", smooth=2)
     return [
-        GroupStats(item, by="user", stats=["median", "max", "mean"]),
-        GroupRank(TargetEncode("item", "y", stats="count"), by="user"),
-        CumTarget("user", "y", order="id", smooth=1),
-        Lag("y", by="user", order="id"),
-        Combine(CountEncode("item"), "*", TargetEncode("user", "y", fold_column="fold" if by_column else None)),
-        DeviationFromGroup(TargetEncode("item", "y", stats="count"), by="user"),
+        ff.GroupStats(item, by="user", stats=["median", "max", "mean"]),
+        ff.GroupRank(ff.TargetEncode("item", "y", stats="count"), by="user"),
+        ff.CumTarget("user", "y", order="id", smooth=1),
+        ff.Lag("y", by="user", order="id"),
+        ff.Combine(
+            ff.CountEncode("item"), "*", ff.TargetEncode("user", "y", fold_column="fold" if by_column else None)
+        ),
+        ff.DeviationFromGroup(ff.TargetEncode("item", "y", stats="count"), by="user"),
     ]
 
 
@@ -226,7 +208,7 @@ def test_cross_fit_hides_the_same_rows(key):
     train["fold"] = np.arange(150) % 4
     folds = train["user"].fillna(9).astype("int64") % 2 if key == "user" else np.arange(150) % 2
     train = train.assign(outer=np.asarray(folds, dtype="int64"))
-    whole, parts = (FeatureSet(nested(key == "id"), key=key, folds=2) for _ in "ab")
+    whole, parts = (ff.FeatureSet(nested(key == "id"), key=key, folds=2) for _ in "ab")
     frame = parted(train, [40, 41])
     done, pairs = parts.fit_transform_folds(frame, "outer")
     expected = whole.fit_transform(train)
@@ -244,8 +226,8 @@ def test_cross_fit_hides_the_same_rows(key):
 
 def test_history_and_y_and_what_is_kept():
     train, new = events(60), events(30, seed=2)
-    features = [Lag("price", by="user", order="id"), TargetEncode("item", "y")]
-    a, b = FeatureSet(features, key="id", keep=["id"]), FeatureSet(features, key="id", keep=["id"])
+    features = [ff.Lag("price", by="user", order="id"), ff.TargetEncode("item", "y")]
+    a, b = ff.FeatureSet(features, key="id", keep=["id"]), ff.FeatureSet(features, key="id", keep=["id"])
     bare = train.drop(columns="y")
     expected = a.fit_transform(bare, train["y"])
     got = b.fit_transform(parted(bare, [20]), parted(train, [20])["y"]).compute()
@@ -260,11 +242,11 @@ def test_history_and_y_and_what_is_kept():
 
 def test_a_generator_alone_and_a_saved_one(tmp_path):
     train = events(60)
-    count = CountEncode("item")
+    count = ff.CountEncode("item")
     made = count.fit_transform(parted(train, [20, 40])).compute()
-    assert made["count_item"].tolist() == CountEncode("item").fit_transform(train)["count_item"].tolist()
+    assert made["count_item"].tolist() == ff.CountEncode("item").fit_transform(train)["count_item"].tolist()
     count.save(tmp_path / "count")
-    again = CountEncode.load(tmp_path / "count").transform(parted(train, [5])).compute()
+    again = ff.CountEncode.load(tmp_path / "count").transform(parted(train, [5])).compute()
     assert again["count_item"].tolist() == made["count_item"].tolist()
 
 
@@ -272,8 +254,8 @@ def test_selectors_choose_what_they_choose_in_memory():
     train = events(90)
     train["flag"] = train["y"] > 0
     # No partition by itself has as many values as all have together.
-    cards = [CountEncode(category(min_card=9)), GroupRank(number() - ["y", "z"], by="user")]
-    a, b = FeatureSet(cards), FeatureSet(cards).__sklearn_clone__()
+    cards = [ff.CountEncode(category(min_card=9)), ff.GroupRank(number() - ["y", "z"], by="user")]
+    a, b = ff.FeatureSet(cards), ff.FeatureSet(cards).__sklearn_clone__()
     a.fit(train)
     b.fit(parted(train.sort_values("item", ignore_index=True), [30, 60]))
     assert a.outputs == b.outputs
@@ -282,8 +264,10 @@ def test_selectors_choose_what_they_choose_in_memory():
 
 
 def test_rows_come_together_once_for_all_that_need_the_same_groups():
-    deep = Combine(Lag("price", by="user", order="id"), "-", GroupStats("price", by=["user", "item"], over="group"))
-    steps = FeatureSet([GroupRank(deep, by="user"), CountEncode("item")]).steps
+    deep = ff.Combine(
+        ff.Lag("price", by="user", order="id"), "-", ff.GroupStats("price", by=["user", "item"], over="group")
+    )
+    steps = ff.FeatureSet([ff.GroupRank(deep, by="user"), ff.CountEncode("item")]).steps
     (groups,) = plan.rounds(steps, training=True)
     assert [g.key for g in groups] == [None, ("user",)]
     assert len(groups[1].steps) == 4
@@ -294,10 +278,10 @@ def test_rows_come_together_once_for_all_that_need_the_same_groups():
 def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
     frame = parted(events(30), [10])
     with caplog.at_level("INFO", logger="fastrec.features"):
-        FeatureSet([GroupRank("price", by="user")]).fit_transform(frame)
+        ff.FeatureSet([ff.GroupRank("price", by="user")]).fit_transform(frame)
     assert "rows are shuffled by user for rank_price__user" in caplog.text
     with pytest.warns(DataWarning, match="lead1_price: made of all rows in order"):
-        FeatureSet([Lag("price", order="id", n=-1)]).fit_transform(frame)
+        ff.FeatureSet([ff.Lag("price", order="id", n=-1)]).fit_transform(frame)
 
 
 @pytest.mark.parametrize("buckets", [1, 3])
@@ -364,18 +348,18 @@ def test_a_bucket_has_the_categories_of_its_rows_where_they_are_ids(categories, 
 # Many keys -----------------------------------------------------------------------------------------------------------
 
 MANY = [
-    CountEncode(["item", Cross("item", "user")], normalise=True),
-    CountEncode("item", by="user", normalise=True),
-    TargetEncode(["item", "id"], ["y", "q"], stats=["mean", "std", "count"], weight="w"),
-    GroupStats("price", by="item", stats=["mean", "max", "count"]),
-    NUnique("item", by="user"),
-    Categorify(["item", "user"], min_count=3),
+    ff.CountEncode(["item", ff.Cross("item", "user")], normalise=True),
+    ff.CountEncode("item", by="user", normalise=True),
+    ff.TargetEncode(["item", "id"], ["y", "q"], stats=["mean", "std", "count"], weight="w"),
+    ff.GroupStats("price", by="item", stats=["mean", "max", "count"]),
+    ff.NUnique("item", by="user"),
+    ff.Categorify(["item", "user"], min_count=3),
 ]
 
 
 def test_many_keys_are_merged_by_their_hash(monkeypatch):
     train = events(150).assign(w=lambda f: f["id"] % 3, q=lambda f: f["price"] / 7)
-    whole, parts = FeatureSet(MANY, key="id"), FeatureSet(MANY, key="id").__sklearn_clone__()
+    whole, parts = ff.FeatureSet(MANY, key="id"), ff.FeatureSet(MANY, key="id").__sklearn_clone__()
     whole.fit(train)
     used = []
     monkeypatch.setattr(limits, "MANY_KEYS", 1)
@@ -406,7 +390,7 @@ def test_many_keys_are_merged_by_their_hash(monkeypatch):
 @pytest.mark.parametrize("step", MANY)
 def test_no_bucket_has_another_ones_keys(step):
     table = Table.read(events(150).assign(w=1.0, q=0.5))
-    (step,) = FeatureSet([step]).__sklearn_clone__().features[-1:]
+    (step,) = ff.FeatureSet([step]).__sklearn_clone__().features[-1:]
     for inner in step.sources:
         if not isinstance(inner, str):
             table = table.with_columns(inner.__class__(*inner.cols).fit_transform(table)._columns)
@@ -436,23 +420,23 @@ def test_errors_are_those_of_frames_in_memory():
     train = events(40)
     frame = parted(train, [10])
     with pytest.raises(MissingColumnError, match="no_such"):
-        CountEncode("no_such").fit(frame)
+        ff.CountEncode("no_such").fit(frame)
     with pytest.raises(NotFittedError, match="has not been fitted"):
-        CountEncode("item").transform(frame)
+        ff.CountEncode("item").transform(frame)
     with pytest.raises(DataError, match="TargetEncode: the target holds classes"):
-        TargetEncode("user", "item").fit(frame)
+        ff.TargetEncode("user", "item").fit(frame)
     with pytest.raises(DataError, match=r"column 'w', row 0: .*\(the row is counted in its partition\)"):
-        TargetEncode("item", "y", weight="w").fit(parted(train.assign(w=train.index - 10), [9]))
+        ff.TargetEncode("item", "y", weight="w").fit(parted(train.assign(w=train.index - 10), [9]))
     with pytest.raises(DataError, match="y is not of Dask"):
-        TargetEncode("user", "y").fit(frame.drop(columns="y"), train["y"])
+        ff.TargetEncode("user", "y").fit(frame.drop(columns="y"), train["y"])
     with pytest.raises(DataError, match="39 folds for 40 rows"):
-        next(TargetEncode("user", "y").cross_fit(frame, np.zeros(39, dtype=int)))
+        next(ff.TargetEncode("user", "y").cross_fit(frame, np.zeros(39, dtype=int)))
     with pytest.raises(DataError, match="cannot come back as polars"):
-        FeatureSet([CountEncode("item")]).set_output(transform="polars").fit(frame)
+        ff.FeatureSet([ff.CountEncode("item")]).set_output(transform="polars").fit(frame)
     with pytest.raises(DataError, match="a row has no fold"):
-        TargetEncode("user", "y", fold_column="item").fit(frame)
+        ff.TargetEncode("user", "y", fold_column="item").fit(frame)
     with pytest.warns(DataWarning, match="cache is not used on Dask"):
-        FeatureSet([CountEncode("item")], cache=FeatureCache()).fit(frame)
+        ff.FeatureSet([ff.CountEncode("item")], cache=ff.FeatureCache()).fit(frame)
 
 
 def test_without_a_cluster_there_is_an_error():
@@ -464,7 +448,7 @@ def test_without_a_cluster_there_is_an_error():
 def test_a_table_of_a_dask_frame_is_joined_whole():
     train = events(40)
     items = pd.DataFrame({"item": [f"i{k}" for k in range(9)], "size": range(9)})
-    join = JoinTable("items", on="item", columns="size")
+    join = ff.JoinTable("items", on="item", columns="size")
     expected = join.fit_transform(train, tables={"items": items})
     got = join.fit_transform(parted(train, [7]), tables={"items": parted(items, [4])}).compute()
     assert_equal(outputs_of(expected, join.outputs), outputs_of(got, join.outputs))
@@ -472,8 +456,8 @@ def test_a_table_of_a_dask_frame_is_joined_whole():
 
 def test_a_function_of_ones_own():
     train = events(40)
-    feature = RowFunction(lambda price: price * 2, "price", "double")
-    made = FeatureSet([feature]).fit_transform(parted(train, [7, 20])).compute()
+    feature = ff.RowFunction(lambda price: price * 2, "price", "double")
+    made = ff.FeatureSet([feature]).fit_transform(parted(train, [7, 20])).compute()
     assert made["double"].equals(train["price"] * 2)
 
 
@@ -503,5 +487,5 @@ def test_dask_knows_what_a_table_and_a_state_weigh():
     table = Table({"x": np.arange(100_000), "city": [f"c{i}" for i in range(100_000)], "few": ["a", None] * 50_000})
     weight = 100_000 * (8 + 4 + 4) + table["city"].distinct.nbytes
     assert weight < sizeof(table) < weight + 5_000
-    state = CountEncode("city").fit(table).state_
+    state = ff.CountEncode("city").fit(table).state_
     assert sizeof(state) > 100_000 * 8 + table["city"].distinct.nbytes / 2

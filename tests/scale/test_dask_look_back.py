@@ -14,21 +14,8 @@ dd = pytest.importorskip("dask.dataframe")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+import fastrec.features as ff  # noqa: E402
 from fastrec.errors import DataWarning  # noqa: E402
-from fastrec.features import (  # noqa: E402
-    Bucketize,
-    Combine,
-    CountEncode,
-    CumTarget,
-    Diff,
-    Ewm,
-    FeatureSet,
-    Lag,
-    PctChange,
-    Rolling,
-    TargetEncode,
-    TimeSince,
-)
 from fastrec.features._dask.files import spilled  # noqa: E402
 
 
@@ -62,24 +49,24 @@ def log(n, seed=0):
 def every_one(order):
     """All generators that look back, over all rows."""
     made = [
-        Lag(["x", "k", "word"], order=order, n=[1, 3]),
-        Diff("k", order=order),
-        PctChange("k", order=order, n=2),
-        Rolling("x", ["mean", "count", "std", "min", "median"], order=order, window=[1, 4]),
-        Rolling("x", "sum", order=order, window=3, closed="both", min_count=0),
-        Ewm(["x", "k"], order=order, half_life=[0.5, 3]),
+        ff.Lag(["x", "k", "word"], order=order, n=[1, 3]),
+        ff.Diff("k", order=order),
+        ff.PctChange("k", order=order, n=2),
+        ff.Rolling("x", ["mean", "count", "std", "min", "median"], order=order, window=[1, 4]),
+        ff.Rolling("x", "sum", order=order, window=3, closed="both", min_count=0),
+        ff.Ewm(["x", "k"], order=order, half_life=[0.5, 3]),
     ]
     if order in ("t", "place"):
         length, wide = ("2h", "3D") if order == "t" else ("2s", "20s")
         made += [
-            Lag("x", order=order, n=[1, 2], horizon=length),
-            Rolling("x", ["mean", "max"], order=order, window=[length, wide], closed="right", name="timed"),
-            Ewm(["x", "k"], order=order, half_life=[length, wide]),
-            TimeSince(["bought"], order=order),
-            TimeSince(["bought"], order=order, first=True),
-            TimeSince(order=order),
+            ff.Lag("x", order=order, n=[1, 2], horizon=length),
+            ff.Rolling("x", ["mean", "max"], order=order, window=[length, wide], closed="right", name="timed"),
+            ff.Ewm(["x", "k"], order=order, half_life=[length, wide]),
+            ff.TimeSince(["bought"], order=order),
+            ff.TimeSince(["bought"], order=order, first=True),
+            ff.TimeSince(order=order),
         ]
-    return FeatureSet(made)
+    return ff.FeatureSet(made)
 
 
 def assert_near(wanted, made, names):
@@ -112,20 +99,23 @@ def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order):
 def test_a_window_over_several_partitions_by_hand():
     frame = pd.DataFrame({"x": [1.0, 2, 3, 4, 5, 6, 7]})
     ours = parted(frame, [1, 2, 2, 3, 6])
-    made = Rolling("x", "sum", window=5).fit_transform(ours).compute()["rollsum5_x"]
+    made = ff.Rolling("x", "sum", window=5).fit_transform(ours).compute()["rollsum5_x"]
     assert made.isna().tolist() == [True] + [False] * 6
     assert made.tolist()[1:] == [1, 3, 6, 10, 15, 20]
-    made = Lag("x", n=4).fit_transform(ours).compute()["lag4_x"].tolist()
+    made = ff.Lag("x", n=4).fit_transform(ours).compute()["lag4_x"].tolist()
     assert made[4:] == [1, 2, 3]
-    made = Ewm("x", half_life=1).fit_transform(ours).compute()["ewm1_x"].tolist()
+    made = ff.Ewm("x", half_life=1).fit_transform(ours).compute()["ewm1_x"].tolist()
     assert made[3] == pytest.approx((3 + 2 / 2 + 1 / 4) / 1.75)
 
 
 def test_generators_that_read_one_another_and_history():
     def made():
-        lag = Lag("x", order="t")
-        return FeatureSet(
-            [Combine(Rolling(lag, order="t", window=2), "-", Lag(lag, order="t", n=2)), Ewm(lag, half_life=2)]
+        lag = ff.Lag("x", order="t")
+        return ff.FeatureSet(
+            [
+                ff.Combine(ff.Rolling(lag, order="t", window=2), "-", ff.Lag(lag, order="t", n=2)),
+                ff.Ewm(lag, half_life=2),
+            ]
         )
 
     frame, new = log(80), log(20, seed=1)
@@ -142,8 +132,8 @@ def test_a_hidden_target_stays_hidden():
     frame = log(60).assign(y=np.arange(60) % 3 / 2, outer=np.arange(60) % 2)
 
     def made():
-        encoded = TargetEncode("k", "y", smooth=1)
-        return FeatureSet([encoded, Lag("y", order="id"), Rolling("y", order="id", window=3)], key="id")
+        encoded = ff.TargetEncode("k", "y", smooth=1)
+        return ff.FeatureSet([encoded, ff.Lag("y", order="id"), ff.Rolling("y", order="id", window=3)], key="id")
 
     whole, parts = made(), made()
     pairs, mine = whole.cross_fit(frame, "outer"), parts.cross_fit(parted(frame, [9, 31]), "outer")
@@ -164,20 +154,20 @@ def test_spilled_to_files(tmp_path):
 def test_what_happens_is_said(caplog):
     frame = parted(log(40), [15])
     with caplog.at_level("INFO", logger="fastrec.features"):
-        FeatureSet([Lag("x", order="t"), Lag("k")]).fit_transform(frame)
+        ff.FeatureSet([ff.Lag("x", order="t"), ff.Lag("k")]).fit_transform(frame)
     assert "rows are put in ranges of t for lag1_x" in caplog.text
     assert "each partition gets the last rows before it for lag1_k" in caplog.text
     with pytest.warns(DataWarning, match="come together on one worker"):
-        Lag("x", order="t", n=-1).fit_transform(frame)
+        ff.Lag("x", order="t", n=-1).fit_transform(frame)
 
 
 @pytest.mark.parametrize("order", [None, "t"])
 def test_unlabeled_rows_look_back_at_one_another(order):
     def made():
-        before = Lag("k", order=order)
-        so_far = CumTarget("k", "y", order="t", smooth=1)
-        return FeatureSet(
-            [before, so_far, CountEncode([before], scope="all"), Bucketize(before, quantiles=3, scope="all")]
+        before = ff.Lag("k", order=order)
+        so_far = ff.CumTarget("k", "y", order="t", smooth=1)
+        return ff.FeatureSet(
+            [before, so_far, ff.CountEncode([before], scope="all"), ff.Bucketize(before, quantiles=3, scope="all")]
         )
 
     frame = log(50).assign(y=np.arange(50) % 2)

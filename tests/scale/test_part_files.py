@@ -12,16 +12,7 @@ import pytest
 
 dask = pytest.importorskip("dask")
 
-from fastrec.features import (  # noqa: E402
-    CountEncode,
-    FeatureSet,
-    GroupRank,
-    GroupStats,
-    History,
-    JaccardToHistory,
-    JoinTable,
-    TargetEncode,
-)
+import fastrec.features as ff  # noqa: E402
 from fastrec.features._dask.files import PartFiles, spilled  # noqa: E402
 from fastrec.table import Table  # noqa: E402
 
@@ -48,19 +39,19 @@ def in_files(frame, folder, together):
 
 
 def features():
-    touch = History("user", order="time", table="log", stats=["count", "since"], name="touch")
-    pair = History(["user", "item"], order="time", table="log", stats=["count"], name="pair")
-    everyone = History("item", order="time", table="log", stats=["count"], name="all")
-    return FeatureSet(
+    touch = ff.History("user", order="time", table="log", stats=["count", "since"], name="touch")
+    pair = ff.History(["user", "item"], order="time", table="log", stats=["count"], name="pair")
+    everyone = ff.History("item", order="time", table="log", stats=["count"], name="all")
+    return ff.FeatureSet(
         [
             touch, pair, everyone,
-            GroupRank("price", by="list_id"),
-            GroupRank(everyone, by="list_id"),
-            GroupStats("touch_count", by="list_id", over="group", stats=["mean"]),
-            GroupStats("price", by="item", stats="mean", scope="all"),
-            CountEncode("item", scope="all"),
-            TargetEncode("item", "clicked", smooth=2),
-            JoinTable("items", on="item", columns="stars"),
+            ff.GroupRank("price", by="list_id"),
+            ff.GroupRank(everyone, by="list_id"),
+            ff.GroupStats("touch_count", by="list_id", over="group", stats=["mean"]),
+            ff.GroupStats("price", by="item", stats="mean", scope="all"),
+            ff.CountEncode("item", scope="all"),
+            ff.TargetEncode("item", "clicked", smooth=2),
+            ff.JoinTable("items", on="item", columns="stars"),
         ],
         key="list_id",
     )  # fmt: skip
@@ -107,7 +98,7 @@ def test_a_table_whose_part_is_what_the_rows_of_that_part_need(tmp_path):
     train, log = rows(80, 1), rows(80, 3)
     words = pd.DataFrame({"item": range(6), "words": [["a"], ["a", "b"], ["b"], ["c", "a"], ["d"], ["b", "d"]]})
     frame, other = in_files(train, tmp_path / "train", ["user"]), in_files(log, tmp_path / "log", ["user"])
-    similar = JaccardToHistory("user", item="item", properties="words", order="time", table="log", items="words")
+    similar = ff.JaccardToHistory("user", item="item", properties="words", order="time", table="log", items="words")
     expected = similar.fit_transform(train, tables={"log": log, "words": words})
     mine = PartFiles(in_files(words.assign(part=0), tmp_path / "words", []).files[:1] * PARTS, ["user"])
     with dask.config.set(scheduler="synchronous"):
@@ -120,7 +111,7 @@ def test_a_log_that_is_parted_otherwise_is_shuffled_with_the_rows(tmp_path, capl
     frame = in_files(train, tmp_path / "train", ["user", "list_id"])
     other = PartFiles(in_files(log, tmp_path / "log", ["user"]).files[:2], ["user"])
     caplog.set_level(logging.INFO, "fastrec.features")
-    touch = History("user", order="time", table="log", stats=["count"], name="touch")
+    touch = ff.History("user", order="time", table="log", stats=["count"], name="touch")
     expected = touch.fit_transform(Table.read(train), tables={"log": log})["touch_count"].number().tolist()
     with dask.config.set(scheduler="synchronous"):
         made = touch.fit_transform(frame, tables={"log": other})

@@ -17,9 +17,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
 from fastrec._core import limits
-from fastrec.errors import DataError
-from fastrec.features._engine.folds import INNER_SEED, _number_folds, fold_numbers, row_folds
-from fastrec.features._engine.keyed import sort_keys
+from fastrec.features._engine.folds import INNER_SEED, number_folds, row_folds
 from fastrec.features.base import Cells
 from fastrec.table import Column, Keys, Table
 
@@ -84,6 +82,7 @@ class Blocks:
 
     @property
     def names(self) -> list[str]:
+        """The columns that there are."""
         return list(dict.fromkeys(n for names, _ in self._layers for n in names))
 
     def with_layer(self, names: Sequence[str], parts: Sequence[Any]) -> Blocks:
@@ -113,6 +112,7 @@ class Blocks:
         return [task(_joined, wanted, lists, *(parts[i] for _, parts in used)) for i in range(len(self))]
 
     def from_task(self, i: int) -> Blocks:
+        """Return the partitions from the ``i``-th on."""
         made = copy.copy(self)
         made._layers = [(names, parts[i:]) for names, parts in self._layers]
         if self._read is not None:
@@ -160,12 +160,7 @@ ROW, OUTER = "\x00row", "\x00outer"  # columns of ours: the row's number in the 
 
 
 class Folding:
-    """Folds of rows by their key, or by their number in the whole frame.
-
-    Args:
-        key: the columns; empty: the number.
-        count: how many folds.
-    """
+    """Folds of rows by their key, or by their number in the whole frame (an empty key)."""
 
     def __init__(self, key: Sequence[str], count: int) -> None:
         self.key, self.count = list(key), count
@@ -175,18 +170,14 @@ class Folding:
         return self.key or [ROW]
 
     def of(self, table: Table) -> torch.Tensor:
+        """Return each row's fold: int64 ``[n]``."""
         if self.key:
             return row_folds(table, self.key, self.count, seed=INNER_SEED)
-        return _number_folds(table[ROW].values, self.count, INNER_SEED)
+        return number_folds(table[ROW].values, self.count, INNER_SEED)
 
 
 class Hidden:
-    """Rows whose targets must not be seen: those of an outer fold, of an inner one, or of both.
-
-    Args:
-        outer: the outer fold's number; None: none.
-        inner: the inner folds, and the number of one; None: none.
-    """
+    """Rows whose targets must not be seen: of an outer fold, of an inner one (folds, and one's number), or of both."""
 
     def __init__(self, outer: int | None = None, inner: tuple[Folding, int] | None = None) -> None:
         self.outer, self.inner = outer, inner
@@ -196,6 +187,7 @@ class Hidden:
         return [*([] if self.outer is None else [OUTER]), *([] if self.inner is None else self.inner[0].columns)]
 
     def of(self, table: Table) -> torch.Tensor:
+        """Return which rows are hidden: bool ``[n]``."""
         rows = torch.zeros(len(table), dtype=torch.bool, device=table.device)
         if self.outer is not None:
             rows |= table[OUTER].values == self.outer
@@ -220,6 +212,7 @@ class CellRule:
 
     @property
     def by_fold(self) -> bool:
+        """Whether rows get their values from other folds."""
         return self.folding is not None or self.column is not None
 
     @property
@@ -229,10 +222,12 @@ class CellRule:
 
     @property
     def count(self) -> int:
+        """The number of cells."""
         inner = max(len(self.column[1]), 1) if self.column else self.folding.count if self.folding else 1
         return inner + (self.hidden is not None)
 
     def of(self, table: Table) -> Cells:
+        """Return the rows' cells."""
         if self.column is not None:
             codes = table.coded(self.column[0]).recode(self.column[1]) - 1
         else:
@@ -248,16 +243,3 @@ class CellRule:
         if self.hidden is not None:
             found[:, 0] = True
         return found
-
-
-def given_keys(table: Table, column: str) -> Keys:
-    """Return the values of a column of folds in one partition, in order."""
-    keys, codes = sort_keys(table.coded(column))
-    if bool((codes == 0).any()):
-        row = int((codes == 0).nonzero()[0])
-        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
-    return keys
-
-
-def outer_numbers(table: Table, column: str) -> Table:
-    return Table({OUTER: fold_numbers(table[column], column)})

@@ -7,24 +7,23 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import dask
 import torch
 
 from fastrec.errors import DataError, DataWarning
-from fastrec.features._dask.blocks import OUTER, Blocks, CellRule, Folding, Hidden, given_keys, task
+from fastrec.features._dask.blocks import OUTER, Blocks, CellRule, Folding, Hidden, task
 from fastrec.features._dask.files import Mapped, spill_folder
 from fastrec.features._dask.gathered import in_turn, is_causal, looks_back
 from fastrec.features._dask.plan import HERE, Group, Others, Place, in_time, learns, reads, rounds, stays
-from fastrec.features._dask.states import merge_all, share
-from fastrec.features._engine.chain import Chain, compute, mixing_steps, naming
+from fastrec.features._dask.states import merge_all, share, tree
+from fastrec.features._engine.chain import Chain, compute, masked, mixing_steps, naming
+from fastrec.features._engine.folds import given_fold_keys
 from fastrec.features._engine.keyed import union_keys
-from fastrec.features._engine.order import take_or_missing
-from fastrec.features._engine.saving import index_of, replace_features
+from fastrec.features._engine.saving import clone_steps
 from fastrec.features.base import Cells, Context, Feature, Fitted, State
-from fastrec.features.columns import Selector
 from fastrec.features.encode import count_keys, merge_counts
 from fastrec.table import Column, Keys, Table, concat
 
@@ -36,7 +35,7 @@ class DaskChain(Chain):
 
     def __init__(self, steps: Sequence[Feature], **options: Any) -> None:
         super().__init__(steps, **options)
-        self.bare = bare(steps)
+        self.bare = clone_steps(steps, lambda selector: selector)  # workers get nothing that was learned
         self._fold_keys: dict[str, Keys] = {}
 
     def run(  # type: ignore[override]
@@ -52,8 +51,7 @@ class DaskChain(Chain):
         """Fit steps on training rows and return the rows with the values that training rows get.
 
         Args:
-            work: the rows.
-            others: the other tables.
+            work, others: the rows, and the other tables.
             extra: unlabeled rows that ``scope='all'`` counts too.
             steps: those of the chain's own that are wanted; None: all.
             hidden: rows whose targets no value may hold; None: none.
@@ -80,6 +78,7 @@ class DaskChain(Chain):
         return work
 
     def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
+        """Return rows that were not trained on with all steps' columns."""
         fits = {id(b): share(Mapped(_learned(s))) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
         for groups in rounds(self.bare, training=False, here=partial(stays, rows=[work], others=others)):
             say(groups)
@@ -111,10 +110,11 @@ class DaskChain(Chain):
         return work.with_layer(names, parts)
 
     def look(self, work: Blocks) -> None:
+        """Find the values of the columns that hold folds, in one pass over the rows."""
         columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
         for column in sorted(columns):
-            keys = [task(given_keys, table, column) for table in work.select([column])]
-            self._fold_keys[column] = _reduced(keys, lambda a, b: union_keys(a, b)[0])
+            keys = [task(_fold_keys, table, column) for table in work.select([column])]
+            (self._fold_keys[column],) = dask.compute(tree(_all_keys, keys))
 
     # Parts of a round ------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class DaskChain(Chain):
 
         made: Iterable[Any] = map(columns, range(len(tables)))
         if in_time(group.key):
-            asked = [(s, r, masked) for s, way, r, masked in jobs if _passes_on(s, way)]
+            asked = [(s, r, names) for s, way, r, names in jobs if _passes_on(s, way)]
             steps = [s for s, _, _ in asked]
             made = in_turn(
                 len(tables),
@@ -218,8 +218,8 @@ class DaskChain(Chain):
             return False
         if outer is None:
             return True
-        counted = [task(_by_side, t, self.key, Hidden(outer)) for t in work.select([*self.key, OUTER])]
-        counts = _reduced(counted, lambda a, b: merge_counts(*a, *b))[1]
+        counted = [task(_count_by_side, t, self.key, Hidden(outer)) for t in work.select([*self.key, OUTER])]
+        counts = dask.compute(tree(_add_counts, counted))[0][1]
         return not bool(((counts[0] > 0) & (counts[-1] > 0)).any()) if len(counts) > 1 else True
 
 
@@ -246,9 +246,9 @@ def _made(
     """Return the columns of several steps; ``before``: what earlier tables passed on."""
     outputs: dict[str, Column] = {}
     past = iter(before or [])
-    for (step, way, rule, masked), fit, other in zip(jobs, fits, tables, strict=True):
+    for (step, way, rule, names), fit, other in zip(jobs, fits, tables, strict=True):
         step, context = copy.copy(step), Context(other, tuple(given))
-        here = _masked(table, masked, rule.hidden) if masked else table
+        here = masked(table, names, rule.hidden.of(table)) if names else table
         with _in_a_partition(), naming(step):
             if isinstance(step, Fitted):
                 step.state_, step.fit_ = fit.value
@@ -272,8 +272,8 @@ def _passes_on(step: Feature, way: str) -> bool:
 
 def _passed_on(table: Table, jobs: list[Any]) -> list[Any]:
     found = []
-    for step, rule, masked in jobs:
-        here = _masked(table, masked, rule.hidden) if masked else table
+    for step, rule, names in jobs:
+        here = masked(table, names, rule.hidden.of(table)) if names else table
         with _in_a_partition(), naming(step):
             found.append(step.keep(here) if looks_back(step) else step.collect(here, rule.of(here)))
     return found
@@ -292,18 +292,8 @@ def _in_a_partition() -> Iterator[None]:
     except DataError as error:
         if error.row is None:
             raise
-        raise DataError(
-            f"{error.problem} (the row is counted in its partition)",
-            file=error.file,
-            column=error.column,
-            row=error.row,
-            remedy=error.remedy,
-        ) from error
-
-
-def _masked(table: Table, names: list[str], hidden: Hidden) -> Table:
-    rows = torch.where(hidden.of(table), -1, torch.arange(len(table), device=table.device))
-    return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
+        problem = f"{error.problem} (the row is counted in its partition)"
+        raise DataError(problem, file=error.file, column=error.column, row=error.row, remedy=error.remedy) from error
 
 
 def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], made: list[Table]) -> Table:
@@ -317,23 +307,23 @@ def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], m
     return concat(parts).take(torch.argsort(torch.cat(places)))
 
 
-def _by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.Tensor]:
+def _count_by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.Tensor]:
     return count_keys(table, key, Cells(hidden.of(table).long(), 2))
 
 
+def _add_counts(*parts: tuple[Keys, torch.Tensor]) -> tuple[Keys, torch.Tensor]:
+    return reduce(lambda a, b: merge_counts(*a, *b), parts)
+
+
+def _fold_keys(table: Table, column: str) -> Keys:
+    return given_fold_keys(table, column)[0]
+
+
+def _all_keys(*parts: Keys) -> Keys:
+    return reduce(lambda a, b: union_keys(a, b)[0], parts)
+
+
 # Helpers -------------------------------------------------------------------------------------------------------------
-
-
-def bare(steps: Sequence[Feature]) -> list[Feature]:
-    """Return the same generators without what they have learned: this is what workers receive."""
-    made: list[Feature] = []
-
-    def fresh(thing: Any) -> Any:
-        return thing if isinstance(thing, Selector) else made[index_of(steps, thing)]
-
-    for step in steps:
-        made.append(type(step)(**replace_features(step.get_params(), fresh)))
-    return made
 
 
 def say(groups: Sequence[Group]) -> None:
@@ -381,16 +371,3 @@ def _outside(group: Group, work: Blocks, *, training: bool) -> list[str]:
     made, there = set(group.outputs), set(work.names)
     named = [n for s in group.steps for n in reads(s, training=training)]
     return [n for n in dict.fromkeys(named) if n not in made and n in there]
-
-
-def _reduced(parts: list[Any], merge: Any) -> Any:
-    while len(parts) > 1:
-        parts = [task(_fold, merge, parts[i : i + 8]) for i in range(0, len(parts), 8)]
-    return dask.compute(parts[0])[0]
-
-
-def _fold(merge: Any, values: list[Any]) -> Any:
-    found = values[0]
-    for value in values[1:]:
-        found = merge(found, value)
-    return found

@@ -27,43 +27,43 @@ from fastrec.features._dask.frames import (
     with_row_numbers,
 )
 from fastrec.features._dask.plan import Others
-from fastrec.features._engine.chain import Chain, check_names, naming_table
+from fastrec.features._engine.chain import Chain
 from fastrec.features._engine.saving import selectors_of
 from fastrec.features.base import Context
 from fastrec.features.columns import as_list
 from fastrec.table import Column, Table, as_column, column_names
 
 
-def fit(fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
-    _Job(fs, df, y, tables, unlabeled).learn()
+def fit(fs: Any, df: Any, *given: Any) -> None:
+    """Fit; ``given``: y, tables, unlabeled."""
+    _Job(fs, df, *given).learn()
 
 
-def fit_transform(fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> Any:
-    job = _Job(fs, df, y, tables, unlabeled)
+def fit_transform(fs: Any, df: Any, *given: Any) -> Any:
+    """Fit and return the training rows; ``given``: y, tables, unlabeled."""
+    job = _Job(fs, df, *given)
     return job.out(job.chain.nest(job.learn(), job.others, None))
 
 
 def cross_fit(
-    fs: Any,
-    df: Any,
-    folds: Any,
-    tables: Mapping[str, Any] | None,
-    unlabeled: Any,
-    only: Collection[int] | None,
+    fs: Any, df: Any, folds: Any, tables: Mapping[str, Any] | None, unlabeled: Any, only: Collection[int] | None
 ) -> Iterator[tuple[Any, Any]]:
+    """Yield the rows outside and inside each outer fold."""
     job = _Job(fs, df, None, tables, unlabeled)
-    yield from job.outer_folds(folds, only, job.clean())
+    steps = [s for s in job.chain.steps if s not in job.chain.tainted]
+    clean = job.chain.run(job.work, job.others, job.extra, steps=steps, learn=False)
+    yield from job.outer_folds(folds, only, clean)
 
 
-def fit_transform_folds(
-    fs: Any, df: Any, folds: Any, tables: Mapping[str, Any] | None, unlabeled: Any
-) -> tuple[Any, Iterator[tuple[Any, Any]]]:
-    job = _Job(fs, df, None, tables, unlabeled)
+def fit_transform_folds(fs: Any, df: Any, folds: Any, *given: Any) -> tuple[Any, Iterator[tuple[Any, Any]]]:
+    """Return what both of these return; ``given``: tables, unlabeled."""
+    job = _Job(fs, df, None, *given)
     learned = job.learn()
     return job.out(job.chain.nest(learned, job.others, None)), job.outer_folds(folds, None, learned)
 
 
 def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
+    """Return other rows from full statistics; ``history``: rows before them that are not returned."""
     _check_library(fs)
     targets = fs.targets
     work = as_blocks(df, fs.inputs, optional=targets)
@@ -72,8 +72,7 @@ def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) 
         before = as_blocks(history, fs.inputs, optional=targets)
         past = len(before)
         work = Blocks(fs.inputs, [*before.select(fs.inputs), *work.select(fs.inputs)])
-    chain = _chain(fs)
-    made = chain.apply(work, _others(fs, tables)).from_task(past)
+    made = _chain(fs).apply(work, _others(fs, tables)).from_task(past)
     return _out(fs, df, made, _meta(fs, df, tables))
 
 
@@ -82,50 +81,43 @@ class _Job:
 
     def __init__(self, fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
         _check_library(fs)
-        self.fs, self.df, self.tables, self.unlabeled = fs, df, tables, unlabeled
-        _resolve(fs, df)
+        self.fs, self.df, self.unlabeled = fs, df, unlabeled
+        if isinstance(df, SplitTable):
+            fs._resolve(df.table)
+        elif selectors := selectors_of(fs.steps):
+            fs._choose(selectors, Profile(df, selectors))
         self.chain = _chain(fs)
         self.chain.check_targets()
-        self.work = self._blocks(df, y)
+        self.work = self._blocks(y)
         if not self.chain.key and self.chain.tainted:
             self.work = with_row_numbers(self.work)
         self.chain.look(self.work)
         self.others = _others(fs, tables)
         self.meta = _meta(fs, df, tables, y)
+        names = None if unlabeled is None else self.chain.unlabeled_columns()
+        self.extra = None if names is None else as_blocks(unlabeled, names)
 
-    def _blocks(self, df: Any, y: Any) -> Blocks:
-        names = self.fs.fit_inputs or [str(n) for n in df.columns]
+    def _blocks(self, y: Any) -> Blocks:
+        names = self.fs.fit_inputs or [str(n) for n in self.df.columns]
         if y is None or not set(self.fs.targets) & set(names):
-            return as_blocks(df, names)
+            return as_blocks(self.df, names)
+        remedy = "Give y as a column of the frame"
         if not is_dask(y):
-            raise DataError("y is not of Dask, and the rows are", remedy="Give y as a column of the frame")
-        target, parts = _one_target(self.fs), partitions(y)
-        work = as_blocks(df, [n for n in names if n != target])
+            raise DataError("y is not of Dask, and the rows are", remedy=remedy)
+        target, parts = self.fs._one_target(), partitions(y)
+        work = as_blocks(self.df, [n for n in names if n != target])
         if len(parts) != len(work):
-            raise DataError(
-                f"y has {len(parts)} partitions, and the rows have {len(work)}",
-                remedy="Give y as a column of the frame",
-            )
+            raise DataError(f"y has {len(parts)} partitions, and the rows have {len(work)}", remedy=remedy)
         return work.with_layer([target], [task(named_column, part, target) for part in parts])
 
-    def _extra(self) -> Blocks | None:
-        steps = self.chain.all_steps()
-        if self.unlabeled is None or not steps:
-            return None
-        made = {n for s in steps for n in s.outputs}
-        return as_blocks(self.unlabeled, [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only])
-
     def learn(self) -> Blocks:
-        work = self.chain.run(self.work, self.others, self._extra())
+        """Fit all steps; return the rows with their columns."""
+        work = self.chain.run(self.work, self.others, self.extra)
         self.fs.fitted_on_unlabeled = self.unlabeled is not None
         return work
 
-    def clean(self) -> Blocks:
-        tainted = self.chain.tainted
-        steps = [s for s in self.chain.steps if s not in tainted]
-        return self.chain.run(self.work, self.others, self._extra(), steps=steps, learn=False)
-
     def outer_folds(self, folds: Any, only: Collection[int] | None, work: Blocks) -> Iterator[tuple[Any, Any]]:
+        """Yield both sides of each outer fold; ``work`` has the columns that no target passes through."""
         work, present = with_outer_folds(work, self.df, folds)
         for k in present:
             if only is not None and k not in only:
@@ -135,6 +127,7 @@ class _Job:
             yield self.out(made, (k, False)), self.out(made, (k, True))
 
     def out(self, made: Blocks, fold: tuple[int, bool] | None = None) -> Any:
+        """Return the user's frame with the outputs."""
         return _out(self.fs, self.df, made, self.meta, fold)
 
 
@@ -145,21 +138,8 @@ def _chain(fs: Any) -> DaskChain:
 
 
 def _others(fs: Any, tables: Mapping[str, Any] | None) -> Others:
-    read: dict[str, Blocks | Table] = {}
-    for name, columns in _table_columns(fs, tables).items():
-        with naming_table(name):
-            read[name] = (
-                as_blocks(tables[name], columns) if is_dask(tables[name]) else Table.read(tables[name], columns)
-            )
+    read = fs._read_tables(tables, lambda t, names: as_blocks(t, names) if is_dask(t) else Table.read(t, names))
     return Others(read, tuple(tables or {}))
-
-
-def _table_columns(fs: Any, tables: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    needed: dict[str, dict[str, None]] = {}
-    for step in fs.steps:
-        for table, names in step.table_inputs.items():
-            needed.setdefault(table, {}).update(dict.fromkeys(names))
-    return {n: list(columns) for n, columns in needed.items() if n in (tables or {})}
 
 
 def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
@@ -168,44 +148,22 @@ def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> 
         return None
     steps = [copy.copy(s) for s in fs.steps]
     chain = Chain(steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
-    there, given = set(column_names(df._meta)), {} if y is None else {_one_target(fs): y}
+    there, given = set(column_names(df._meta)), {} if y is None else {fs._one_target(): y}
     names = [n for n in fs.fit_inputs if n in there and n not in given]
-    read = {}
-    for name, columns in _table_columns(fs, tables).items():
-        read[name] = no_rows(tables[name], columns) if is_dask(tables[name]) else Table.read(tables[name], columns)
+    read = fs._read_tables(tables, lambda t, names: no_rows(t, names) if is_dask(t) else Table.read(t, names))
     empty = no_rows(df, names).with_columns({n: as_column(v._meta, name=n) for n, v in given.items()})
     blank = [n for n in fs.fit_inputs if n not in empty]
     nothing = torch.zeros(0, dtype=torch.float64)
     empty = empty.with_columns({n: Column("number", nothing, name=n) for n in blank})
     done = chain.run(empty, Context(read, tuple(tables or {})))
-    return declared(df, _kept(fs, df), {n: done[n] for n in fs.outputs})
-
-
-def _kept(fs: Any, df: Any) -> list[str] | None:
-    return None if fs.keep == "all" else [] if fs.keep == "outputs" else as_list(fs.keep)
+    return declared(df, fs._kept(column_names(df._meta)), {n: done[n] for n in fs.outputs})
 
 
 def _out(fs: Any, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool] | None = None) -> Any:
-    kept = _kept(fs, df)
-    own = [str(n) for n in df.columns] if kept is None else kept
-    fs.feature_names_out_ = [*(n for n in own if n not in fs.outputs), *fs.outputs]
+    kept = fs._kept([str(n) for n in df.columns])
     if isinstance(df, SplitTable):
         return as_table(df, made, fs.outputs, kept, fold=fold)
     return as_frame(df, made, fs.outputs, kept, meta, fold=fold)
-
-
-def _resolve(fs: Any, df: Any) -> None:
-    if isinstance(df, SplitTable):
-        fs._resolve(df.table)
-        return
-    selectors = selectors_of(fs.steps)
-    if not selectors:
-        return
-    closed = {n for s in fs.steps for n in s.fit_only} | {*as_list(fs.key), *fs.targets}
-    profile = Profile(df, selectors)
-    for selector in selectors:
-        selector.resolve(profile, closed)  # type: ignore[arg-type] - it has what a selector looks at
-    check_names(fs.features, fs.steps)
 
 
 def _check_library(fs: Any) -> None:
@@ -213,9 +171,3 @@ def _check_library(fs: Any) -> None:
         raise DataError(
             f"a Dask frame cannot come back as {fs._library}", remedy="Call set_output(transform='default')"
         )
-
-
-def _one_target(fs: Any) -> str:
-    if len(fs.targets) != 1:
-        raise DataError(f"y was given, but the generators use {len(fs.targets)} targets", remedy="Give them as columns")
-    return fs.targets[0]

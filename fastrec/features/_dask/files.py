@@ -32,11 +32,7 @@ from fastrec.table import Table
 
 
 class Mapped:
-    """A value that is stored in a file on every process that it is sent to.
-
-    Args:
-        value: of tensors, Arrow arrays and what else can be pickled.
-    """
+    """A value (of what can be pickled) that is stored in a file on every process that it is sent to."""
 
     def __init__(self, value: Any) -> None:
         self._value, self._lock = value, Lock()
@@ -51,13 +47,11 @@ class Mapped:
             return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arrays apart from the rest, so that they are not copied on their way."""
         with self._lock:
             head, arrays = self._sent or _apart(self._value)
             return _arrived, (head, [pickle.PickleBuffer(a) for a in arrays])
 
     def __sizeof__(self) -> int:
-        """Return the memory of this process that it takes: by this Dask decides what to move to disk."""
         sent = self._sent  # another thread may lay it out meanwhile
         return 1_000 if sent is None else len(sent[0]) + sum(memoryview(a).nbytes for a in sent[1])
 
@@ -153,12 +147,7 @@ class PartFiles:
 
 
 class MadeParts:
-    """Result of a FeatureSet on ``PartFiles``, computed partition by partition on request.
-
-    Args:
-        parts: a task per partition that gives an Arrow table.
-        columns: its columns.
-    """
+    """Result of a FeatureSet on ``PartFiles``, computed on request: a task per partition that gives an Arrow table."""
 
     divisions = None
 
@@ -186,7 +175,7 @@ def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
     """Let Dask work in this thread, and move rows between partitions through files, meanwhile.
 
     Args:
-        beside: the folder of the files, gone at the end, is made in this one; what killed processes left there goes.
+        beside: the folder in which that of the files is made, gone at the end; what killed processes left there goes.
         made: the folder, where this process has made it before it began anew.
     """
     beside.mkdir(parents=True, exist_ok=True)
@@ -203,12 +192,7 @@ def spill_folder() -> str | None:
 
 
 class Shelf:
-    """Numbered files of tables, removed when no task can read them any more.
-
-    Args:
-        folder: where the files lie.
-        places: how many places there are; each may get many tables.
-    """
+    """Numbered files of tables in ``folder``, many in a place, removed when no task can read them any more."""
 
     def __init__(self, folder: str, places: int) -> None:
         own = Path(folder) / uuid4().hex
@@ -220,10 +204,12 @@ class Shelf:
         return len(self._files)
 
     def put(self, at: int, table: Table) -> None:
+        """Add a table to a place."""
         with open(self._files[at], "ab") as file:
             pickle.dump(table, file, protocol=5)
 
     def tables(self, at: int) -> list[Table]:
+        """Read the tables of a place, the first one put first."""
         found, path = [], self._files[at]
         if not path.exists():
             return found
@@ -238,14 +224,7 @@ class Shelf:
 
 
 class SplitTable:
-    """A table as a Dask frame of partitions in files.
-
-    Args:
-        table: the rows.
-        folder: where the workers find the files.
-        partitions: how many.
-        names: the columns; None: all.
-    """
+    """A table as a Dask frame of ``partitions`` in files of ``folder``; ``names``: the columns; None: all."""
 
     divisions = None
 
@@ -283,12 +262,7 @@ def _read(file: str, names: list[str]) -> pa.Table:
 
 
 def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
-    """Return a function that splits tables, each once, for the workers of a cluster.
-
-    Args:
-        folder: where the workers find the files.
-        partitions: how many each table has.
-    """
+    """Return a function that splits tables into ``partitions``, each once, in a folder that the workers read."""
     known: dict[int, SplitTable] = {}
 
     def split(table: Table | None) -> Any:

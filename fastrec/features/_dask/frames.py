@@ -14,7 +14,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.imports import is_dask, library_of
 from fastrec.errors import DataError
-from fastrec.features._dask.blocks import OUTER, ROW, Blocks, outer_numbers, task
+from fastrec.features._dask.blocks import OUTER, ROW, Blocks, task
 from fastrec.features._dask.files import MadeParts, PartFiles, SplitTable
 from fastrec.features._dask.states import quietly
 from fastrec.features._engine.folds import fold_numbers
@@ -26,10 +26,7 @@ from fastrec.table.read import check_names
 def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
     """Read columns of a frame in partitions: a Dask frame's partitions, any other frame as one.
 
-    Args:
-        frame: the rows.
-        names: the columns that are read.
-        optional: columns that are missing in every row where the frame lacks them.
+    ``optional``: columns that are missing in every row where the frame lacks them.
     """
     there = [str(n) for n in frame.columns] if is_dask(frame) else None
     names = list(dict.fromkeys(names))
@@ -67,6 +64,7 @@ def _read(part: Any, names: list[str], optional: list[str]) -> Table:
 
 
 def named_column(values: Any, name: str) -> Table:
+    """Return a table of one column."""
     return Table({name: as_column(values, name=name)})
 
 
@@ -88,15 +86,9 @@ def _numbered(table: Table, start: int) -> Table:
 
 
 def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
-    """Return the rows with the outer folds, and the fold numbers.
-
-    Args:
-        blocks: the rows.
-        frame: the frame that they are of.
-        folds: a column's name, or one number per row.
-    """
+    """Return the rows of ``frame`` with the outer folds (a column's name, or one number per row), and their numbers."""
     if isinstance(folds, str):
-        parts = [task(outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
+        parts = [task(_outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
     else:
         starts, column = row_starts(blocks), as_column(folds, name="folds")
         if len(column) != starts[-1]:
@@ -105,6 +97,10 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
         parts = [task(Table, {OUTER: numbers[a:b].numpy().copy()}) for a, b in pairwise(starts)]
     seen = dask.compute(*[task(_present, part) for part in parts])
     return blocks.with_layer([OUTER], parts), sorted(set().union(*seen))
+
+
+def _outer_numbers(table: Table, column: str) -> Table:
+    return Table({OUTER: fold_numbers(table[column], column)})
 
 
 def _present(table: Table) -> set[int]:
@@ -117,12 +113,11 @@ def _present(table: Table) -> set[int]:
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
-    """Attach columns of ``blocks`` to a Dask frame's partitions.
+    """Attach columns of ``blocks`` to the Dask frame whose rows they are.
 
     Args:
         frame: the Dask frame.
-        blocks: its rows with the columns.
-        outputs: the columns that are added.
+        blocks, outputs: its rows, and the columns of them that are added.
         kept: the frame's own columns that are kept; None: all.
         meta: a frame without rows, as the partitions of the result are.
         fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
@@ -150,7 +145,9 @@ def as_table(
 
 
 def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple[int, bool] | None) -> Any:
-    whole = as_declared(attach(part, {n: made[n] for n in outputs}), meta, outputs)
+    whole = attach(part, {n: made[n] for n in outputs})
+    if library_of(meta) == "pandas":
+        whole = whole.astype({n: meta[n].dtype for n in outputs if whole[n].dtype != meta[n].dtype})
     if fold is None:
         return whole
     rows = (made[OUTER].values == fold[0]) == fold[1]
@@ -160,7 +157,7 @@ def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple
 def no_rows(frame: Any, names: Sequence[str]) -> Table:
     """Return columns of a Dask frame without rows, of the kinds that they have in it.
 
-    A column of objects may hold text, lists or vectors: which, its first partition shows.
+    Whether a column of objects holds text, lists or vectors its first partition shows.
     """
     empty = Table.read(frame._meta, names)
     unknown = [n for n in names if str(frame._meta[n].dtype) == "object"]
@@ -178,11 +175,11 @@ def _without_rows(part: Any) -> Table:
 def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
     """Return the empty frame that tells the result's columns and types.
 
-    Whether an integer or a truth value is ever missing is not known before all partitions are: they are declared as
-    pandas' nullable types, which hold both. A category is declared by its values' type.
+    All partitions together say whether an integer or a truth value is ever missing: they are declared as pandas'
+    nullable types, which hold both. A category is declared by its values' type.
     """
     meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
-    if not _is_pandas(meta):
+    if library_of(meta) != "pandas":
         return meta
     import pandas as pd
 
@@ -196,26 +193,11 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
     return meta.astype(dtypes)
 
 
-def as_declared(frame: Any, meta: Any, names: Sequence[str]) -> Any:
-    if not _is_pandas(meta):
-        return frame
-    return frame.astype({n: meta[n].dtype for n in names if frame[n].dtype != meta[n].dtype})
-
-
-def _is_pandas(frame: Any) -> bool:
-    return library_of(frame) == "pandas"
-
-
 # Selectors -----------------------------------------------------------------------------------------------------------
 
 
 class Profile:
-    """The kind of every column of a Dask frame and its number of distinct values, for selectors.
-
-    Args:
-        frame: the Dask frame.
-        selectors: those that are to choose.
-    """
+    """The kind of every column of a Dask frame and its number of distinct values, for the selectors."""
 
     def __init__(self, frame: Any, selectors: Sequence[Selector]) -> None:
         counted = any(_counts(s) for s in selectors)

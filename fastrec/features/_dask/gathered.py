@@ -20,12 +20,7 @@ from fastrec.table import Column, Table, concat
 
 
 class BucketRule(Protocol):
-    """Rule that gives each row a bucket.
-
-    Attributes:
-        columns: those that it reads.
-        count: how many buckets there are.
-    """
+    """Rule that gives each row one of ``count`` buckets by the ``columns`` that it reads."""
 
     columns: list[str]
     count: int
@@ -34,12 +29,7 @@ class BucketRule(Protocol):
 
 
 class ByKey:
-    """Rule that puts rows of one key into one bucket.
-
-    Args:
-        columns: the key; empty: all rows come into one bucket.
-        buckets: how many.
-    """
+    """Rule that puts rows of one key (``columns``) into one bucket; without columns all rows come into one."""
 
     def __init__(self, columns: Sequence[str], buckets: int) -> None:
         self.columns, self.count = list(columns), buckets if columns else 1
@@ -50,12 +40,7 @@ class ByKey:
 
 
 class GatheredOnWorkers:
-    """Pieces that travel from worker to worker when the tasks run; ``tables``: one task per bucket.
-
-    Args:
-        parts: one task per partition, each gives a Table.
-        cut: which rows come together.
-    """
+    """Pieces that travel from worker to worker when the tasks run; ``tables``: one task per bucket."""
 
     def __init__(self, parts: Sequence[Any], cut: BucketRule) -> None:
         count = cut.count
@@ -73,14 +58,10 @@ class GatheredOnWorkers:
 
 
 class GatheredInFiles:
-    """Pieces that wait in files, so that one partition or bucket at a time is in memory.
+    """Pieces that wait in files of ``folder``, so that one partition or bucket at a time is in memory.
 
     Each partition is read, and each bucket made, by a computation of its own: where Dask sees them all it may well
     begin many before it ends one, and hold what they have made so far.
-
-    Args:
-        parts, cut: see ``GatheredOnWorkers``.
-        folder: of the files.
     """
 
     def __init__(self, parts: Sequence[Any], cut: BucketRule, folder: str) -> None:
@@ -106,13 +87,7 @@ Gathered = GatheredOnWorkers | GatheredInFiles
 
 
 def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
-    """Bring rows together: on the workers, or at once and through files while ``spilled`` is active.
-
-    Args:
-        blocks: the rows.
-        names: the columns that are wanted.
-        cut: which rows come together.
-    """
+    """Bring rows (their columns ``names``) together: on the workers, or through files while ``spilled`` is active."""
     parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
     # With files one partition or bucket at a time is in memory; workers have memory for more.
     if folder is not None:
@@ -121,7 +96,6 @@ def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
 
 
 def _split(table: Table, cut: BucketRule) -> tuple[Any, ...]:
-    """Split a partition's rows by bucket; also return each row's bucket (uint8 ``[n]``)."""
     count = cut.count
     if count == 1:
         return table, torch.zeros(len(table), dtype=torch.uint8, device=table.device)
@@ -199,7 +173,6 @@ class ByTime:
 
 
 def _points(table: Table, column: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return evenly spread values of a partition, and how many rows each represents."""
     values = _place_in_time(table, column).sort().values.cpu()
     if len(values) > limits.RANGE_POINTS:
         values = values[((torch.arange(limits.RANGE_POINTS) + 0.5) * len(values) / limits.RANGE_POINTS).long()]
@@ -225,9 +198,9 @@ def in_turn(
 
     Args:
         count: how many tables there are.
-        made: makes of a table's number and what was collected before it (None: nothing) the task of its columns.
-        collected: makes of a table's number the task of what it collects.
-        merged: makes of two states, the earlier first, the task of both.
+        made: makes the task of a table's columns from its number and what was collected before it (None: nothing).
+        collected: makes the task of what a table collects from its number.
+        merged: makes the task of both from two states, the earlier first.
     """
     now, before = spill_folder() is not None, None
     for i in range(count):
@@ -243,8 +216,10 @@ def in_turn(
 
 
 def is_causal(step: Any) -> bool:
+    """Tell whether training rows get their values from the state of earlier tables."""
     return isinstance(step, Fitted) and step.causal and hasattr(step, "compute_after")
 
 
 def looks_back(step: Any) -> bool:
+    """Tell whether rows need what earlier tables keep for them."""
     return isinstance(step, LooksBack) and step.looks_back

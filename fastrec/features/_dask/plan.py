@@ -28,16 +28,12 @@ Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_t
 
 @dataclass(eq=False)
 class Group:
-    """Generators that are computed on the same tables.
+    """Generators that are computed on the same tables."""
 
-    Args:
-        key: the columns whose rows of one key must be in one table; ``HERE``: they are; None: any rows; empty: all;
-            ``IN_TIME`` and a column: tables follow one another by the column's values; ``IN_TIME`` alone: as they are.
-        steps: the generators, those that read others' columns after them.
-    """
-
+    # the columns whose rows of one key must be in one table; HERE: they are; None: any rows; empty: all; IN_TIME and a
+    # column: tables follow one another by the column's values; IN_TIME alone: as they are
     key: tuple[str, ...] | None
-    steps: list[Feature] = field(default_factory=list)
+    steps: list[Feature] = field(default_factory=list)  # the generators, those that read others' columns after them
 
     @property
     def outputs(self) -> list[str]:
@@ -68,6 +64,7 @@ def rounds(
 
 
 def reads(step: Feature, *, training: bool) -> list[str]:
+    """Return the columns that a step reads, those that only fitting needs when it is trained."""
     return step.inputs if training else [n for n in step.inputs if n not in set(step.fit_only)]
 
 
@@ -102,6 +99,7 @@ def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
 
 
 def in_time(key: tuple[str, ...] | None) -> bool:
+    """Tell whether tables follow one another."""
     return bool(key) and key[0] == IN_TIME
 
 
@@ -136,11 +134,9 @@ def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: boo
 
 
 class Others:
-    """The other tables that generators read.
+    """The other tables that generators read: partitions of a Dask frame, or a Table that every worker gets.
 
-    Args:
-        tables: by name: partitions of a Dask frame, or a Table that every worker gets.
-        given: the names of all tables that were given, for errors.
+    ``given``: the names of all tables that were given, for errors.
     """
 
     def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
@@ -165,11 +161,6 @@ class Others:
         blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
         return gather(blocks, blocks.names, ByKey(key, buckets)).tables
 
-    def in_parts(self, name: str) -> list[Any]:
-        table = self.tables[name]
-        assert isinstance(table, Blocks)
-        return table.select(table.names)
-
     def partitions(self, name: str) -> int:
         """Return how many partitions the table has; 0: it is in memory."""
         table = self.tables.get(name)
@@ -182,14 +173,7 @@ class Others:
 
 
 class Place:
-    """The tables that a group of generators is computed on.
-
-    Args:
-        blocks: the rows.
-        group: what is computed.
-        names: the columns that it needs of the rows.
-        others: the other tables.
-    """
+    """The tables that a group of generators is computed on; ``names``: the columns that it needs of the rows."""
 
     def __init__(self, blocks: Blocks, group: Group, names: Sequence[str], others: Others) -> None:
         self._gathered = None
@@ -204,7 +188,10 @@ class Place:
             self._gathered = gather(blocks, names, cut)
             self.tables = self._gathered.tables
         count = len(self.tables)
-        split = {t: others.in_parts(t) if here else others.gathered(t, group.key, count) for t in {t for _, t in apart}}
+        split = {
+            t: others.tables[t].select(others.tables[t].names) if here else others.gathered(t, group.key, count)
+            for t in {t for _, t in apart}
+        }
         self._contexts = [
             {t: split[t] if (s, t) in apart else others.whole(t) for t in s.table_inputs if t in others.tables}
             for s in group.steps
@@ -217,16 +204,14 @@ class Place:
         return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
 
     def back(self, made: Sequence[Any]) -> list[Any]:
+        """Return columns of ``tables`` as columns of the rows' partitions."""
         return list(made) if self._gathered is None else self._gathered.back(made)
 
 
 def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
     """Tell whether rows that a generator needs together are in one partition already, in other tables too.
 
-    Args:
-        step: the generator.
-        rows: training rows, and unlabeled ones where there are some.
-        others: the other tables.
+    ``rows``: training rows, and unlabeled ones where there are some.
     """
     whole = isinstance(step, Fitted) and step.whole_groups
     for column in set(step.within or ()).intersection(*(blocks.together for blocks in rows)):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import dask
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
 from fastrec.features._dask.blocks import task
 from fastrec.features._dask.files import spill_folder
-from fastrec.features._engine.keyed import key_text
+from fastrec.features._engine.keyed import hash_keys
 from fastrec.features.base import Fitted, State
 from fastrec.table import Keys
-from fastrec.table.vocab import hash_codes
 
 ByKey = Sequence[Sequence[str]]  # see ``Fitted``
 
@@ -25,25 +23,21 @@ ByKey = Sequence[Sequence[str]]  # see ``Fitted``
 def share(value: Any) -> Any:
     """Wrap a value that many tasks need in one task, so that it goes to the cluster once per computation.
 
-    Workers fetch it from one another, and it is there again where one of them dies. (What a client scatters is not:
-    nothing says how to make it again.)
+    Workers fetch it from one another, and it is made again where one of them dies, which what a client scatters is not.
     """
     return dask.delayed(value, pure=False, traverse=False)
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """Merge states over all partitions, those of all batches in one pass.
+    """Merge states over all partitions, those of all batches in one pass; one state per generator and batch, here.
 
-    Args:
-        batches: generators without what they have learned, and one task per partition that gives a state for each.
-
-    Returns:
-        For each batch one state per generator, here.
+    ``batches``: generators without what they have learned, and one task per partition that gives a state for each.
     """
     if not batches:
         return []
     with quietly():
-        return _merge_all(batches)
+        # Dask would begin many partitions before it ends one, and hold the rows of all.
+        return _merged_at_once(batches) if spill_folder() is None else _merged_one_by_one(batches)
 
 
 @contextmanager
@@ -56,40 +50,42 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    # Dask would begin many partitions before it ends one, and hold the rows of all.
-    if spill_folder() is not None:
-        return _merged_one_by_one(batches)
+def _merged_at_once(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
     kept = dask.persist(*[list(parts) for _, parts in batches])
-    sizes = dask.compute(*[[task(_key_counts, list(steps), p) for p in own] for (steps, _), own in zip(batches, kept)])
+    forms = [[step.by_key for step in steps] for steps, _ in batches]
+    sizes = dask.compute(*[[task(_key_counts, p, form) for p in own] for own, form in zip(kept, forms)])
     plans = []
     for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
         keys = [sum(c[i] for c in counts) for i in range(len(steps))]
         # A tree ends in one task with all keys; many keys are merged in buckets instead.
         hashed = [i for i, total in enumerate(keys) if total > limits.MANY_KEYS]
         others = [i for i in range(len(steps)) if i not in hashed]
-        tree = _tree([steps[i] for i in others], [task(_chosen, p, others) for p in own]) if others else None
+        few = [steps[i] for i in others]
+        whole = tree(partial(merged, few), [task(_chosen, p, others) for p in own]) if others else None
         pieces = {i: [task(_chosen, p, [i]) for p in own] for i in hashed}
-        plans.append((others, tree, {i: _by_hash(steps[i], pieces[i], keys[i]) for i in hashed}))
+        plans.append((others, whole, {i: _by_hash(steps[i], pieces[i], keys[i]) for i in hashed}))
     found = []
-    for (steps, _), (others, tree, hashed) in zip(batches, dask.compute(*plans), strict=True):
-        states = dict(zip(others, tree or [], strict=True))
+    for (steps, _), (others, whole, hashed) in zip(batches, dask.compute(*plans), strict=True):
+        states = dict(zip(others, whole or [], strict=True))
         states |= {i: _halves(steps[i], [p[0] for p in parts]) for i, parts in hashed.items()}
         found.append([states[i] for i in range(len(steps))])
     return found
 
 
 def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """Merge as ``_tree`` does, but in one process with one partition's states at a time.
-
-    Dask, which sees all partitions, may begin many of them before it ends one, and hold their rows.
-    """
+    """Merge as ``tree`` does, but in one process with one partition's states at a time."""
     waiting: list[list[list[list[State]]]] = [[[]] for _ in batches]  # by batch and level of the tree
     for i in range(max(len(parts) for _, parts in batches)):
         here = [b for b, (_, parts) in enumerate(batches) if i < len(parts)]
         for b, states in zip(here, dask.compute(*[batches[b][1][i] for b in here]), strict=True):
             _put_in_tree(batches[b][0], waiting[b], states)
-    return [_rest_of_tree(steps, levels) for (steps, _), levels in zip(batches, waiting, strict=True)]
+    found = []
+    for (steps, _), levels in zip(batches, waiting, strict=True):
+        rest: list[list[State]] = []  # of the lower levels, merged: the last of those of the level
+        for level in levels:
+            rest = [merged(list(steps), *level, *rest)] if level or rest else []
+        found.append(rest[0])
+    return found
 
 
 def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], states: list[State]) -> None:
@@ -101,30 +97,19 @@ def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], state
     levels.append([states])
 
 
-def _rest_of_tree(steps: Sequence[Fitted], levels: list[list[list[State]]]) -> list[State]:
-    states: list[list[State]] = []  # what the lower levels have left: the last of those of the level
-    for level in levels:
-        states = [merged(list(steps), *level, *states)] if level or states else []
-    return states[0]
-
-
 def _chosen(states: list[State], places: list[int]) -> list[State]:
     return [states[i] for i in places]
 
 
-def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
+def tree(merge: Callable[..., Any], parts: Sequence[Any]) -> Any:
+    """Return the task that merges many tasks' results, a few at a time; ``merge`` takes several."""
     while len(parts) > 1:
-        parts = [task(merged, list(steps), *parts[i : i + limits.FAN_IN]) for i in range(0, len(parts), limits.FAN_IN)]
+        parts = [task(merge, *parts[i : i + limits.FAN_IN]) for i in range(0, len(parts), limits.FAN_IN)]
     return parts[0]
 
 
 def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
-    """Merge the states of several generators.
-
-    Args:
-        steps: the generators.
-        parts: a state for each of them, the earlier partitions' first.
-    """
+    """Merge the states of several generators; ``parts``: a state for each, the earlier partitions' first."""
     return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
 
 
@@ -140,11 +125,11 @@ def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
     """Return one task per bucket of keys, which gives the merged state of its keys."""
     count = min(len(parts), max(-(-keys // limits.BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
-    return [_tree([step], [s[j] for s in split]) for j in range(count)]
+    return [tree(partial(merged, [step]), [s[j] for s in split]) for j in range(count)]
 
 
-def _key_counts(steps: list[Fitted], states: list[State]) -> list[int]:
-    return [_key_count(state, step.by_key) for step, state in zip(steps, states, strict=True)]
+def _key_counts(states: list[State], forms: list[ByKey]) -> list[int]:
+    return [_key_count(state, by_key) for state, by_key in zip(states, forms, strict=True)]
 
 
 def _key_count(state: Any, by_key: ByKey) -> int:
@@ -194,7 +179,5 @@ def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
     """Return the rows of the keys in each bucket: int64 ``[m]`` each."""
     if not len(keys):
         return [torch.zeros(0, dtype=torch.int64)] * count
-    text = [key_text(c) for c in keys.columns]
-    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
-    bucket = torch.from_numpy(hash_codes(joined, count, seed=4))
+    bucket = hash_keys(keys, count, 4)
     return [(bucket == b).nonzero().squeeze(1) for b in range(count)]

@@ -18,8 +18,7 @@ from fastrec._core.memory import FEWER_FEATURES, keeping_memory, naming_out_of_m
 from fastrec._core.threads import shared_out
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features._engine.digests import columns_digest
-from fastrec.features._engine.folds import INNER_SEED, row_folds
-from fastrec.features._engine.keyed import sort_keys
+from fastrec.features._engine.folds import INNER_SEED, given_fold_keys, row_folds
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._engine.recall import CachedStep
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
@@ -57,12 +56,7 @@ def mixing_steps(
 
     Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share a
     fold, as the rows of a group do where the group's columns hold the folds' key.
-
-    Args:
-        steps: all steps, in order.
-        key: the columns that rows' folds are made from.
-        targets: the columns that are targets.
-        together: whether the rows of one key share a fold (see ``key_keeps_together``).
+    ``together``: whether the rows of one key share a fold (see ``key_keeps_together``).
     """
     tainted = tainted_steps(steps, targets)
     encoded = {n for step in tainted for n in step.outputs}
@@ -171,22 +165,16 @@ def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
 def checked_sources(step: Feature) -> list[str | Feature | Selector]:
     """Return what a generator reads, and check that all of it is text, generators or selectors."""
     with naming(step):
-        _check_parameters(step)
+        for parameter, declared in declared_parameters(type(step)).items():
+            kinds, several = _NAMES.get(declared.annotation, (object, False))
+            value = getattr(step, parameter)
+            if not all(isinstance(v, kinds) for v in (as_list(value) if several else [value])):
+                raise DataError(f"{parameter}={value!r} is no name", remedy="Name columns and tables by text")
         sources = step.sources
         for source in (*sources, *(n for names in step.table_inputs.values() for n in names)):
             if not isinstance(source, str | Feature | Selector):
                 raise no_column(source)
     return sources
-
-
-def _check_parameters(step: Feature) -> None:
-    for parameter, declared in declared_parameters(type(step)).items():
-        if declared.annotation not in _NAMES:
-            continue
-        kinds, several = _NAMES[declared.annotation]
-        value = getattr(step, parameter)
-        if not all(isinstance(v, kinds) for v in (as_list(value) if several else [value])):
-            raise DataError(f"{parameter}={value!r} is no name", remedy="Name columns and tables by text")
 
 
 # Progress of a set of features.
@@ -211,13 +199,7 @@ def counted(do: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def step_by_step(advance: Callable[[int], None], units: int, steps: int) -> Iterator[None]:
-    """Advance the progress by each computed step's share of the units.
-
-    Args:
-        advance: called with units just done.
-        units: how many there are.
-        steps: how many steps are expected; more than these advance by nothing.
-    """
+    """Advance the progress (by units just done) as each of ``steps`` is computed; more steps advance by nothing."""
     lock, done, told = Lock(), 0, 0
 
     def listen() -> None:
@@ -252,8 +234,7 @@ def walk(
 
     Args:
         steps: the generators, those that others read before them.
-        work: the rows.
-        extra: other rows beside them (unlabeled ones); None: none.
+        work, extra: the rows, and other rows beside them (unlabeled ones).
         do: makes a step's columns for the rows and for the others.
         release: give back a column's codes and groups when its last reader is done, where they were not there before.
 
@@ -383,10 +364,6 @@ class Chain:
 
         return walk(self.steps, work, None, do)[0]
 
-    def fit_step(self, step: Feature, work: Table, context: Context, extra: Table | None) -> tuple[Table, Table | None]:
-        """Fit one step; return the rows and the unlabeled ones (``extra``) with its columns."""
-        return walk([step], work, extra, lambda s, a, b: self._fit_step(s, a, context, b))
-
     def _fit_step(
         self,
         step: Feature,
@@ -447,6 +424,13 @@ class Chain:
                 kept.append(step)
         return kept[::-1]
 
+    def unlabeled_columns(self) -> list[str] | None:
+        """Return the columns of unlabeled rows that these steps read; None: no step counts such rows."""
+        steps = self.all_steps()
+        made = {n for s in steps for n in s.outputs}
+        needed = [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only]
+        return list(dict.fromkeys(needed)) if steps else None
+
     def _feeds_all(self, step: Feature) -> bool:
         return any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
 
@@ -455,10 +439,7 @@ class Chain:
     def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
         """Recompute the mixing steps fold by fold, each from encodings without that fold's targets.
 
-        Args:
-            work: all columns, the mixing steps' among them.
-            context: see ``Context``.
-            hidden: bool ``[n]``, rows of an outer fold whose values stay and whose targets are not seen; None: none.
+        ``hidden``: bool ``[n]``, rows of an outer fold whose values stay and whose targets are not seen; None: none.
         """
         together = key_keeps_together(self.steps, self.key, work, hidden)
         mixing = mixing_steps(self.steps, self.key, self.targets, together=together)
@@ -480,19 +461,16 @@ class Chain:
         """Recompute the tainted steps without the targets of the ``hidden`` rows (bool ``[n]``)."""
 
         def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+            masked = [n for n in step.inputs if n in self.targets]
             with naming(step):
-                return self._step_without(step, hidden, here, context), {}
+                kept = self._recall(step, here, context, None, "without", hidden, masked)
+                return kept.columns("rows", lambda: self._made_without(step, hidden, here, context)), {}
 
         return walk(self.tainted, work, None, do)[0]
 
-    def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
-        masked = [n for n in step.inputs if n in self.targets]
-        kept = self._recall(step, work, context, None, "without", hidden, masked)
-        return kept.columns("rows", lambda: self._made_without(step, hidden, work, context))
-
     def _made_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
         if not isinstance(step, Fitted):
-            return compute(step, self._masked(step, hidden, work), context)
+            return compute(step, masked(work, [n for n in step.inputs if n in self.targets], hidden), context)
         by_fold = _by_fold(step)
         inner = self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
         # Cell 0 is the hidden rows; the others are the inner folds of the rest.
@@ -504,20 +482,22 @@ class Chain:
         with step.using(context):
             return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
 
-    def _masked(self, step: Feature, hidden: torch.Tensor, work: Table) -> Table:
-        read = [n for n in step.inputs if n in self.targets]
-        if not read:
-            return work
-        rows = torch.where(hidden, -1, torch.arange(len(work), device=work.device))
-        return work.with_columns({n: take_or_missing(work[n], rows) for n in read})
-
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
         column = getattr(step, "fold_column", None)
-        if column is not None:
-            return work.remember(("cells", column), [column], lambda: _given_cells(work, column))
         count = getattr(step, "folds", None) or self.folds
-        key = ("cells", count, tuple(self.key))
-        return work.remember(key, self.key, lambda: _folded(row_folds(work, self.key, count, seed=INNER_SEED), count))
+
+        def make() -> Cells:
+            if column is not None:
+                keys, codes = given_fold_keys(work, column)
+                return Cells(codes, max(len(keys), 1))
+            folds = row_folds(work, self.key, count, seed=INNER_SEED)
+            if count <= len(work):
+                return Cells(folds, count)
+            present, codes = torch.unique(folds, return_inverse=True)  # every cell takes memory: those in use alone
+            return Cells(codes, max(len(present), 1))
+
+        key = ("cells", column) if column is not None else ("cells", count, tuple(self.key))
+        return work.remember(key, [column] if column is not None else self.key, make)
 
     def check_targets(self) -> None:
         """Refuse a step that would give rows their own targets."""
@@ -525,10 +505,9 @@ class Chain:
             read = reads_target(step, self.targets)
             placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}
             if read and (step.own_row or step.uses_future or placed & set(read)):
+                problem = f"{type(step).__name__} reads the target, so that rows would be given their own"
                 raise DataError(
-                    f"{type(step).__name__} reads the target, so that rows would be given their own",
-                    column=read[0],
-                    remedy="Use TargetEncode (out of fold) or CumTarget (from earlier rows)",
+                    problem, column=read[0], remedy="Use TargetEncode (out of fold) or CumTarget (from earlier rows)"
                 )
             for table, names in step.table_inputs.items():
                 known = [n for n in names if n in self.targets]
@@ -541,20 +520,10 @@ class Chain:
                     )
 
 
-def _folded(folds: torch.Tensor, count: int) -> Cells:
-    """Return the cells of folds; if folds outnumber rows only those in use, as every cell takes memory."""
-    if count <= len(folds):
-        return Cells(folds, count)
-    present, codes = torch.unique(folds, return_inverse=True)
-    return Cells(codes, max(len(present), 1))
-
-
-def _given_cells(work: Table, column: str) -> Cells:
-    keys, codes = sort_keys(work.coded(column))
-    if bool((codes == 0).any()):
-        row = int((codes == 0).nonzero()[0])
-        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
-    return Cells(codes - 1, max(len(keys), 1))
+def masked(table: Table, names: Sequence[str], hidden: torch.Tensor) -> Table:
+    """Return the table with these columns missing in ``hidden`` rows (bool ``[n]``)."""
+    rows = torch.where(hidden, -1, torch.arange(len(table), device=table.device)) if names else hidden
+    return table.with_columns({n: take_or_missing(table[n], rows) for n in names}) if names else table
 
 
 def zeros(work: Table) -> torch.Tensor:
@@ -579,9 +548,3 @@ def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
         return step.compute(work, context)
     with step.using(context) if isinstance(step, Fitted) else nullcontext():
         return step.compute(work)
-
-
-def target_names(steps: Sequence[Feature], declared: str | Sequence[str] | None) -> list[str]:
-    """Return the declared targets and those of the steps that use one."""
-    used = [t for s in steps if s.uses_target for t in as_list(getattr(s, "target", None))]
-    return list(dict.fromkeys([*as_list(declared), *used]))

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import key_text
-from fastrec.table import Column, Table, as_column
-from fastrec.table.vocab import hash_codes
+from fastrec.features._engine.keyed import hash_keys, sort_keys
+from fastrec.table import Column, Keys, Table, as_column
 
 FOLD_SEED, INNER_SEED = 0, 1
 _GAMMA, _MIX_1, _MIX_2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -31,16 +28,14 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
         int64 ``[n]`` in ``0 … folds - 1``. Equal keys have equal folds, whatever type or library holds them.
     """
     if not key:
-        return _number_folds(torch.arange(len(table), device=table.device), folds, seed)
+        return number_folds(torch.arange(len(table), device=table.device), folds, seed)
     coded = table.coded(list(key))
-    text = [key_text(c) for c in coded.keys.columns]
-    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
-    fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
+    fold[1:] = hash_keys(coded.keys, folds, seed)
     return fold.to(coded.codes.device).index_select(0, coded.codes)
 
 
-def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
+def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     """Assign folds int64 ``[n]`` by row number and seed with SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
     state = numbers * _GAMMA
     state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
@@ -53,12 +48,7 @@ def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
-    """Check fold numbers given by a user.
-
-    Args:
-        df: the frame, where ``folds`` names a column of it.
-        folds: integers ``[n]`` from 0 in any form, or a column's name.
-        work: the rows they are for.
+    """Check the fold numbers of rows: integers ``[n]`` from 0 in any form, or the name of a column of ``df``.
 
     Returns:
         int64 ``[n]`` on the rows' device.
@@ -66,21 +56,22 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
     name = folds if isinstance(folds, str) else None
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
     if len(column) != len(work):
-        raise DataError(
-            f"{len(column)} folds of kind {column.kind} for {len(work)} rows",
-            column=name,
-            remedy="Give one fold number per row",
-        )
+        problem = f"{len(column)} folds of kind {column.kind} for {len(work)} rows"
+        raise DataError(problem, column=name, remedy="Give one fold number per row")
     return fold_numbers(column, name).to(work.device)
 
 
-def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
-    """Return the fold numbers in a column, int64 ``[n]``.
+def given_fold_keys(table: Table, column: str) -> tuple[Keys, torch.Tensor]:
+    """Return the values of a column of folds in order, and each row's place among them: int64 ``[n]``, from 0."""
+    keys, codes = sort_keys(table.coded(column))
+    if bool((codes == 0).any()):
+        row = int((codes == 0).nonzero()[0])
+        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
+    return keys, codes - 1
 
-    Args:
-        column: whole numbers from 0, of any type.
-        name: what errors call the column.
-    """
+
+def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
+    """Return the fold numbers in a column, int64 ``[n]``; ``name``: what errors call the column."""
     if column.kind != "number":
         raise DataError(
             f"{len(column)} folds of kind {column.kind}", column=name, remedy="Give one fold number per row"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastrec.features._engine.keyed import merge_kept, merge_moments, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.keyed import EMPTY, merge_arrays, over_cells, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features.base import Cells, State
 from fastrec.segments import Groups, lexical_order
@@ -26,10 +26,9 @@ def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor,
     """Count every value of every key, sorted by cell, key and value.
 
     Args:
-        values: float64 ``[n]``.
-        known: bool ``[n]``, False = missing.
+        values, known: float64 ``[n]``, and bool ``[n]``: False = missing.
         codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
-        cells: each row's cell; None: one for all.
+        cells: each row's cell; None: one for all. As in all functions here.
 
     Returns:
         ``cell``, ``key`` (from 0), ``value`` and ``count``, each ``[T]``.
@@ -72,7 +71,7 @@ def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torc
     """Compute quantiles of each key's values, linear between two values (Hyndman, Fan 1996, definition 7).
 
     Args:
-        tally: values with their counts.
+        tally: the values of ``size`` keys with their counts.
         shares: which quantiles, each in 0 … 1.
         size: number of keys.
         keep: bool ``[cells]``, the cells that count; None: all.
@@ -133,12 +132,7 @@ def _at_shares(
 
 
 def distinct_values(coded: Coded, codes: torch.Tensor, cells: Cells | None) -> dict[str, Any]:
-    """Find the distinct pairs of key and value in each cell.
-
-    Args:
-        coded: the values.
-        codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
-        cells: each row's cell; None: one for all.
+    """Find the distinct pairs of key and value in each cell; rows of key (``codes``) 0 are left out.
 
     Returns:
         ``values`` (sorted ``Keys``) and ``cell``, ``key``, ``value`` (both from 0), each ``[T]``, sorted.
@@ -216,15 +210,14 @@ def pick_ends(
     size: int,
     ends: Sequence[str],
 ) -> dict[str, Any]:
-    """Find the first or last value in each cell and key.
+    """Find the first or last value in each cell and key; rows of key (``codes``) 0 are left out.
 
     At one place in the order the smallest value is first and the largest is last, wherever their rows stand.
 
     Args:
         coded: the values.
         order: the order keys, each ``[n]``.
-        codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
-        cells: each row's cell; None: one for all.
+        codes, cells: see ``tally_values``.
         size: number of codes, the one for missing included.
         ends: of ``first`` and ``last``.
 
@@ -305,18 +298,12 @@ def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
 
 # Statistics of whole number columns by cell, merged exactly: value counts (for quantiles, mode) and moments.
 
-_EMPTY = {"count": 0.0, "mean": 0.0, "m2": 0.0, "low": torch.inf, "high": -torch.inf}
-
 
 # Value counts --------------------------------------------------------------------------------------------------------
 
 
 def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
-    """Count distinct values.
-
-    Args:
-        numbers: float64 ``[n]``; NaN does not count.
-        cells: each number's cell; None: all are in one.
+    """Count distinct numbers (float64 ``[n]``; NaN does not count).
 
     Returns:
         ``value`` float64 ``[K]``, ascending, and ``count`` int64 ``[cells, K]``.
@@ -354,8 +341,7 @@ def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> 
     """Compute exact quantiles of values with counts, linear between neighbours as ``numpy.quantile``.
 
     Args:
-        value: float64 ``[K]``, ascending.
-        count: int64 ``[K]``, how often each occurs.
+        value, count: float64 ``[K]``, ascending, and int64 ``[K]``, how often each occurs.
         shares: numbers from 0 to 1.
 
     Returns:
@@ -392,50 +378,34 @@ def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
         cells: each number's cell; None: all are in one.
 
     Returns:
-        ``count``, ``mean``, ``m2``, ``low``, ``high``: float64 ``[cells]`` each.
+        ``count``, ``mean``, ``m2``, ``min``, ``max``: float64 ``[cells, 1]`` each, as of one key.
     """
     finite = numbers.isfinite()
     every = bool(finite.all())
     present = numbers if every else numbers[finite]
     if cells is None or cells.count == 1:
-        made = _moments_of(present)
-        return {n: v[None] for n, v in made.items()}
-    # Cells are few: taking each one's rows by itself keeps torch's pairwise sums.
-    codes = cells.codes if every else cells.codes[finite]
-    parts = [_moments_of(present[codes == cell]) for cell in range(cells.count)]
-    return {n: torch.stack([p[n] for p in parts]) for n in _EMPTY}
+        parts = [present]
+    else:  # cells are few: taking each one's rows by itself keeps torch's pairwise sums
+        codes = cells.codes if every else cells.codes[finite]
+        parts = [present[codes == cell] for cell in range(cells.count)]
+    moments = [_moments_of(part) for part in parts]
+    return {n: torch.stack([m[n] for m in moments])[:, None] for n in moments[0]}
 
 
 def _moments_of(present: torch.Tensor) -> State:
+    size = torch.tensor(float(len(present)), dtype=torch.float64, device=present.device)
     if not len(present):
-        return {n: present.new_tensor(v, dtype=torch.float64) for n, v in _EMPTY.items()}
-    size = float(len(present))
+        return {n: torch.full_like(size, EMPTY.get(n, 0)) for n in ("count", "mean", "m2", "min", "max")}
     mean = (present / size).sum()  # divided first: the sum of large numbers would overflow; torch adds in pairs
     rest = present - mean
-    return {
-        "count": present.new_tensor(size),
-        "mean": mean,
-        "m2": torch.dot(rest, rest),
-        "low": present.min(),
-        "high": present.max(),
-    }
+    return {"count": size, "mean": mean, "m2": torch.dot(rest, rest), "min": present.min(), "max": present.max()}
 
 
 def merge_column_moments(a: State, b: State) -> State:
-    cells = max(len(a["count"]), len(b["count"]))
-    return _together(*({n: _wide(s[n].to(a["count"].device), cells, _EMPTY[n]) for n in _EMPTY} for s in (a, b)))
-
-
-def _together(a: State, b: State) -> State:
-    count, mean, m2 = merge_moments(*((s["count"], s["mean"], s["m2"]) for s in (a, b)))
-    low, high = torch.minimum(a["low"], b["low"]), torch.maximum(a["high"], b["high"])
-    return {"count": count, "mean": mean, "m2": m2, "low": low, "high": high}
+    one = torch.zeros(1, dtype=torch.int64)
+    return merge_arrays(a, {n: v.to(a["count"].device) for n, v in b.items()}, one, one, 1)
 
 
 def total_moments(moments: State, keep: torch.Tensor | None = None) -> State:
     """Merge moments over the cells where ``keep`` is True (None: all): float64 ``[]`` each."""
-    return merge_kept(moments, keep, _EMPTY, _together)
-
-
-def _wide(values: torch.Tensor, size: int, fill: float) -> torch.Tensor:
-    return torch.cat([values, values.new_full((size - len(values),), fill)]) if len(values) < size else values
+    return {n: v[0] for n, v in over_cells(moments, keep).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,13 @@ from fastrec.features.base import Cells
 from fastrec.segments import segment_max, segment_min, segment_sum
 from fastrec.table import Coded, Keys, Table
 from fastrec.table.keys import UNITS_PER_SECOND
+from fastrec.table.vocab import hash_codes
 
 MomentArrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
-    """Sort the keys, so that a state does not depend on the order of rows; also return each row's code.
-
-    Returns:
-        keys ``[K]`` and codes int64 ``[n]`` (0 = missing, ``i`` = key ``i - 1``).
-    """
+    """Return the keys sorted, so that no state depends on the rows' order, and codes int64 ``[n]`` (0 = missing)."""
     done = coded.in_order()
     return done.keys, done.codes
 
@@ -34,11 +31,6 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
     """Code two tables' rows by the same keys: codes above 0 are equal if and only if the keys are.
 
     The columns' codes are joined as digits of one number, which needs no table of the combinations that occur.
-
-    Args:
-        here: one table.
-        there: the other one.
-        names: the key columns, in both.
 
     Returns:
         int64 ``[n]`` and ``[m]``, not dense; 0 = missing, and in ``there`` also a key with a part that ``here`` lacks.
@@ -59,13 +51,9 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
 
 
 def key_text(values: pa.Array) -> pa.Array:
-    """Return key values as text for hashing: equal values read the same whatever type a frame gave them.
+    """Return key values (``[K]``, none missing) as text for hashing: equal values read the same whatever their type.
 
-    Args:
-        values: ``[K]`` of any key type, none missing.
-
-    Returns:
-        large_string ``[K]``: a whole number without a fraction, a time as seconds since 1970 in UTC (and nanoseconds).
+    A whole number has no fraction, and a time is in seconds since 1970 in UTC (and nanoseconds).
     """
     kind = values.type
     if pa.types.is_boolean(kind):
@@ -81,6 +69,13 @@ def key_text(values: pa.Array) -> pa.Array:
     whole = np.isfinite(numbers) & (np.floor(numbers) == numbers) & (np.abs(numbers) < 2.0**63)
     integers = pa.array(np.where(whole, numbers, 0).astype(np.int64)).cast(pa.large_string())
     return pc.if_else(pa.array(whole), integers, text)
+
+
+def hash_keys(keys: Keys, count: int, seed: int) -> torch.Tensor:
+    """Return a stable hash of each key, int64 ``[K]`` in ``0 … count - 1``, whatever type or library holds it."""
+    text = [key_text(c) for c in keys.columns]
+    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
+    return torch.from_numpy(hash_codes(joined, count, seed=seed))
 
 
 def _time_text(numbers: np.ndarray, unit: int) -> pa.Array:
@@ -118,16 +113,13 @@ def accurate_sum(
 ) -> torch.Tensor:
     """Sum weighted values by place so that the mean is exact for many and for large values.
 
-    What rounding of a long sum has lost is found by a second pass, as the sum of the deviations from the mean.
+    A second pass finds what rounding of a long sum has lost, as the sum of the deviations from the mean.
 
     Args:
         values: float64 ``[n]``, finite.
         weight: float64 ``[n]``; None: 1 each.
         count: float64 ``[size]``, the sum of the weights at each place.
         places: int64 ``[n]`` in ``0 … size - 1``.
-
-    Returns:
-        float64 ``[size]``.
     """
     weighted = values if weight is None else weight * values
     total = segment_sum(weighted, places, len(count))
@@ -175,36 +167,10 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
     return wide
 
 
-def merge_kept(
-    arrays: dict[str, torch.Tensor],
-    keep: torch.Tensor | None,
-    empty: Mapping[str, float],
-    merge: Callable[[dict[str, torch.Tensor], dict[str, torch.Tensor]], dict[str, torch.Tensor]],
-) -> dict[str, torch.Tensor]:
-    """Merge the cells' arrays, cell by cell from the first.
-
-    Args:
-        arrays: ``[cells, …]`` each.
-        keep: bool ``[cells]``, the cells that count; None: all.
-        empty: the values of an array that nothing was counted in; 0 for those that it does not name.
-        merge: two cells' arrays as one.
-    """
-    kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in arrays.items()}
-    count = max((len(v) for v in kept.values()), default=0)
-    if count == 1:  # nothing is merged with a cell that is alone
-        return {n: v[0] for n, v in kept.items()}
-    total = {n: v.new_full(v.shape[1:], empty.get(n, 0)) for n, v in kept.items()}
-    for i in range(count):
-        total = merge(total, {n: v[i] for n, v in kept.items()})
-    return total
-
-
 def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
     """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1).
 
-    Args:
-        a: ``(count, mean, m2)`` of equal shape; the mean of an empty sample is 0. An infinite mean stays one.
-        b: likewise.
+    Of equal shape; the mean of an empty sample is 0, and an infinite mean stays one.
     """
     count = a[0] + b[0]
     share = torch.where(count > 0, b[0] / torch.where(count > 0, count, 1), 0)
@@ -233,7 +199,7 @@ PARTS = {
 }
 """The arrays that each statistic is made from."""
 
-_EMPTY = {"min": torch.inf, "max": -torch.inf}  # 0 for the others
+EMPTY = {"min": torch.inf, "max": -torch.inf}  # 0 for the others
 
 
 def collect_moments(
@@ -248,25 +214,39 @@ def collect_moments(
     """Collect one partition's arrays ``[cells, size - 1]``.
 
     Args:
-        values: float64 ``[n]``.
-        known: bool ``[n]``, False = the value is missing and does not count.
+        values, known: float64 ``[n]``, and bool ``[n]``: False = missing, which does not count.
         codes: int64 ``[n]``, the key of each row, 0 = missing.
         cells: each row's cell; None: one for all.
         size: number of codes, the one for missing included.
         parts: which arrays are wanted.
         bins: the edges of the bins.
     """
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        return sum_by_cell(values, codes, cells, size)
+
     result: Arrays = {}
     filled = torch.where(known, values, 0)
     if "count" in parts:
-        result["count"] = sum_by_cell(known.double(), codes, cells, size)
+        result["count"] = total(known.double())
     if "sum" in parts:
-        result["sum"] = sum_by_cell(filled, codes, cells, size)
+        result["sum"] = total(filled)
     if "mean" in parts:
-        result |= _central(filled, known, codes, cells, size, result["count"], parts)
+        some, row = result["count"].clamp_min(1), 0 if cells is None else cells.codes
+        mean = total(filled) / some
+        here = mean[row, codes]
+        # A second pass takes back what rounding of a long sum has lost; an infinite mean needs none.
+        result["mean"] = mean = mean + total(torch.where(known & here.isfinite(), filled - here, 0)) / some
+    if "m2" in parts:
+        rest = torch.where(known, filled - mean[row, codes], 0)
+        result["m2"] = total(rest**2)
+    if "m3" in parts:
+        # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
+        left = total(rest) / some
+        result["m3"] = total(rest**3) - 3 * left * result["m2"] + 2 * result["count"] * left**3
     for part in ("min", "max"):
         if part in parts:
-            edge = torch.where(known, values, _EMPTY[part])
+            edge = torch.where(known, values, EMPTY[part])
             result[part] = extreme_by_cell(edge, codes, cells, size, largest=part == "max")
     if "bins" in parts:
         # A bin holds its lower edge, the last one both; -1 = none.
@@ -275,34 +255,8 @@ def collect_moments(
         place = torch.where(values == edges[-1], len(edges) - 2, place)
         inside = torch.where(known & (place < len(edges) - 1), place, -1)
         for i in range(len(bins) - 1):
-            result[f"bin{i}"] = sum_by_cell((inside == i).double(), codes, cells, size)
+            result[f"bin{i}"] = total((inside == i).double())
     return {n: v[:, 1:] for n, v in result.items()}
-
-
-def _central(
-    filled: torch.Tensor,
-    known: torch.Tensor,
-    codes: torch.Tensor,
-    cells: Cells | None,
-    size: int,
-    count: torch.Tensor,
-    parts: Collection[str],
-) -> Arrays:
-    some, row = count.clamp_min(1), 0 if cells is None else cells.codes
-    mean = sum_by_cell(filled, codes, cells, size) / some
-    own = mean[row, codes]
-    # A second pass takes back what rounding of a long sum has lost; an infinite mean needs none.
-    rest = torch.where(known & own.isfinite(), filled - own, 0)
-    mean = mean + sum_by_cell(rest, codes, cells, size) / some
-    result = {"mean": mean}
-    if "m2" in parts:
-        rest = torch.where(known, filled - mean[row, codes], 0)
-        result["m2"] = m2 = sum_by_cell(rest**2, codes, cells, size)
-        if "m3" in parts:
-            # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
-            left = sum_by_cell(rest, codes, cells, size) / some
-            result["m3"] = sum_by_cell(rest**3, codes, cells, size) - 3 * left * m2 + 2 * count * left**3
-    return result
 
 
 def merge_arrays(
@@ -317,8 +271,8 @@ def merge_arrays(
     """
     if left is not None:
         cells = max(len(x) for part in (a, b) for x in part.values())
-        a = {n: spread(v, left, size, cells, _EMPTY.get(n, 0)) for n, v in a.items()}
-        b = {n: spread(v, right, size, cells, _EMPTY.get(n, 0)) for n, v in b.items()}
+        a = {n: spread(v, left, size, cells, EMPTY.get(n, 0)) for n, v in a.items()}
+        b = {n: spread(v, right, size, cells, EMPTY.get(n, 0)) for n, v in b.items()}
     result = {n: a[n] + b[n] for n in a if n not in ("mean", "m2", "m3", "min", "max")}
     if "mean" in a:
         nothing = torch.zeros_like(a["mean"])
@@ -345,13 +299,20 @@ def _third(a: Arrays, b: Arrays) -> torch.Tensor:
 
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
-    """Merge the cells where ``keep`` (bool ``[cells]``) is True; None: all. ``[K]`` each."""
-    return merge_kept(arrays, keep, _EMPTY, merge_arrays)
+    """Merge the cells (``[cells, K]``) where ``keep`` (bool ``[cells]``) is True; None: all. ``[K]`` each."""
+    kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in arrays.items()}
+    count = max((len(v) for v in kept.values()), default=0)
+    if count == 1:  # nothing is merged with a cell that is alone
+        return {n: v[0] for n, v in kept.items()}
+    total = {n: v.new_full(v.shape[1:], EMPTY.get(n, 0)) for n, v in kept.items()}
+    for i in range(count):  # from the first on
+        total = merge_arrays(total, {n: v[i] for n, v in kept.items()})
+    return total
 
 
 def statistics(total: Arrays) -> Arrays:
     """Compute statistics ``[K + 1]`` from ``over_cells``: entry 0 is a key that is missing or has no rows."""
-    total = {n: torch.cat([v.new_full((1,), _EMPTY.get(n, 0)), v]) for n, v in total.items()}
+    total = {n: torch.cat([v.new_full((1,), EMPTY.get(n, 0)), v]) for n, v in total.items()}
     made = {n: total[n] for n in ("count", "sum") if n in total}
     if "count" not in total:
         return made

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Feature, Fitted, State
 from fastrec.features.columns import Selector, as_list, names_of, number_of
 from fastrec.table import Coded, Column, Keys, Table, as_column
 from fastrec.table.column import of_vectors, offsets_of, packed
@@ -58,21 +58,12 @@ def is_open(cols: Any) -> bool:
 
 
 def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> None:
-    """Refuse an option by column that names another column.
-
-    Args:
-        feature: the generator.
-        option: the argument's name; its value may be a mapping from column names.
-        columns: the columns that it may name.
-    """
+    """Refuse an option whose value maps columns of which one is not among ``columns``."""
     given = getattr(feature, option)
     odd = next((n for n in given if n not in columns), None) if isinstance(given, Mapping) else None
     if odd is not None:
-        raise DataError(
-            f"{type(feature).__name__}: {option} names a column that is not among its own",
-            column=odd,
-            remedy="Check the spelling, or add the column to cols",
-        )
+        problem = f"{type(feature).__name__}: {option} names a column that is not among its own"
+        raise DataError(problem, column=odd, remedy="Check the spelling, or add the column to cols")
 
 
 # Constants of ``apply`` that an exported graph must not round.
@@ -81,7 +72,7 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
 def float64(value: float) -> torch.Tensor:
     """Return a number as float64 ``[]`` on the host, which works with tensors on any device.
 
-    Written as a Python float it gives the same bits here, but ONNX would hold it as a float32.
+    A Python float gives the same bits here, but ONNX would hold it as a float32.
     """
     return torch.tensor(value, dtype=torch.float64)
 
@@ -90,14 +81,7 @@ def float64(value: float) -> torch.Tensor:
 
 
 def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
-    """Return a target of numbers as float64 ``[n]``, NaN where missing.
-
-    Args:
-        table: the rows.
-        name: the target.
-        wanted_by: the generator, for errors.
-        binary: 0 and 1 alone will do.
-    """
+    """Return a target of numbers as float64 ``[n]``, NaN where missing; ``binary``: 0 and 1 alone will do."""
     column = table[name]
     who = type(wanted_by).__name__
     if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
@@ -115,12 +99,8 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
     odd = ~(values.isnan() | (values == 0) | (values == 1)) if binary else torch.zeros(0)
     if bool(odd.any()):
         row = int(odd.nonzero()[0])
-        raise DataError(
-            f"{who}: weight of evidence needs a target of 0 and 1, and here is {float(values[row]):g}",
-            column=name,
-            row=row,
-            remedy="Choose another statistic, or give classes",
-        )
+        problem = f"{who}: weight of evidence needs a target of 0 and 1, and here is {float(values[row]):g}"
+        raise DataError(problem, column=name, row=row, remedy="Choose another statistic, or give classes")
     return values
 
 
@@ -139,10 +119,8 @@ def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
     if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
         raise DataError(f"{who}: the classes are {classes!r}", remedy="Give a list of different values")
     if any(c is None or c != c for c in classes) or len({type(c) for c in classes}) > 1:
-        raise DataError(
-            f"{who}: the classes {list(classes)!r} are not values of one kind",
-            remedy="Give all of them as text, or all as numbers; a missing target is of no class",
-        )
+        problem = f"{who}: the classes {list(classes)!r} are not values of one kind"
+        raise DataError(problem, remedy="Give all of them as text, or all as numbers; a missing target is of no class")
 
 
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
@@ -176,11 +154,8 @@ def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by:
     try:
         codes = coded.recode(with_name)
     except DataError as error:
-        raise DataError(
-            f"{type(wanted_by).__name__}: the classes and the target are of different kinds ({error.problem})",
-            column=name,
-            remedy="Give classes as they stand in the target",
-        ) from error
+        problem = f"{type(wanted_by).__name__}: the classes and the target are of different kinds ({error.problem})"
+        raise DataError(problem, column=name, remedy="Give classes as they stand in the target") from error
     missing = coded.codes == 0
     return [torch.where(missing, torch.nan, (codes == i + 1).double()) for i in range(len(classes))]
 
@@ -189,12 +164,9 @@ def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by:
 
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
-    """Return a column as a list column whose first list begins at element 0; no values: missing lists.
+    """Return a column as a list column whose first list begins at element 0.
 
-    Args:
-        table: the rows.
-        name: a column of lists, of vectors, or of missing values only.
-        wanted_by: the generator, for the error.
+    Vectors are lists too, and a column of missing values has missing lists.
     """
     column = table[name]
     if column.kind == "list":
@@ -225,36 +197,18 @@ def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
         return column.elements.coded()
     except DataError as error:
         row = None if error.row is None else int(torch.searchsorted(column.values, error.row, right=True)) - 1
+        problem = f"{type(wanted_by).__name__}: its lists hold no plain values"
         raise DataError(
-            f"{type(wanted_by).__name__}: its lists hold no plain values",
-            column=column.name or None,
-            row=row,
-            remedy="Choose a column with lists of text, numbers or times",
+            problem, column=column.name or None, row=row, remedy="Choose a column with lists of text, numbers or times"
         ) from error
 
 
 class FittedOnLists(Fitted):
     """Generator that learns from lists: its inputs have more or fewer entries than rows."""
 
+    by_row = False
+
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         # Some decompose a matrix: what was just learned is not made again.
         fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
         return self.wrap(self.apply(fit, self.prepare(state, table)))
-
-    def compute_out_of_cell(
-        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
-    ) -> dict[str, Column]:
-        if not bool(excluded.any()):
-            return self.compute_from(table, state)
-        results: Tensors = {}
-        patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
-        of_row = pattern_of.to(cells.codes.device)[cells.codes]
-        table = table.select(self.inputs)
-        for i, pattern in enumerate(patterns):
-            rows = (of_row == i).nonzero().squeeze(1)
-            made = self.apply(self.finalize(state, ~pattern), self.prepare(state, table.take(rows)))
-            for name, values in made.items():
-                if name not in results:
-                    results[name] = values.new_empty(len(table), *values.shape[1:])
-                results[name].index_copy_(0, rows, values)
-        return self.wrap(results)

@@ -26,7 +26,7 @@ from fastrec.table.keys import UNITS_PER_SECOND
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
     """Sort rows by group and order; also return which rows have no group (a missing key), bool ``[n]``.
 
-    Several generators of one ``by`` and ``order`` sort once: the table remembers it.
+    Generators of one ``by`` and ``order`` sort once: the table remembers it.
     """
 
     def make() -> tuple[Groups, torch.Tensor]:
@@ -42,18 +42,13 @@ def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tup
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Order values of grouped rows, and measures on them.
+    """Order values of grouped rows, and measures on them."""
 
-    Args:
-        keys: int64 or float64 ``[n]``, sorted as the groups are.
-        tied: int64 ``[n]``, for each sorted place the first one of its group at the same time: what is before it is
-            strictly earlier.
-        per_second: units of the keys in a second; 1 where the order is a number.
-    """
-
-    keys: torch.Tensor
+    keys: torch.Tensor  # int64 or float64 [n], sorted as the groups are
+    # int64 [n], for each sorted place the first one of its group at the same time: what is before it is strictly
+    # earlier
     tied: torch.Tensor
-    per_second: int
+    per_second: int  # units of the keys in a second; 1 where the order is a number
 
     @classmethod
     def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
@@ -101,14 +96,7 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
 def aligned(
     table: Table, log: Table, by: list[str], order: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-    """Code row and event keys alike, and bring their order columns to one unit.
-
-    Args:
-        table: the rows.
-        log: the events.
-        by: the columns of the group, in both.
-        order: the columns that order rows and events, in both.
-    """
+    """Code the keys (``by``) of rows and of a log's events alike, and bring their order columns to one unit."""
     for name in order:
         here, there = table[name], log[name]
         if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
@@ -123,14 +111,7 @@ def aligned(
 
 
 class Aligned:
-    """Rows and the events of a log by the same keys and in one order (see ``aligned``).
-
-    Args:
-        table: the rows.
-        log: the events.
-        by: the columns of the group, in both.
-        order: the columns that order rows and events, in both.
-    """
+    """Rows and the events of a log by the same keys and in one order (see ``aligned``)."""
 
     def __init__(self, table: Table, log: Table, by: list[str], order: list[str]) -> None:
         self.rows, self.codes, self.here, self.there = aligned(table, log, by, order)
@@ -148,11 +129,7 @@ class Aligned:
         return table.remember(key, [*by, *order], lambda: cls(table, log, by, order))
 
     def before(self, counted: torch.Tensor | None = None) -> tuple[torch.Tensor, Groups]:
-        """Return ``as_of`` of these rows and events.
-
-        Args:
-            counted: bool ``[e]``, False = an event is passed over; None: all count.
-        """
+        """Return ``as_of`` of these rows and events; ``counted``: bool ``[e]``, False = an event is passed over."""
         if self._merged is not None:
             return self._merged.last(None if counted is None else counted.numpy())
         codes = self.codes if counted is None else torch.where(counted, self.codes, 0)
@@ -227,15 +204,10 @@ def _short_sum(
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Times whose differences are exact in any unit or type: ``whole + part``.
+    """Times whose differences are exact in any unit or type: ``whole + part``."""
 
-    Args:
-        whole: int64 ``[n]``, full seconds of a time, or the number rounded down.
-        part: float64 ``[n]`` in [0, 1), the rest.
-    """
-
-    whole: torch.Tensor
-    part: torch.Tensor
+    whole: torch.Tensor  # int64 [n], full seconds of a time, or the number rounded down
+    part: torch.Tensor  # float64 [n] in [0, 1), the rest
 
     @classmethod
     def of(cls, table: Table, name: str) -> Clock:
@@ -273,15 +245,10 @@ def decay(age: torch.Tensor, half_life: float) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TimeRanks:
-    """All rows in order, and each row's place in time.
+    """All rows in order, and each row's place in time."""
 
-    Args:
-        order: int64 ``[n]``, the rows in order; None: as they stand.
-        rank: int64 ``[n]``, the number of earlier points in time; rows at one point have the same.
-    """
-
-    order: torch.Tensor | None
-    rank: torch.Tensor
+    order: torch.Tensor | None  # int64 [n], the rows in order; None: as they stand
+    rank: torch.Tensor  # int64 [n], the number of earlier points in time; rows at one point have the same
 
     @classmethod
     def of(cls, table: Table, names: Sequence[str]) -> TimeRanks:
@@ -303,15 +270,10 @@ class TimeRanks:
 
 @dataclass(frozen=True, eq=False)
 class EarlierRows:
-    """Each row's earlier rows of its group; rows at the same time do not see each other.
+    """Each row's earlier rows of its group; rows at the same time do not see each other."""
 
-    Args:
-        groups: the rows by group and time.
-        last: int64 ``[n]``, for each sorted row the sorted place of the last earlier one of its group; -1: none.
-    """
-
-    groups: Groups
-    last: torch.Tensor
+    groups: Groups  # the rows by group and time
+    last: torch.Tensor  # int64 [n], for each sorted row the sorted place of the last earlier one of its group; -1: none
 
     @classmethod
     def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> EarlierRows:
@@ -336,7 +298,7 @@ class EarlierRows:
         Args:
             values: float64 ``[c, n]`` in row order, 0 in rows that do not count.
             counts: bool ``[n]``, the rows that count.
-            clock: None: nothing decays.
+            clock: by which sums decay; None: nothing decays.
             half_life: the age at which a row counts half.
 
         Returns:
@@ -375,17 +337,11 @@ class EarlierRows:
 
 @dataclass(frozen=True, eq=False)
 class EarlierEvents:
-    """For each row the earlier events of its group, a run among the sorted events.
+    """For each row the earlier events of its group, a run among the sorted events."""
 
-    Args:
-        events: int64 ``[e]``, the event's row number in its table, by group and in order.
-        start: int64 ``[n]``, the place of the first event of the row's group.
-        last: int64 ``[n]``, the place of the last one before the row, -1 where there is none.
-    """
-
-    events: torch.Tensor
-    start: torch.Tensor
-    last: torch.Tensor
+    events: torch.Tensor  # int64 [e], the event's row number in its table, by group and in order
+    start: torch.Tensor  # int64 [n], the place of the first event of the row's group
+    last: torch.Tensor  # int64 [n], the place of the last one before the row, -1 where there is none
 
     def back(self, n: int) -> torch.Tensor:
         """Return the ``n``-th last event before each row, from 1: int64 ``[n]``, -1 = none."""
@@ -410,8 +366,8 @@ def earlier_events(
         table: the rows.
         log: the events; None: the rows themselves.
         by: the columns of the group; a row or an event with a missing one is in none.
-        order: the columns that order rows and events, the first one deciding first; of the events at one place the one
-            with the larger row number is later. Empty: the rows' own order.
+        order: the columns that order rows and events; of events at one place the larger row number is later. Empty:
+            the rows' own order.
         counted: bool ``[e]``, False = an event is passed over; None: all count.
         tie: int64 ``[e]``, decides which of the events at one place is later before the row number does.
     """
@@ -454,13 +410,7 @@ def _among_rows(
 
 
 def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor) -> torch.Tensor:
-    """Subtract an event's order value from each row's.
-
-    Args:
-        table: the rows.
-        log: the events; None: the rows themselves.
-        order: the order column.
-        events: int64 ``[n]`` row numbers of events, -1 = none.
+    """Subtract an event's order value from each row's; ``events``: row numbers int64 ``[n]`` in ``log``, -1 = none.
 
     Returns:
         float64 ``[n]``: seconds for times, else the order's unit; NaN where there is no event.

@@ -48,9 +48,7 @@ class CachedStep:
 
         Args:
             cache: the cache, if there is one.
-            step: the generator.
-            work: the rows.
-            context: the other tables.
+            step, work, context: the generator, the rows and the other tables.
             key: columns beside the step's inputs that count: those of the folds' key.
             also: whatever else the result depends on: numbers of folds, hidden rows, other tables.
         """
@@ -79,12 +77,7 @@ class CachedStep:
         return state
 
     def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
-        """Return the step's columns, cached or computed.
-
-        Args:
-            what: which of the columns that the step makes of these rows.
-            make: how they are made.
-        """
+        """Return the step's columns, cached or computed; ``what``: which of those that it makes of these rows."""
         if self.cache is None or self.key is None:
             return dict(make())
         key = digest(self.key, what)
@@ -132,10 +125,8 @@ class _Function(Feature):
             made = [made[n] for n in self.outputs if n in made]
         results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
         if len(results) != len(self.outputs):
-            raise DataError(
-                f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs",
-                remedy=f"Return one value for each of {', '.join(self.outputs)}",
-            )
+            problem = f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs"
+            raise DataError(problem, remedy=f"Return one value for each of {', '.join(self.outputs)}")
         if size is None:
             return results
         for name, result in zip(self.outputs, results, strict=True):
@@ -179,19 +170,15 @@ def function_name(feature: Feature) -> str:
     except (DataError, ValueError):
         found = None
     if found is not function or function.__module__ == "__main__":
-        raise DataError(
-            f"{_path(function)} cannot be found again when it is loaded",
-            remedy="Define it with @feature at the top of a module that can be imported",
-        )
+        problem = f"{_path(function)} cannot be found again when it is loaded"
+        raise DataError(problem, remedy="Define it with @feature at the top of a module that can be imported")
     return where
 
 
 def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
     """Return the function of the generator that ``module:name`` names.
 
-    Args:
-        where: the name.
-        trust: the modules that may be imported for it; of others only what is imported already is looked at.
+    Of modules that ``trust`` does not name only those are looked at that are imported already.
     """
     module, _, name = where.partition(":")
     if module not in sys.modules and module not in trust:

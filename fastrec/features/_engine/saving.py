@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,16 @@ def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) ->
     return value.item() if isinstance(value, np.generic) else value
 
 
-def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
-    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once."""
+def clone_steps(steps: Sequence[Feature], choose: Callable[[Selector], Selector] | None = None) -> list[Feature]:
+    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once.
+
+    ``choose`` returns what stands for a selector; None: the same one that has not chosen yet.
+    """
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
         if isinstance(thing, Selector):
-            return selector_from({**thing.config(), "names": None})
+            return choose(thing) if choose else selector_from({**thing.config(), "names": None})
         return made[index_of(steps, thing)]
 
     for step in steps:
@@ -69,16 +73,16 @@ def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators and what they have learned; an earlier save at ``folder`` is replaced.
+    """Write generators, inner before outer, and what they have learned; an earlier save is replaced.
 
-    Args:
-        folder: where to.
-        steps: the generators, those inside others before them.
-        config: what else is to be kept, as JSON values.
+    ``config``: what else is to be kept, as JSON values.
     """
     check_replaceable(folder, "features.json")
-    states = [_state_of(step) for step in steps]
+    states: list[dict[str, Any]] = []
     for step in steps:
+        states.append({})
+        with suppress(NotFittedError):
+            states[-1] = step.get_state()
         name = type(step).__name__
         if GENERATORS.get(name) is not type(step):
             raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
@@ -99,14 +103,10 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
 def read_features(
     folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
 ) -> Any:
-    """Read what ``write_features`` wrote, and return what ``make`` makes of it.
+    """Read what ``write_features`` wrote, and return what ``make`` makes of the generators and the configuration.
 
     Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
-
-    Args:
-        folder: where from.
-        make: takes the generators and the configuration.
-        trust: the module(s) that may be imported for functions of one's own, besides those that are imported already.
+    ``trust``: the module(s) that may be imported for functions of one's own, besides those that are imported already.
     """
     folder = Path(folder)
     recover(folder)
@@ -180,13 +180,6 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _state_of(step: Feature) -> dict[str, Any]:
-    try:
-        return step.get_state()
-    except NotFittedError:
-        return {}
-
-
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
 
     def plain(thing: Feature | Selector) -> dict[str, Any]:
@@ -200,10 +193,8 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
     try:
         json.dumps(params)
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{type(step).__name__} has a parameter that cannot be saved ({error})",
-            remedy="Use text, numbers and lists",
-        ) from error
+        problem = f"{type(step).__name__} has a parameter that cannot be saved ({error})"
+        raise DataError(problem, remedy="Use text, numbers and lists") from error
     return params
 
 

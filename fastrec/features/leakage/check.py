@@ -51,14 +51,7 @@ from fastrec.table import Column, as_column, take_rows
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """A run with one row's target changed.
-
-    Args:
-        row: its place among the checked rows.
-        made: the columns.
-        what: the change, for messages.
-        targets: the changed targets, as numbers float64 ``[n]``.
-    """
+    """A run with one row's target changed; ``targets``: all rows', as numbers float64 ``[n]``."""
 
     row: int
     made: Made
@@ -67,15 +60,7 @@ class Try:
 
 
 class LeakCheck:
-    """The checks, one method each.
-
-    Args:
-        runner: runs the pipeline.
-        frame: the rows, as the runner takes them.
-        choice: targets, order and key of the same rows.
-        rows: int64, their numbers in the user's frame.
-        strict: see ``check_leakage``.
-    """
+    """The checks, one method each, on rows (``frame``; ``rows``: int64, their numbers in the user's frame)."""
 
     def __init__(self, runner: Runner, frame: Any, choice: CheckedRows, rows: torch.Tensor, strict: bool) -> None:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
@@ -136,15 +121,18 @@ class LeakCheck:
         self.tries = tries
 
     def try_one(self, row: int) -> Try:
-        source = self.choice.other_targets(torch.tensor([row]))
-        made = self.runner.run(with_rows_of(self.frame, source), f"with another target in row {int(self.rows[row])}")
+        """Change one row's target."""
+        source, made, targets = self.change(torch.tensor([row]), f"with another target in row {int(self.rows[row])}")
         name, taken = next(iter(source.items()))
         column = self.choice.table[name]
         what = f"{name!r} of this row alone went from {shown(column, row)} to {shown(column, int(taken[row]))}"
-        return Try(row, made, what, self.targets(source))
+        return Try(row, made, what, targets)
 
-    def targets(self, source: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {n: held.y[source[n]] for n, held in self.held.items()}
+    def change(self, rows: torch.Tensor, what: str) -> tuple[dict[str, torch.Tensor], Made, dict[str, torch.Tensor]]:
+        """Change some rows' targets: the rows that they are taken from, the columns made, and all rows' targets."""
+        source = self.choice.other_targets(rows)
+        made = self.runner.run(with_rows_of(self.frame, source), what)
+        return source, made, {n: held.y[source[n]] for n, held in self.held.items()}
 
     def _moved(self, name: str, tried: Try) -> bool:
         at = torch.tensor([tried.row])
@@ -218,8 +206,7 @@ class LeakCheck:
             base, made: the columns before and after the change.
             what: the change, for messages.
             rows: int64, the rows of the checked frame that must not move.
-            at: their places in ``base``; None: their numbers.
-            at_made: their places in ``made``; None: ``at``.
+            at, at_made: their places in ``base`` (None: their numbers), and in ``made`` (None: ``at``).
             excuse: returns, in words, why a column's move is no leak; None: it is one.
         """
         at = rows if at is None else at
@@ -266,8 +253,7 @@ class RandomRuns:
     """Runs with targets of all rows changed at random.
 
     Args:
-        made: the columns of each run.
-        targets: each run's targets as numbers, by name: float64 ``[n]``.
+        made, targets: of each run the columns, and the targets as numbers by name: float64 ``[n]``.
         flips: bool ``[runs, n]``, whose targets were changed in which run.
         moves: by how much each column has moved, float64 ``[runs, n]``; only columns of all runs.
     """
@@ -293,10 +279,14 @@ def draws(check: LeakCheck) -> RandomRuns:
         known &= ~check.choice.table[name].is_missing()
     random = check.choice.generator()
     flips = patterns(known, random)
-    runs = [_flip(check, f) for f in flips]
-    every = [n for n in check.suspects if all(n in made for made, _ in runs)]
-    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made, _ in runs]) for n in every}
-    drawn = RandomRuns([made for made, _ in runs], [targets for _, targets in runs], flips, moves)
+
+    def flip(chosen: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
+        return check.change(chosen.nonzero().squeeze(1), f"with other targets in {int(chosen.sum())} rows")[1:]
+
+    runs, targets = zip(*map(flip, flips))
+    every = [n for n in check.suspects if all(n in made for made in runs)]
+    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made in runs]) for n in every}
+    drawn = RandomRuns(list(runs), list(targets), flips, moves)
     check.checked.append(f"those of all, changed at random {len(flips)} times")
     names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]
     found = {n: _followers(check.base[n], drawn, n) for n in names}
@@ -308,7 +298,7 @@ def draws(check: LeakCheck) -> RandomRuns:
         some = torch.cat(several).unique()
         flipped = torch.zeros(len(known), dtype=torch.bool)
         flipped[some[torch.rand(len(some), generator=random) < 0.6]] = True
-        made, _ = _flip(check, flipped)
+        made, _ = flip(flipped)
         there = {n: f for n, f in found.items() if n in made}
         found |= {n: f.left(change(check.base[n], made[n], exact=f.exact), flipped) for n, f in there.items()}
     for name in names:
@@ -322,12 +312,6 @@ def _followers(base: Column, drawn: RandomRuns, name: str) -> Followers:
     if base.kind != "number" or all(torch.equal(base.values, c.values) for c in drawn.of(name)):
         return Followers(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), exact=True)
     return followers(torch.stack([change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True)
-
-
-def _flip(check: LeakCheck, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
-    source = check.choice.other_targets(flipped.nonzero().squeeze(1))
-    made = check.runner.run(with_rows_of(check.frame, source), f"with other targets in {int(flipped.sum())} rows")
-    return made, check.targets(source)
 
 
 def _confirm(check: LeakCheck, name: str, found: Followers, few: torch.Tensor) -> None:
@@ -388,11 +372,9 @@ def made_beforehand(
     """Compare columns that no target moves with statistics of the targets.
 
     Args:
-        check: the record of leaks.
-        drawn: see ``draws``.
+        check, drawn: the record of leaks, and what ``draws`` returned.
         df: the checked rows.
-        given: all rows, as the user gave them; a table's means are over all of them.
-        whole: targets, order and key of all rows.
+        given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all.
         fixed: columns that may be passed on: order, key and folds.
     """
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
@@ -414,14 +396,8 @@ def made_beforehand(
             _hold(check, name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
 
 
-def _hold(
-    check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Callable[[Column, HeldTarget], str | None]
-) -> None:
-    tests: tuple[tuple[Kind, Callable[[Column, HeldTarget], str | None]], ...] = (
-        ("copy", one_to_one),
-        ("row order", row_order),
-        ("outside", of_key),
-    )
+def _hold(check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Test) -> None:
+    tests: tuple[tuple[Kind, Test], ...] = (("copy", one_to_one), ("row order", row_order), ("outside", of_key))
     for kind, test in tests:
         what = test(column, held)
         if what is None:
@@ -495,16 +471,12 @@ def check_leakage(
         (False, ['rate'], 'own target')
     """
     if probes < 1 or max_rows < 2:
-        raise DataError(
-            f"check_leakage: probes={probes}, max_rows={max_rows} leave nothing to try",
-            remedy="Use at least 1 probe and 2 rows",
-        )
+        problem = f"check_leakage: probes={probes}, max_rows={max_rows} leave nothing to try"
+        raise DataError(problem, remedy="Use at least 1 probe and 2 rows")
     features = as_features(pipeline, key)
     if features is None and not callable(pipeline):
-        raise DataError(
-            f"check_leakage: a {type(pipeline).__name__} is neither a FeatureSet nor a function",
-            remedy="Give a FeatureSet, a generator, or a function from frame to frame",
-        )
+        problem = f"check_leakage: a {type(pipeline).__name__} is neither a FeatureSet nor a function"
+        raise DataError(problem, remedy="Give a FeatureSet, a generator, or a function from frame to frame")
     targets, times = as_list(target), as_list(order)
     keys = as_list(key) or as_list(features.key if features is not None else None)
     fixed = list(dict.fromkeys([*keys, *times, *([folds] if isinstance(folds, str) else [])]))

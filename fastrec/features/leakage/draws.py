@@ -17,12 +17,7 @@ _LEAST_PAIRS = {"drawn": 500, "moved": 120, "static": 150}
 
 
 def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw whose targets are changed in which run, bool ``[LEAK_DRAWS, n]``: each in some runs, not in all.
-
-    Args:
-        known: bool ``[n]``, rows that have a target.
-        generator: random numbers.
-    """
+    """Draw whose targets are changed in which run, bool ``[LEAK_DRAWS, n]``: each ``known`` one in some, not in all."""
     count = limits.LEAK_DRAWS
     numbers = torch.randint(1, (1 << count) - 1, (len(known),), generator=generator)
     return ((numbers >> torch.arange(count).unsqueeze(1)) & 1).bool() & known
@@ -31,10 +26,7 @@ def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def change(before: Column, after: Column, scale: float | None = None, *, exact: bool = False) -> torch.Tensor:
     """Return by how much each value has moved: float64 ``[n]``, 0 if not at all; 1 for values that are no numbers.
 
-    Args:
-        before, after: a column, in the same rows.
-        scale: see ``moved``.
-        exact: count moves that may be rounding too.
+    ``exact``: count moves that may be rounding too.
     """
     odd = moved(before, after, scale).to("cpu")
     if not exact and not bool(odd.any()):
@@ -58,12 +50,9 @@ def change(before: Column, after: Column, scale: float | None = None, *, exact: 
 
 @dataclass(frozen=True)
 class Followers:
-    """Rows of a column that may follow their own target.
+    """Rows of a column that may follow their own target, the likeliest first: int64.
 
-    Args:
-        rows: int64, the likeliest first.
-        effects: float64, by how much each moves with its target.
-        exact: whether only the last digits move.
+    ``effects``: by how much each moves with its target; ``exact``: only the last digits move.
     """
 
     rows: torch.Tensor
@@ -127,8 +116,7 @@ def told_within(
 
     Args:
         codes: int64 ``[n]``, the groups.
-        y: float64 ``[n]``, the target, NaN if unknown.
-        values: float64 ``[n]``, NaN where missing.
+        y, values: float64 ``[n]``, the target and the column, NaN if unknown.
         order: the result of ``by_group``; None: computed here.
 
     Returns:

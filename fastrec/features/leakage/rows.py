@@ -17,7 +17,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.imports import library_of
 from fastrec.errors import DataError
-from fastrec.features._engine.saving import index_of, replace_features, selectors_of
+from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
 from fastrec.features.columns import Selector, as_list, order_keys, selector_from
 from fastrec.features.feature_set import FeatureSet
@@ -27,13 +27,7 @@ from fastrec.table import Column, Table, as_column, attach, column_names, take_r
 
 @dataclass(frozen=True, eq=False)
 class CheckedRows:
-    """Targets, order and key of the checked rows.
-
-    Args:
-        table: these columns.
-        targets, order, keys: their names.
-        seed: the seed of every choice.
-    """
+    """A table of the targets, order and key of the checked rows, and the seed of every choice."""
 
     table: Table
     targets: list[str]
@@ -43,12 +37,10 @@ class CheckedRows:
 
     @classmethod
     def of(cls, df: Any, targets: Sequence[str], order: Sequence[str], keys: Sequence[str], seed: int) -> CheckedRows:
-        """Read the columns of a frame of any supported library."""
         table = Table.read(df, list(dict.fromkeys([*targets, *order, *keys]))).to("cpu")
         return cls(table, list(targets), list(order), list(keys), seed)
 
     def take(self, rows: torch.Tensor) -> CheckedRows:
-        """Return some of the rows."""
         return replace(self, table=self.table.take(rows))
 
     @cached_property
@@ -63,7 +55,6 @@ class CheckedRows:
         return groups.unsort(torch.cumsum(new, 0))
 
     def generator(self) -> torch.Generator:
-        """Return a new generator of the seed."""
         return torch.Generator().manual_seed(self.seed)
 
     def other_targets(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -186,13 +177,7 @@ def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def probe_rows(choice: CheckedRows, sizes: dict[str, torch.Tensor], count: int) -> list[int]:
-    """Choose at most ``count`` rows to change the target of: of rare, usual and frequent keys, small and large targets.
-
-    Args:
-        choice: the rows.
-        sizes: columns that may be keys (see ``key_sizes``).
-        count: the largest number.
-    """
+    """Choose rows to change the target of: of rare, usual and frequent keys, with small and with large targets."""
     random = choice.generator()
     known = torch.ones(len(choice.table), dtype=torch.bool)
     for name in choice.targets:
@@ -317,7 +302,8 @@ class SetRunner(Runner):
         chosen = _clone(self.given)
         if selectors_of(chosen.steps):  # which columns they stand for is known once they were fitted
             chosen.fit(frame, tables=self.tables)
-        self.listed, self.steps = chosen.outputs, _with_names(chosen.steps)
+        # Selectors are fixed to the chosen columns: on changed rows they might choose others.
+        self.listed, self.steps = chosen.outputs, clone_steps(chosen.steps, _chosen_columns)
         return self.run(frame, "on the rows as they are")
 
     def run(self, frame: Table, what: str) -> Made:
@@ -363,10 +349,8 @@ class SetRunner(Runner):
 class FunctionRunner(Runner):
     """A user's function from frame to frame, called with copies.
 
-    Args:
-        function: the function; rows must come back in their order (or, from pandas, with a unique index).
-        targets: columns that are no features.
-        fixed: columns that reveal a changed order of rows.
+    Rows must come back in their order (or, from pandas, with a unique index). ``targets`` are no features; the columns
+    ``fixed`` reveal a changed order of rows.
     """
 
     def __init__(self, function: Callable[[Any], Any], targets: Sequence[str], fixed: Sequence[str]) -> None:
@@ -416,20 +400,20 @@ class FunctionRunner(Runner):
         try:
             result = self.function(given)
         except Exception as error:
-            raise DataError(
-                f"the pipeline failed {what}: {type(error).__name__}: {error}",
-                remedy="Make it work on such rows too, or check a part of it",
-            ) from error
+            problem = f"the pipeline failed {what}: {type(error).__name__}: {error}"
+            raise DataError(problem, remedy="Make it work on such rows too, or check a part of it") from error
         if result is None:
             raise DataError("the pipeline returns nothing", remedy="Return a frame with one row for every row given")
         result = in_order_of(frame, result)
         rows, wanted = count_rows(result), count_rows(frame)
         if rows != wanted:
-            raise DataError(
-                f"the pipeline returns {rows} rows for {wanted} ({what})",
-                remedy="Return one row for every row given, in the order given",
-            )
+            problem = f"the pipeline returns {rows} rows for {wanted} ({what})"
+            raise DataError(problem, remedy="Return one row for every row given, in the order given")
         return result
+
+
+def _chosen_columns(selector: Selector) -> Selector:
+    return selector_from({"how": {"what": "columns", "listed": selector.names}, "names": selector.names})
 
 
 def _clone(features: FeatureSet) -> FeatureSet:
@@ -437,20 +421,6 @@ def _clone(features: FeatureSet) -> FeatureSet:
 
     made = clone(features)
     made.cache = None  # every run must compute
-    return made
-
-
-def _with_names(steps: Sequence[Feature]) -> list[Feature]:
-    # Unfitted steps, their selectors fixed to the chosen columns: on changed rows they might choose others.
-    made: list[Feature] = []
-
-    def fresh(thing: Feature | Selector) -> Any:
-        if isinstance(thing, Selector):
-            return selector_from({"how": {"what": "columns", "listed": thing.names}, "names": thing.names})
-        return made[index_of(steps, thing)]
-
-    for step in steps:
-        made.append(type(step)(**replace_features(step.get_params(), fresh)))
     return made
 
 
@@ -511,9 +481,7 @@ def with_rows_of(frame: Any, source: Mapping[str, torch.Tensor]) -> Any:
 def moved(before: Column, after: Column, scale: float | None = None) -> torch.Tensor:
     """Mark the values of a column that differ, but for rounding: bool ``[n]``; missing equals missing.
 
-    Args:
-        before, after: the column, in the same rows.
-        scale: the column's ``typical`` size; None: computed from ``before``.
+    ``scale``: the column's ``typical`` size; None: computed from ``before``.
     """
     gone = before.is_missing()
     gone_too = after.is_missing().to(gone.device)

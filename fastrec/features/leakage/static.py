@@ -16,14 +16,7 @@ from fastrec.table import Column
 
 @dataclass(frozen=True, eq=False)
 class HeldTarget:
-    """A target to compare columns with.
-
-    Args:
-        name: its name.
-        target: its values in the checked rows.
-        whole: its values in all rows.
-        rows: int64 ``[n]``, the numbers of the checked rows among all.
-    """
+    """A target to compare columns with, in the checked rows and in all; ``rows``: the numbers of the former."""
 
     name: str
     target: Column
@@ -201,14 +194,9 @@ def _statistic(
     y: torch.Tensor,
     close: float,
 ) -> str | None:
-    """Name the statistic of ``y`` by key that the values are; None: none.
+    """Name the statistic of ``y`` by key that the checked rows' values (float64 ``[n]``, equal within keys) are.
 
-    Args:
-        values: float64 ``[n]``, the checked rows' values, equal within keys.
-        codes: int64 ``[n]``, the checked rows' keys.
-        whole_codes, y: int64 and float64 ``[m]``, keys and targets of all rows.
-        rows: int64 ``[n]``, the numbers of the checked rows among all.
-        close: what may be rounding, of the values' size.
+    ``whole_codes``, ``y``: keys and targets of all rows ``[m]``; ``rows``: int64 ``[n]``, the checked ones' numbers.
     """
     known = ~y.isnan()
     stats = _Stats.of(whole_codes[known], y[known], int(whole_codes.max()) + 1)
