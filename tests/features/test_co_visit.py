@@ -199,27 +199,6 @@ def test_it_tells_pairs_that_go_together_from_those_that_do_not():
     assert other.mean() < 0.01
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"stats": "min"},
-        {"window": 0},
-        {"last": 0},
-        {"folds": 1},
-        {"half_life": 0},
-        {"half_life": math.nan},
-        {"event": "kind"},
-        {"weights": {"a": 1}},
-        {"event": "kind", "weights": {"a": -1}},
-        {"event": "kind", "weights": {"a": math.inf}},
-        {"order": []},
-    ],
-)
-def test_options_that_cannot_be(options):
-    with pytest.raises(FastrecError, match="CoVisit"):
-        CoVisit("item", by="s", **({"order": "t"} | options))
-
-
 def test_a_log_that_was_not_given_is_named():
     frame = pd.DataFrame({"s": [1], "t": [1], "item": ["a"]})
     feature = CoVisit("item", by="s", order="t", table="log")

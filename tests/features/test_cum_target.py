@@ -216,24 +216,6 @@ def test_rows_without_a_target_or_weight_count_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"smooth": -1}, "smooth"),
-        ({"smooth": math.nan}, "smooth"),
-        ({"half_life": 0}, "half-life"),
-        ({"half_life": math.inf}, "half-life"),
-        ({"half_life": 1, "order": ["a", "b"]}, "order columns"),
-        ({"order": []}, "earlier"),
-    ],
-)
-def test_options_that_cannot_be(options, word):
-    with pytest.raises(FastrecError, match=word) as caught:
-        CumTarget("k", "y", **{"order": "t", **options})
-    assert "CumTarget" in str(caught.value)
-    assert caught.value.remedy
-
-
-@pytest.mark.parametrize(
     ("column", "value"), [("y", math.inf), ("w", -1.0), ("w", math.inf), ("t", math.nan), ("y", "one")]
 )
 def test_values_that_cannot_be_used_are_named(column, value):

@@ -1,3 +1,5 @@
+"""``TimeSince`` against a loop, and the published differences of a lag."""
+
 from __future__ import annotations
 
 import math
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastrec._core import limits
 from fastrec.errors import DataError, FastrecError
-from fastrec.features import FeatureSet, History, TargetEncode
+from fastrec.features import FeatureSet, History, LastAction, TargetEncode, TimeSince
 
 some = settings(max_examples=40, deadline=None)
 STATS = ["count", "since", "steps", "since_first", "is_last"]
@@ -214,14 +216,6 @@ def test_chained_after_an_encoding_it_still_looks_back_only():
     assert made["history_count"].tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"stats": "median"}, {"kinds": ["x"]}, {"by_kind": True, "event": "k"}, {"by": "u", "stats": "is_last"}]
-)
-def test_options_that_cannot_be(options):
-    with pytest.raises(FastrecError, match="History"):
-        History(**({"by": ["u", "i"], "order": "t"} | options))
-
-
 def test_more_key_columns_than_fit_one_number():
     names = [f"k{i}" for i in range(64)]
     rows = pd.DataFrame({n: [1, 1, 2] for n in names} | {"t": [9, 0, 9]})
@@ -260,3 +254,153 @@ def test_generators_of_several_kinds_and_orders_share_a_log():
                 assert plain(together[name]) == plain(alone[name]), name
     assert together["x_count"].tolist() == [1, 0]
     assert together["all_sum_w"].tolist() == [1, 0]
+
+
+last_action_some = settings(max_examples=25, deadline=None)
+rows = st.lists(
+    st.tuples(st.one_of(st.none(), st.integers(0, 2)), st.integers(0, 4), st.sampled_from(["see", "buy", None])),
+    min_size=1,
+    max_size=12,
+)
+
+
+def last_action_frame_of(data):
+    user, t, kind = zip(*data, strict=True)
+    user, kind = pd.Series(user, dtype="Int64"), pd.Series(kind, dtype=object)
+    return pd.DataFrame({"user": user, "t": t, "kind": kind})
+
+
+def by_loop(row, events, n):
+    """The n-th last event before a row and its age, by looking at every event."""
+    before = [(t, i, k) for i, (u, t, k) in enumerate(events) if u == row[0] and t < row[1] and k is not None]
+    before = sorted(before) if row[0] is not None else []
+    return (before[-n][2], float(row[1] - before[-n][0])) if len(before) >= n else (None, math.nan)
+
+
+def check(made, names, expected):
+    kinds, ages = zip(*expected, strict=True)
+    assert [None if pd.isna(k) else k for k in made[names[0]]] == list(kinds)
+    assert made[names[1]].tolist() == pytest.approx(list(ages), nan_ok=True)
+
+
+@last_action_some
+@given(rows)
+def test_the_last_events_of_the_rows_themselves_equal_a_loop(data):
+    feature = LastAction("user", order="t", action="kind", n=[1, 2])
+    made = feature.fit_transform(last_action_frame_of(data))
+    for n in (1, 2):
+        names = [f"last{n}_kind__user", f"since_last{n}_kind__user"]
+        assert set(names) <= set(feature.outputs)
+        check(made, names, [by_loop(row, data, n) for row in data])
+
+
+@last_action_some
+@given(rows, rows)
+def test_the_last_events_of_a_log_equal_a_loop(data, log):
+    feature = LastAction("user", order="t", action="kind", table="log", n=2, name="seen")
+    made = feature.fit_transform(last_action_frame_of(data)[["user", "t"]], tables={"log": last_action_frame_of(log)})
+    check(made, feature.outputs, [by_loop(row, log, 2) for row in data])
+
+
+def test_times_are_in_seconds_and_kinds_of_every_type():
+    frame = pd.DataFrame(
+        {
+            "user": [1, 1, 1],
+            "t": pd.to_datetime(["2024-01-01 00:00:00.0", "2024-01-01 00:01:00.0", "2024-01-01 00:01:30.5"]),
+            "code": [2**53 + 1, 5, 7],
+        }
+    )
+    made = LastAction("user", order="t", action="code").fit_transform(frame)
+    assert made["since_last1_code__user"].tolist() == pytest.approx([math.nan, 60.0, 30.5], nan_ok=True)
+    assert made["last1_code__user"].tolist()[1:] == [2**53 + 1, 5]
+
+
+def test_the_rows_own_order():
+    frame = pd.DataFrame({"user": [1, 2, 1, 1], "kind": ["a", "b", None, "c"]})
+    made = LastAction("user", order=None, action="kind", since=False).fit_transform(frame)
+    assert [None if pd.isna(k) else k for k in made["last1_kind__user"]] == [None, None, "a", "a"]
+
+
+def test_a_log_of_another_unit_is_refused():
+    frame = pd.DataFrame({"user": [1], "t": [5]})
+    log = pd.DataFrame({"user": [1], "t": pd.to_datetime(["2024-01-01"]), "kind": ["a"]})
+    with pytest.raises(FastrecError, match="LastAction"):
+        LastAction("user", order="t", action="kind", table="log").fit_transform(frame, tables={"log": log})
+
+
+time_since_rows = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.sampled_from(["u", "v"])),
+        st.integers(-5, 9),
+        st.one_of(st.none(), st.booleans()),
+        st.one_of(st.none(), st.sampled_from([-1.0, 0.0, 0.5, math.inf])),
+    ),
+    max_size=14,
+)
+
+
+def since(data, field, *, grouped, first):
+    result = []
+    for g, t, *_ in data:
+        before = [r for r in data if (not grouped or (g is not None and r[0] == g)) and r[1] < t]
+        times = [r[1] for r in before if field is None or (r[field] is not None and r[field] > 0)]
+        result.append(float(t - (min(times) if first else max(times))) if times else math.nan)
+    return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(time_since_rows, st.booleans(), st.booleans())
+def test_it_equals_a_loop(data, grouped, first):
+    g, t, flag, x = zip(*data, strict=True) if data else ((), (), (), ())
+    frame = pd.DataFrame(
+        {
+            "g": pd.Series(g, dtype=object),
+            "t": pd.Series(t, dtype="int64"),
+            "flag": pd.array(flag, dtype="boolean"),
+            "x": pd.Series(x, dtype="float64"),
+        }
+    )
+    by = "g" if grouped else None
+    for event, field in ((["flag", "x"], (2, 3)), (None, (None,))):
+        feature = TimeSince(event, by=by, order="t", first=first)
+        made = feature.fit_transform(frame)
+        for name, f in zip(feature.outputs, field, strict=True):
+            expected = since(data, f, grouped=grouped, first=first)
+            assert made[name].tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_published_case_of_differences():
+    frame = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "ts": [1000, 1005, 1100, 2000, 2001, 3000]})
+    made = TimeSince(by="user", order="ts").fit_transform(frame)["since_row__user"]
+    assert made.fillna(-1).tolist() == [-1, 5, 95, -1, 1, -1]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_are_in_seconds_and_exact(unit):
+    t = (
+        pd.to_datetime(["2024-03-31 03:00", "2024-03-31 01:30", "2024-03-30 00:00"])
+        .as_unit(unit)
+        .tz_localize("Europe/Paris")
+    )
+    frame = pd.DataFrame({"t": t, "e": [1, 0, 1]})
+    made = TimeSince(["e"], order="t").fit_transform(frame)["since_e"]
+    assert made.fillna(-1).tolist() == [26 * 3600, 25.5 * 3600, -1]  # the clocks were put forward by an hour
+    wide = pd.DataFrame({"t": [2**53 + 1, 2**53 + 2, -(2**63), 2**63 - 1]})
+    made = TimeSince(order="t").fit_transform(wide)["since_row"]
+    assert made.tolist()[:2] == [2.0**63 + 2.0**53, 1.0]
+
+
+def test_a_target_may_be_the_event():
+    frame = pd.DataFrame({"t": [1, 2, 4], "y": [1, 0, 1]})
+    made = FeatureSet([TimeSince("y", order="t")], target="y").fit_transform(frame)
+    assert made["since_y"].fillna(-1).tolist() == [-1, 1, 3]
+
+
+def test_test_rows_see_the_tail_of_the_past():
+    past = pd.DataFrame({"g": [1, 1, 2], "t": [1, 2, 1], "e": [True, False, True]})
+    new = pd.DataFrame({"g": [2, 1, 1], "t": [9, 9, 8], "e": [False, False, True]}, index=["p", "q", "r"])
+    fs = FeatureSet([TimeSince("e", by="g", order="t"), TimeSince("e", by="g", order="t", first=True)]).fit(past)
+    made = fs.transform(new, history=past)
+    assert made["since_e__g"].to_dict() == {"p": 8, "q": 1, "r": 7}
+    assert made["since_first_e__g"].to_dict() == {"p": 8, "q": 8, "r": 7}
+    assert fs.transform(new)["since_e__g"].fillna(-1).tolist() == [-1, 1, -1]

@@ -5,11 +5,20 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import FeatureSet, GroupStats
+from fastrec.features import (
+    Cross,
+    DeviationFromGroup,
+    FeatureSet,
+    GroupPick,
+    GroupRank,
+    GroupStats,
+    Neighbours,
+    NUnique,
+)
 from fastrec.table import Table
 
 some = settings(max_examples=40, deadline=None)
@@ -246,30 +255,251 @@ def test_two_sets_of_statistics_stand_side_by_side():
     assert made[["mean_x__g", "own_mean_x__g"]].values.tolist() == [[2.0, 1.0]]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"stats": "mode"},
-        {"stats": "q5"},
-        {"stats": "quantile"},
-        {"over": "test"},
-        {"over": "group", "scope": "all"},
-        {"scope": "test"},
-        {"stats": "first"},
-        {"stats": "histogram"},
-        {"stats": "histogram", "bins": [1]},
-        {"stats": "histogram", "bins": [1, 1]},
-        {"stats": "histogram", "bins": [2, 1]},
-        {"bins": [0, 1]},
-    ],
-)
-def test_options_that_cannot_be(options):
-    with pytest.raises(FastrecError, match="GroupStats"):
-        GroupStats("x", by="g", **options)
-
-
 def test_text_that_is_no_number_is_named():
     frame = pd.DataFrame({"g": [1, 1], "x": [None, "word"]})
     with pytest.raises(FastrecError, match="GroupStats") as caught:
         GroupStats("x", by="g", stats=["count", "median"]).fit(frame)
     assert (caught.value.column, caught.value.row) == ("x", 1)
+
+
+@some
+@given(rows, st.integers(1, 3), st.booleans())
+def test_picked_values_equal_a_loop(data, nth, last):
+    frame = frame_of(data)
+    pick = GroupPick("x", by="g", order="t", nth=nth, last=last)
+    expected = []
+    for g, _, _ in data:
+        usable = [i for i, r in enumerate(data) if g is not None and r[0] == g and None not in (r[1], r[2])]
+        usable.sort(key=lambda i: (data[i][2], i), reverse=last)
+        expected.append(data[usable[nth - 1]][1] if len(usable) >= nth else math.nan)
+    close(pick.fit_transform(frame)[pick.outputs[0]], expected)
+
+
+def test_names_say_which_row_is_picked():
+    names = [GroupPick("x", by="g", order="t", **o).outputs[0] for o in ({}, {"nth": 2}, {"last": True}, {"name": "w"})]
+    assert names == ["first_x__g", "first2_x__g", "last_x__g", "w_x__g"]
+
+
+METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
+
+
+@some
+@given(rows, st.sampled_from(sorted(METHODS)), st.booleans(), st.booleans())
+def test_ranks_equal_pandas(data, method, descending, normalise):
+    frame = frame_of(data)
+    rank = GroupRank("x", by="g", method=method, descending=descending, normalise=normalise)
+    expected = frame.groupby("g")["x"].rank(method=METHODS[method], ascending=not descending)
+    if normalise:
+        size = frame.groupby("g")["x"].transform("count").astype("float64")
+        expected = ((expected - 1) / (size - 1)).where(size > 1, expected * 0)
+    close(rank.fit_transform(frame)[rank.outputs[0]], expected)
+
+
+def test_ranks_of_wide_integers_and_times_are_exact():
+    frame = pd.DataFrame(
+        {
+            "g": 1,
+            "i": pd.array([2**53 + 1, 2**53, None, -(2**63), 2**63 - 1], dtype="Int64"),
+            "t": pd.to_datetime([3, 2, 1, None, 4], unit="ns"),
+        }
+    )
+    for column, up, down in (
+        ("i", [3, 2, None, 1, 4], [2, 3, None, 4, 1]),
+        ("t", [3, 2, 1, None, 4], [2, 3, 4, None, 1]),
+    ):
+        for descending, expected in ((False, up), (True, down)):
+            rank = GroupRank(column, by="g", descending=descending)
+            found = rank.fit_transform(frame)[rank.outputs[0]]
+            assert [None if pd.isna(v) else v for v in found] == expected
+
+
+deviation_some = settings(max_examples=25, deadline=None)
+number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([0.1, 1e8, 1e8 + 1]))
+deviation_rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), number), max_size=12)
+CASES = [(how, stat) for how in ("diff", "ratio", "z") for stat in ("mean", "median")]
+
+
+def deviation_frame_of(rows):
+    g, x = zip(*rows, strict=True) if rows else ((), ())
+    return pd.DataFrame({"g": pd.Series(g, dtype=object), "x": pd.Series(x, dtype="float64")})
+
+
+def by_loop(value, train, how, stat):
+    """The deviation of one value from the values of its group, by numpy."""
+    if not len(train) or math.isnan(value):
+        return math.nan
+    centre = getattr(np, stat)(train)
+    if how == "diff":
+        return value - centre
+    if how == "ratio":
+        return value / centre if centre else math.nan
+    sd = train.std(ddof=1) if len(train) > 1 else 0.0
+    if sd > 1e-9:
+        return (value - centre) / sd
+    return 0.0 if abs(value - centre) < 1e-9 else math.nan
+
+
+@deviation_some
+@example([("a", -1.0), ("a", 1.0), ("a", 0.0)], ("ratio", "mean"))
+@given(deviation_rows, st.sampled_from(CASES))
+def test_deviations_from_the_rows_own_group_equal_numpy(data, case):
+    how, stat = case
+    frame = deviation_frame_of(data)
+    feature = DeviationFromGroup("x", by="g", how=how, stat=stat)
+    groups = {g: v.dropna().to_numpy() for g, v in frame.groupby("g")["x"]}
+    expected = [by_loop(x, groups.get(g, np.zeros(0)), how, stat) for g, x in frame.values]
+    assert feature.outputs == [f"{how}{stat}_x__g"]
+    assert feature.fit_transform(frame)[feature.outputs[0]].tolist() == pytest.approx(
+        expected, rel=1e-7, abs=1e-7, nan_ok=True
+    )
+
+
+@deviation_some
+@given(deviation_rows, deviation_rows, st.sampled_from(CASES))
+def test_deviations_from_the_training_rows_equal_numpy(data, new, case):
+    how, stat = case
+    train, test = deviation_frame_of(data), deviation_frame_of([*new, ("c", 1.0)])
+    feature = DeviationFromGroup("x", by="g", how=how, stat=stat, over="train", name="d")
+    groups = {g: v.dropna().to_numpy() for g, v in train.groupby("g")["x"]}
+    expected = [by_loop(x, groups.get(g, np.zeros(0)), how, stat) for g, x in test.values]
+    made = feature.fit(train).transform(test)["d_x__g"].tolist()
+    assert made == pytest.approx(expected, rel=1e-7, abs=1e-7, nan_ok=True)
+
+
+def test_equal_values_do_not_deviate():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"g": np.arange(5000) % 170})
+    frame["x"] = (rng.random(170) * 10.0 ** rng.integers(-8, 9, 170))[frame["g"]]
+    made = DeviationFromGroup("x", by="g", how="z").fit_transform(frame)
+    assert (made["zmean_x__g"] == 0).all()
+
+
+def test_it_stands_beside_the_statistics_it_is_made_from():
+    frame = pd.DataFrame({"g": [1, 1], "x": [1.0, 3.0]})
+    away = [DeviationFromGroup("x", by="g", how=how) for how in ("diff", "z")]
+    fs = FeatureSet([GroupStats("x", by="g"), *away])
+    made = fs.fit_transform(frame)
+    assert made["mean_x__g"].tolist() == [2.0, 2.0]
+    assert made["diffmean_x__g"].tolist() == [-1.0, 1.0]
+    assert made["zmean_x__g"].tolist() == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
+
+
+def test_parameters_changed_in_place_count():
+    frame = pd.DataFrame({"g": [1, 1, 1], "x": [1.0, 2.0, 6.0]})
+    feature = DeviationFromGroup("x", by="g").set_params(stat="median", how="ratio")
+    assert feature.fit_transform(frame)["ratiomedian_x__g"].tolist() == [0.5, 1.0, 3.0]
+
+
+key = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
+nunique_rows = st.lists(st.tuples(key, key, st.one_of(st.none(), st.integers(0, 3))), min_size=1, max_size=15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(nunique_rows, nunique_rows)
+def test_it_equals_a_loop(train, new):
+    first, second = (pd.DataFrame(r, columns=["g", "h", "v"]).astype({"g": object, "h": object}) for r in (train, new))
+    first["v"], second["v"] = first["v"].astype("Int64"), second["v"].astype("Int64")
+    one, two = NUnique(["h", "v"], by="g").fit(first), NUnique("v", by=["g", "h"]).fit(first)
+    for frame, given_rows in ((first, train), (second, new)):
+        made = two.transform(one.transform(frame))
+        for i, (g, h, _) in enumerate(given_rows):
+            values = [{r[c] for r in train if r[0] == g and g is not None} - {None} for c in (1, 2)]
+            both = {r[2] for r in train if r[:2] == (g, h) and None not in (g, h)} - {None}
+            found = made.loc[i, ["nunique_h__g", "nunique_v__g", "nunique_v__g__h"]].tolist()
+            assert found == [len(values[0]), len(values[1]), len(both)]
+
+
+def test_values_of_any_kind():
+    frame = pd.DataFrame(
+        {
+            "g": ["x"] * 4,
+            "big": pd.array([2**53, 2**53 + 1, 2**53 + 1, None], dtype="Int64"),
+            "zero": [0.0, -0.0, float("nan"), float("inf")],
+            "time": pd.to_datetime(["2024-01-01", "2024-01-02", None, "2024-01-01"]),
+            "flag": [True, True, False, True],
+        }
+    )
+    made = NUnique(["big", "zero", "time", "flag", Cross("flag", "zero")], by="g").fit_transform(frame)
+    assert made.iloc[0, 5:].tolist() == [2, 2, 2, 2, 2]
+
+
+def test_unlabeled_rows_count_where_asked():
+    train, test = pd.DataFrame({"g": [1, 1], "v": [1, 1]}), pd.DataFrame({"g": [1, 2], "v": [5, 5]})
+    both = NUnique("v", by="g", scope="all")
+    assert both.fit_transform(train, unlabeled=test)["nunique_v__g"].tolist() == [2, 2]
+    assert both.transform(test)["nunique_v__g"].tolist() == [2, 1]
+    assert NUnique("v", by="g").fit(train, unlabeled=test).transform(test)["nunique_v__g"].tolist() == [1, 0]
+
+
+neighbours_some = settings(max_examples=25, deadline=None)
+neighbours_number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([0.5, 1e8, 1e8 + 1]))
+neighbours_rows = st.lists(
+    st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), neighbours_number, st.integers(0, 3)),
+    min_size=1,
+    max_size=12,
+)
+WHAT = ["previous", "next", "diff_previous", "diff_next", "above", "below"]
+
+
+def neighbours_frame_of(data):
+    g, x, t = zip(*data, strict=True)
+    return pd.DataFrame({"g": pd.Series(g, dtype=object), "x": pd.Series(x, dtype="float64"), "t": t})
+
+
+def neighbours_by_loop(data, i, n):
+    """Row ``i``'s neighbours, by looking at every row of its list."""
+    g, x, _ = data[i]
+    none = dict.fromkeys(WHAT, math.nan)
+    if g is None:
+        return none
+    row = sorted((j for j, r in enumerate(data) if r[0] == g), key=lambda j: (data[j][2], j))
+    at, own = row.index(i), math.nan if x is None else x
+    before = data[row[at - n]][1] if at - n >= 0 else None
+    after = data[row[at + n]][1] if at + n < len(row) else None
+    known = [data[j][1] for j in row if data[j][1] is not None]
+    before, after = (math.nan if v is None else v for v in (before, after))
+    return {
+        "previous": before,
+        "next": after,
+        "diff_previous": own - before,
+        "diff_next": own - after,
+        "above": min((v - own for v in known if v > own), default=math.nan),
+        "below": min((own - v for v in known if v < own), default=math.nan),
+    }
+
+
+@neighbours_some
+@given(neighbours_rows, st.integers(1, 3))
+def test_neighbours_equal_a_loop(data, n):
+    made = Neighbours("x", by="g", order="t", n=n, what=WHAT).fit_transform(neighbours_frame_of(data))
+    for i in range(len(data)):
+        expected = neighbours_by_loop(data, i, n)
+        for what in WHAT:
+            name = f"{what}_x__g" if what in ("above", "below") else f"{what}{n}_x__g"
+            assert made[name][i] == pytest.approx(expected[what], rel=1e-12, nan_ok=True), what
+
+
+def test_wide_integers_times_and_text():
+    frame = pd.DataFrame(
+        {
+            "g": 1,
+            "i": pd.array([2**53 + 1, 2**53, None, 2**62], dtype="Int64"),
+            "t": pd.to_datetime(["2024-01-01 00:00:02", None, "2024-01-01 00:00:00", "2024-01-01 00:00:02"]),
+            "w": ["a", "b", None, "c"],
+        }
+    )
+    made = Neighbours(["i", "t"], by="g", what=["diff_previous", "above", "below"]).fit_transform(frame)
+    assert made["diff_previous1_i__g"].tolist()[1] == -1.0
+    assert made["above_i__g"].tolist()[:2] == [2.0**62 - (2**53 + 1), 1.0]
+    assert made["below_i__g"].tolist()[0] == 1.0
+    assert made["above_t__g"].tolist() == pytest.approx([math.nan, math.nan, 2.0, math.nan], nan_ok=True)
+    assert made["below_t__g"].tolist() == pytest.approx([2.0, math.nan, math.nan, 2.0], nan_ok=True)
+    words = Neighbours("w", by="g", n=[1, 2]).fit_transform(frame)
+    assert [None if pd.isna(v) else v for v in words["next1_w__g"]] == ["b", None, "c", None]
+    assert [None if pd.isna(v) else v for v in words["previous2_w__g"]] == [None, None, "a", "b"]
+
+
+def test_looking_ahead_is_declared():
+    assert Neighbours("x", by="g").uses_future
+    assert Neighbours("x", by="g", what="diff_next").uses_future
+    assert not Neighbours("x", by="g", what=["previous", "diff_previous", "above", "below"]).uses_future

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,64 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import FeatureSet, ListSlice, VectorColumns
+from fastrec.features import FeatureSet, ListLength, ListSlice, MultiHot, Tokens, VectorColumns
 from fastrec.table import Column, Table
+
+LISTS = [["a", None], [], None, [None], ["b", "c", "d"]]
+LENGTHS = [2, 0, None, 1, 3]
+
+
+def lengths(frame, feature=None):
+    made = Table.read((feature or ListLength("x")).fit_transform(frame))
+    return made[made.names[-1]].to_arrow()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.string()), pa.list_(pa.large_string())])
+def test_lists_of_any_kind(kind):
+    found = lengths(pa.table({"x": pa.array(LISTS, kind)}))
+    assert (found.type, found.to_pylist()) == (pa.int64(), LENGTHS)
+
+
+def test_every_library_and_a_part_of_a_frame():
+    arrow = pa.table({"x": pa.array([["no"], *LISTS, ["no"]])})
+    assert lengths(arrow.slice(1, 5)).to_pylist() == LENGTHS
+    assert lengths(pl.from_arrow(arrow.slice(1, 5))).to_pylist() == LENGTHS
+    assert lengths(pd.DataFrame({"x": pd.Series(LISTS, dtype=object)})).to_pylist() == LENGTHS
+    assert lengths({"x": [np.array([1.0, 2.0]), np.array([]), None]}).to_pylist() == [2, 0, None]
+
+
+def test_lists_that_begin_and_end_inside_their_elements():
+    elements = Column("number", torch.arange(9))
+    column = Column("list", torch.tensor([2, 5, 5, 7]), elements=elements)
+    assert lengths(Table({"x": column})).to_pylist() == [3, 0, 2]
+
+
+def test_vectors_are_as_long_as_they_are_wide():
+    frame = pa.table({"x": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))})
+    assert lengths(frame).to_pylist() == [2, None]
+    assert lengths(pl.from_arrow(frame)).to_pylist() == [2, None]
+
+
+def test_the_length_of_what_another_makes_and_several_columns():
+    frame = pd.DataFrame({"t": ["one two", "", None], "x": [[1], [2, 3], []]})
+    made = ListLength(["x", Tokens("t", "words")]).fit_transform(frame)
+    assert made["length_x"].tolist() == [1, 2, 0]
+    assert made["length_words_t"].tolist() == [2, 0, pd.NA]
+
+
+def test_a_column_of_missing_values_has_missing_lengths():
+    found = lengths(pd.DataFrame({"x": [None, None]}))
+    assert (found.type, found.to_pylist()) == (pa.int64(), [None, None])
+
+
+@pytest.mark.parametrize("values", [[None, "a|b"], [None, 1.0], [None, pd.Timestamp("2024-01-01")]])
+def test_what_is_no_list_is_named(values):
+    with pytest.raises(FastrecError) as caught:
+        ListLength("x").fit_transform(pd.DataFrame({"x": values}))
+    assert "ListLength" in str(caught.value)
+    assert (caught.value.column, caught.value.row) == ("x", 1)
+    assert caught.value.remedy
+
 
 some = settings(max_examples=60, deadline=None)
 words = st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.sampled_from("abc")), max_size=6)), max_size=7)
@@ -65,7 +122,7 @@ def test_padding_on_the_left_keeps_the_last_elements_last():
     assert sliced(values, pa.int32(), 1, 3, pad=0, pad_side="left").to_pylist() == [[0, 0], [2, 3], [0, 0], [0, 2]]
 
 
-def test_lists_that_begin_and_end_inside_their_elements():
+def test_list_slice_lists_that_begin_and_end_inside_their_elements():
     elements = Column("number", torch.arange(9))
     table = Table({"x": Column("list", torch.tensor([2, 5, 5, 7]), elements=elements)})
     assert ListSlice("x", 1).fit_transform(table)["slice_1_end_x"].to_arrow().to_pylist() == [[3, 4], [], [6]]
@@ -186,6 +243,108 @@ def test_a_pad_without_a_length_is_refused(start, end):
     ListSlice("x", start, end)
 
 
-def test_another_side_is_refused():
-    with pytest.raises(FastrecError, match="'up'"):
-        ListSlice("x", 0, 1, pad=0, pad_side="up")
+multi_hot_some = settings(max_examples=50, deadline=None)
+tag = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é", "🎉"]))
+lists = st.lists(st.one_of(st.none(), st.lists(tag, max_size=5)), max_size=9)
+
+
+def frame(values, kind=None):
+    return pa.table({"x": pa.array(values, pa.list_(kind or pa.string()))})
+
+
+def vectors(made, name="x_multihot"):
+    return made[name].to_pylist()
+
+
+@multi_hot_some
+@given(lists, lists)
+def test_given_values(train, new):
+    values = ["🎉", "a", "never"]
+    feature = MultiHot("x", values=values).fit(frame(train))
+    made = feature.transform(frame(new))
+    assert feature.outputs == ["x_has_🎉", "x_has_a", "x_has_never"]
+    for value, name in zip(values, feature.outputs, strict=True):
+        assert made.schema.field(name).type == pa.int8()
+        assert made[name].to_pylist() == [int(value in (row or [])) for row in new]
+
+
+@multi_hot_some
+@given(lists, lists, st.integers(1, 4), st.integers(1, 3))
+def test_learned_values_are_the_commonest(train, new, size, least):
+    count = Counter(v for row in train for v in set(row or []) if v is not None)
+    places = sorted((v for v in count if count[v] >= least), key=lambda v: (-count[v], v.encode()))[:size]
+    feature = MultiHot("x", max_size=size, min_count=least).fit(frame(train))
+    assert feature.learned == places
+    made = feature.transform(frame(new))
+    assert made.schema.field("x_multihot").type == pa.list_(pa.int8(), size)
+    rows = [[int(v in (row or [])) for v in places] for row in new]
+    assert vectors(made) == [row + [0] * (size - len(places)) for row in rows]
+
+
+@multi_hot_some
+@given(lists, lists)
+def test_parts_learn_what_the_whole_does(a, b):
+    feature = MultiHot("x", max_size=3)
+    states = [feature.collect(Table.read(frame(v))) for v in (a, b, a + b)]
+    whole = feature.finalize(states[2])
+    for merged in (feature.merge(states[0], states[1]), feature.merge(states[1], states[0])):
+        assert merged["keys"].columns[0].to_pylist() == states[2]["keys"].columns[0].to_pylist()
+        assert merged["count"].tolist() == states[2]["count"].tolist()
+        assert feature.finalize(merged)["place"].tolist() == whole["place"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "values", "expected"),
+    [
+        (pa.int64(), [[2**53 + 1], [2**53], None], [2**53 + 1], [[1], [0], [0]]),
+        (pa.float64(), [[1.0, None], [-0.0], [float("nan")]], [1, 0], [[1, 0], [0, 1], [0, 0]]),
+        (pa.int8(), [[1, 2], [], None], [2.0, 1.0], [[1, 1], [0, 0], [0, 0]]),
+        (pa.bool_(), [[True], [False, None], []], [True, False], [[1, 0], [0, 1], [0, 0]]),
+        (pa.string(), [["a\x00b"], [""], ["a"]], ["", "a\x00b"], [[0, 1], [1, 0], [0, 0]]),
+    ],
+)
+def test_values_of_any_type(kind, rows, values, expected):
+    feature = MultiHot("x", values=values)
+    made = feature.fit_transform(frame(rows, kind))
+    assert [list(r) for r in zip(*(made[n].to_pylist() for n in feature.outputs))] == expected
+
+
+def test_vectors_too_and_a_name():
+    made = MultiHot("x", max_size=2, name="v").fit_transform({"x": np.array([[1, 2], [2, 3], [2, 2]])})
+    assert np.stack(made["v_multihot"]).tolist() == [[1, 1], [1, 0], [1, 0]]
+
+
+def test_unlabeled_rows_count_where_asked():
+    train, test = frame([["a"], ["a"], ["b"]]), frame([["c"], ["c"], ["c"]])
+    both = MultiHot("x", max_size=2, scope="all").fit(train, unlabeled=test)
+    assert both.learned == ["c", "a"]
+    assert MultiHot("x", max_size=2).fit(train, unlabeled=test).learned == ["a", "b"]
+
+
+def test_every_library_gets_its_own_vectors_back(tmp_path):
+    values = [["a", "b"], ["a"], None]
+    fs = FeatureSet([MultiHot("x", max_size=3), MultiHot("x", values=["b"])])
+    made = fs.fit_transform(pd.DataFrame({"x": pd.Series(values, dtype=object)}).set_axis([1, 1, 0]))
+    assert made.index.tolist() == [1, 1, 0]
+    assert [v.tolist() for v in made["x_multihot"]] == [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert made["x_has_b"].dtype == "int8"
+    fs.save(tmp_path / "fs")
+    again = FeatureSet.load(tmp_path / "fs")
+    polars = again.transform(pl.from_arrow(frame(values)))
+    assert polars["x_multihot"].dtype == pl.Array(pl.Int8, 3)
+    assert polars["x_multihot"].to_list() == [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
+    table = again.transform(Table.read(frame(values)))
+    assert (table["x_multihot"].kind, tuple(table["x_multihot"].values.shape)) == ("vector", (3, 3))
+    assert again.features[0].learned == ["a", "b"]
+
+
+def test_lists_of_no_plain_values_are_named():
+    with pytest.raises(FastrecError) as caught:
+        MultiHot("x").fit(pa.table({"x": pa.array([None, [], [[1]]])}))
+    assert "MultiHot" in str(caught.value)
+    assert (caught.value.column, caught.value.row) == ("x", 2)
+
+
+def test_values_that_the_lists_cannot_hold_are_named():
+    with pytest.raises(FastrecError, match="MultiHot"):
+        MultiHot("x", values=["a"]).fit_transform(frame([[1]], pa.int64()))

@@ -1,0 +1,445 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError, NotFittedError
+from fastrec.features import (
+    Categorify,
+    CountEncode,
+    Cross,
+    FeatureSet,
+    HashEncode,
+    Lag,
+    NaNPattern,
+    RankByCount,
+    category,
+    matching,
+)
+from fastrec.features.base import Cells
+from fastrec.table import Table
+
+word = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "", "🎉"]))
+column = st.lists(word, min_size=1, max_size=25)
+listed = st.lists(st.one_of(st.none(), st.lists(word, max_size=4)), min_size=1, max_size=10)
+
+
+def oracle(train, *, min_count=1, max_size=None, unseen=False, buckets=None):
+    """What a value's code is, by a plain loop."""
+    counts = Counter(v for v in train if v is not None)
+    kept = sorted((v for v in counts if counts[v] >= min_count), key=lambda v: (-counts[v], v.encode()))
+    kept = sorted(kept if max_size is None else kept[:max_size], key=str.encode)
+    reserved = ["#na#"] + ["#unseen#"] * unseen + ["#rare#"] * (min_count > 1 or max_size is not None)
+    if buckets is not None:
+        reserved = ["#na#"] + [f"#hash{i + 1}#" for i in range(buckets)]
+
+    def code(value):
+        if value is None:
+            return 0
+        if value in kept:
+            return len(reserved) + kept.index(value)
+        if buckets is not None:
+            return fnv(value, buckets)
+        if value in counts:
+            return reserved.index("#rare#") if "#rare#" in reserved else 0
+        return reserved.index("#unseen#") if unseen else 0
+
+    return code, [*reserved, *kept]
+
+
+options = st.one_of(
+    st.fixed_dictionaries(
+        {"min_count": st.integers(0, 4), "max_size": st.one_of(st.none(), st.integers(0, 4)), "unseen": st.booleans()}
+    ),
+    st.fixed_dictionaries({"min_count": st.integers(1, 4), "buckets": st.integers(1, 5)}),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(column, column, options)
+def test_codes_equal_a_plain_loop(train, new, how):
+    code, classes = oracle(train, **how)
+    feature = Categorify("k", **how)
+    frames = [pa.table({"k": pa.array(v, pa.string())}) for v in (train, new)]
+    assert feature.fit_transform(frames[0])["code_k"].to_pylist() == [code(v) for v in train]
+    assert feature.transform(frames[1])["code_k"].to_pylist() == [code(v) for v in new]
+    assert feature.vocabs["k"].classes == classes
+
+
+@settings(max_examples=60, deadline=None)
+@given(listed, listed, options)
+def test_lists_equal_a_plain_loop(train, new, how):
+    code, _ = oracle([v for row in train for v in row or ()], **how)
+    feature = Categorify("k", **how)
+    kind = pa.list_(pa.string())
+    for rows, apply in ((train, feature.fit_transform), (new, feature.transform)):
+        made = apply(pa.table({"k": pa.array(rows, kind)}))["code_k"].to_pylist()
+        assert made == [None if row is None else [code(v) for v in row] for row in rows]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(word, word), min_size=1, max_size=20), options)
+def test_a_shared_vocabulary_equals_a_plain_loop(rows, how):
+    code, classes = oracle([v for pair in rows for v in pair], **how)
+    frame = pa.table({n: pa.array([r[i] for r in rows], pa.string()) for i, n in enumerate("ab")})
+    feature = Categorify(["a", "b"], shared="word", **how)
+    made = feature.fit_transform(frame)
+    for i, name in enumerate("ab"):
+        assert made[f"code_{name}"].to_pylist() == [code(r[i]) for r in rows]
+    assert {n: v.classes for n, v in feature.vocabs.items()} == {"word": classes}
+
+
+def test_lists_and_plain_columns_share():
+    frame = pd.DataFrame({"item": ["b", "z"], "seen": [["a", "b"], []]})
+    feature = Categorify(["item", "seen"], shared=True, name="id")
+    made = feature.fit_transform(frame)
+    assert made["id_item"].tolist() == [2, 3]
+    assert [list(v) for v in made["id_seen"]] == [[1, 2], []]
+    assert list(feature.vocabs) == ["shared"]
+
+
+def fastai_frames():
+    rng = np.random.default_rng(0)
+    size = pd.Categorical(rng.choice(["small", "mid", "large"], 60), ["small", "mid", "large", "giant"], ordered=True)
+    yield pd.DataFrame({"k": rng.choice(["b", "a", "é", "🎉", None], 60)})
+    yield pd.DataFrame({"k": rng.integers(-5, 5, 60)})
+    yield pd.DataFrame({"k": rng.choice([0.5, -1.0, np.nan, 7.0], 60)})
+    yield pd.DataFrame({"k": rng.choice([True, False], 60)})
+    yield pd.DataFrame({"k": pd.to_datetime(rng.choice(["2024-01-02", "1969-01-01"], 60))})
+    yield pd.DataFrame({"k": size})
+    yield pd.DataFrame({"k": pd.Categorical(rng.choice(["y", "x"], 60), ["y", "x"])})
+
+
+@pytest.mark.parametrize("frame", list(fastai_frames()), ids=lambda f: str(f["k"].dtype))
+def test_codes_equal_tabular_pandas(frame):
+    from fastai.tabular.core import Categorify as Fastai
+    from fastai.tabular.core import TabularPandas
+
+    to = TabularPandas(frame.copy(), procs=[Fastai], cat_names=["k"])
+    feature = Categorify("k")
+    assert feature.fit_transform(frame)["code_k"].tolist() == to.items["k"].tolist()
+    assert len(feature.vocabs["k"]) == len(to.classes["k"])
+
+
+def test_the_classes_of_nvtabulars_own_test():
+    frame = pl.DataFrame({"k": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
+    feature = Categorify("k", min_count=2)
+    assert feature.fit_transform(frame)["code_k"].to_list() == [[2], [2, 1], [1, 3], [3]]
+    assert feature.vocabs["k"].values.to_pylist() == ["A", "C"]
+
+
+def test_missing_values_in_several_partitions_code_right():
+    parts = [["b", None], [None, None], ["a", "b", None], ["c"]]
+    feature = Categorify("k", min_count=2)
+    states = [feature.collect(Table.read(pa.table({"k": pa.array(p, pa.string())}))) for p in parts]
+    merged = states[3]
+    for state in states[:3]:
+        merged = feature.merge(state, merged)
+    feature.learn(merged)
+    made = feature.transform(pd.DataFrame({"k": ["a", "b", None, "new"]}))["code_k"].tolist()
+    assert made == [1, 2, 0, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(word, st.integers(0, 2)), min_size=1, max_size=20), options)
+def test_cells_left_out_are_as_if_never_seen(rows, how):
+    frame = pa.table({"k": pa.array([r[0] for r in rows], pa.string()), "l": [[r[0], r[0]] for r in rows]})
+    table = Table.read(frame.set_column(1, "l", frame["l"].cast(pa.list_(pa.string()))))
+    cell = [r[1] for r in rows]
+    feature = Categorify(["k", "l"], **how)
+    state = feature.collect(table, Cells(torch.tensor(cell), 3))
+    made = feature.compute_out_of_cell(table, state, Cells(torch.tensor(cell), 3), torch.eye(3, dtype=torch.bool))
+    for repeats, name in ((1, "k"), (2, "l")):
+        codes = [oracle([r[0] for r in rows for _ in range(repeats) if r[1] != c], **how)[0] for c in range(3)]
+        expected = [codes[c](value) for value, c in rows]
+        found = made[f"code_{name}"].to_arrow().to_pylist()
+        assert found == (expected if name == "k" else [[code, code] for code in expected])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_partition_of_lists_and_one_without_a_value(order):
+    parts = [pa.table({"k": [["a"], ["b", "a"]]}), pa.table({"k": pa.nulls(2)})]
+    feature = Categorify("k")
+    states = [feature.collect(Table.read(parts[i])) for i in order]
+    feature.learn(feature.merge(*states))
+    made = feature.transform(parts[1])["code_k"]
+    assert (made.type, made.to_pylist()) == (pa.large_list(pa.int64()), [None, None])
+    assert feature.transform(parts[0])["code_k"].to_pylist() == [[1], [2, 1]]
+
+
+def test_options_by_column_and_selectors():
+    frame = pd.DataFrame({"a": ["x", "x", "y"], "b": ["p", "q", "q"], "n": [1.0, 2.0, 3.0]})
+    made = Categorify(category(), min_count={"b": 2}, max_size={"a": 1}).fit_transform(frame)
+    assert list(made)[3:] == ["code_a", "code_b"]
+    assert (made["code_a"].tolist(), made["code_b"].tolist()) == ([2, 2, 1], [1, 2, 2])
+
+
+def test_a_column_of_lists_without_a_value_gives_missing_lists():
+    feature = Categorify("k").fit(pa.table({"k": [["a"], ["b", "a"]]}))
+    for blank in (pa.nulls(2), pa.nulls(0), pa.nulls(2, pa.list_(pa.string()))):
+        made = feature.transform(pa.table({"k": blank}))["code_k"]
+        assert made.type == pa.large_list(pa.int64())
+        assert made.to_pylist() == [None] * len(blank)
+
+
+def test_unlabeled_rows_give_codes_where_asked():
+    train, test = pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": ["b", "a"]})
+    fs = FeatureSet([Categorify("k"), Categorify("k", scope="all", name="all")]).fit(train, unlabeled=test)
+    made = fs.transform(test)
+    assert (made["code_k"].tolist(), made["all_k"].tolist()) == ([0, 1], [2, 1])
+    assert fs.transductive == ["all_k"]
+
+
+def test_types_that_differ_from_frame_to_frame():
+    feature = Categorify("k").fit(pd.DataFrame({"k": [2**53 + 1, 2, 10]}))
+    assert feature.transform(pd.DataFrame({"k": [10.0, None, 2.5]}))["code_k"].tolist() == [2, 0, 0]
+    assert feature.transform(pd.DataFrame({"k": [2**53]}))["code_k"].tolist() == [0]
+    with pytest.raises(FastrecError, match="Categorify"):
+        feature.transform(pd.DataFrame({"k": ["2"]}))
+    with pytest.raises(FastrecError, match="Categorify"):
+        Categorify(["a", "b"], shared=True).fit(pd.DataFrame({"a": [1], "b": ["x"]}))
+
+
+def test_what_was_not_fitted_has_no_vocabulary():
+    with pytest.raises(NotFittedError, match="Categorify"):
+        Categorify("k").vocabs  # noqa: B018
+
+
+def test_codes_of_a_saved_generator(tmp_path):
+    frame = pd.DataFrame({"k": pd.Categorical(["m", "s"], ["s", "m", "l"], ordered=True), "t": [["x"], ["y", "x"]]})
+    feature = Categorify(["k", "t"], unseen=True).fit(frame)
+    feature.save(tmp_path / "c")
+    again = Categorify.load(tmp_path / "c")
+    new = pd.DataFrame({"k": ["l", "s", "xl", None], "t": [["z"], None, [], ["y"]]})
+    assert again.transform(new)["code_k"].tolist() == feature.transform(new)["code_k"].tolist() == [4, 2, 1, 0]
+    assert again.vocabs["t"].classes == ["#na#", "#unseen#", "x", "y"]
+
+
+def test_a_generators_missing_values_are_code_0():
+    frame = pd.DataFrame({"u": [1, 1, 2], "item": ["a", "b", "c"]})
+    made = Categorify(["item", Lag("item", by="u")], shared=True).fit_transform(frame)
+    assert made[["code_item", "code_lag1_item__u"]].values.tolist() == [[1, 0], [2, 1], [3, 0]]
+
+
+MASK = (1 << 64) - 1
+
+
+def fnv(text, buckets, seed=0):
+    """The hash as its definition has it, one byte at a time."""
+    state = 0xCBF29CE484222325 ^ seed
+    for byte in text.encode():
+        state = ((state ^ byte) * 0x100000001B3) & MASK
+    state = ((state ^ (state >> 32)) * 0x100000001B3) & MASK
+    return 1 + (state >> 1) % buckets
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=1), st.integers(1, 1000), st.integers(0, 5))
+def test_text_equals_a_plain_loop(texts, buckets, seed):
+    frame = pa.table({"k": pa.array(texts, pa.large_string())})
+    made = HashEncode("k", buckets, seed=seed).fit_transform(frame)["hash_k"].to_pylist()
+    assert made == [0 if t is None else fnv(t, buckets, seed) for t in texts]
+
+
+def test_a_number_has_one_code_whatever_holds_it():
+    codes = {
+        tuple(HashEncode("k", 10**6).fit_transform(frame)["hash_k"].to_list())
+        for frame in (
+            pd.DataFrame({"k": [1, 2**53 + 1]}),
+            pd.DataFrame({"k": pd.array([1, 2**53 + 1], dtype="Int64")}),
+            pd.DataFrame({"k": pd.Series([1, 2**53 + 1], dtype="uint64")}),
+            pl.DataFrame({"k": ["1", str(2**53 + 1)]}),
+        )
+    }
+    assert codes == {(fnv("1", 10**6), fnv(str(2**53 + 1), 10**6))}
+    floats = pd.DataFrame({"k": [1.0, 0.5, None, True]}, dtype="float64")
+    assert HashEncode("k", 99).fit_transform(floats)["hash_k"].tolist() == [
+        fnv("1", 99),
+        fnv("0.5", 99),
+        0,
+        fnv("1", 99),
+    ]
+
+
+def test_large_numbers_and_times_have_one_code_too():
+    feature = HashEncode("k", 10**6)
+    for kind, value in ((pa.int64(), 10**17), (pa.float64(), 1e17), (pa.uint64(), 10**17)):
+        made = feature.fit_transform(pa.table({"k": pa.array([value], kind)}))["hash_k"].to_pylist()
+        assert made == [fnv(str(10**17), 10**6)]
+    for unit, value in (("s", 60), ("ms", 60_000), ("ns", 60 * 10**9)):
+        made = feature.fit_transform(pa.table({"k": pa.array([value], pa.timestamp(unit))}))["hash_k"].to_pylist()
+        assert made == [fnv("60", 10**6)]
+
+
+def test_other_seeds_tell_colliding_values_apart():
+    frame = pd.DataFrame({"k": [f"v{i}" for i in range(300)]})
+    one, two = HashEncode("k", 50), HashEncode("k", 50, seed=1, name="hash2")
+    made = two.fit_transform(one.fit_transform(frame))
+    assert made["hash_k"].nunique() <= 50
+    assert len(made[["hash_k", "hash2_k"]].drop_duplicates()) > 270
+    assert made["hash_k"].between(1, 50).all()
+
+
+key = st.one_of(st.none(), st.sampled_from(["a", "b", ""]))
+rows = st.lists(st.tuples(key, key), min_size=1, max_size=20)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows, rows)
+def test_counts_equal_a_loop(train, new):
+    first, second = (pd.DataFrame(r, columns=["x", "y"], dtype=object) for r in (train, new))
+    fs = FeatureSet([CountEncode(["x", "y"]), CountEncode("x", log=True), CountEncode(Cross("x", "y"))]).fit(first)
+    for frame in (first, second):
+        made = fs.transform(frame)
+        for i, (x, y) in enumerate(frame.itertuples(index=False)):
+            counts = [sum(r[c] == v for r in train) if v is not None else 0 for c, v in ((0, x), (1, y))]
+            both = train.count((x, y)) if None not in (x, y) else 0
+            assert made.loc[i, ["count_x", "count_y", "count_x_x_y"]].tolist() == [*counts, both]
+            assert made.loc[i, "log_count_x"] == pytest.approx(math.log1p(counts[0]))
+    assert fs.fit_transform(first)["count_x"].tolist() == fs.transform(first)["count_x"].tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows, rows)
+def test_shares_and_counts_in_groups_equal_a_loop(train, new):
+    first, second = (pd.DataFrame(r, columns=["x", "y"], dtype=object) for r in (train, new))
+    fs = FeatureSet(
+        [
+            CountEncode(["x", "y"], normalise=True),
+            CountEncode("x", by="y", normalise=True),
+            CountEncode("x", by=["y"]),
+            CountEncode("y", by="x", log=True),
+        ]
+    ).fit(first)
+    for frame in (first, second):
+        made = fs.transform(frame)
+        for i, (x, y) in enumerate(frame.itertuples(index=False)):
+            shares = [sum(r[c] == v for r in train) / len(train) if v is not None else 0 for c, v in ((0, x), (1, y))]
+            assert made.loc[i, ["share_x", "share_y"]].tolist() == pytest.approx(shares)
+            both = train.count((x, y)) if None not in (x, y) else 0
+            group = sum(r[1] == y for r in train)
+            assert made.loc[i, "share_x__y"] == pytest.approx(both / group if both else 0)
+            assert made.loc[i, "count_x__y"] == both
+            assert made.loc[i, "log_count_y__x"] == pytest.approx(math.log1p(both))
+
+
+def test_shares_equal_pandas_and_count_rows_without_a_key():
+    frame = pd.DataFrame({"k": ["a", "a", None, "b"], "g": [1, 2, 1, 1]})
+    made = CountEncode("k", normalise=True).fit_transform(frame)["share_k"]
+    assert made.tolist() == frame["k"].map(frame["k"].value_counts() / len(frame)).fillna(0).tolist()
+    assert CountEncode("k", by="g", normalise=True).fit_transform(frame)["share_k__g"].tolist() == [1 / 3, 1, 0, 1 / 3]
+
+
+def test_shares_of_unlabeled_rows():
+    train, test = pd.DataFrame({"k": ["a", "b"], "g": [1, 1]}), pd.DataFrame({"k": ["b", "c"], "g": [1, 2]})
+    fs = FeatureSet(
+        [CountEncode("k", normalise=True, scope="all"), CountEncode("k", by="g", normalise=True, scope="all")]
+    )
+    assert fs.fit_transform(train, unlabeled=test)["share_k"].tolist() == [0.25, 0.5]
+    made = fs.transform(test)
+    assert made["share_k"].tolist() == [0.5, 0.25]
+    assert made["share_k__g"].tolist() == pytest.approx([2 / 3, 1])
+
+
+def test_unlabeled_rows_count_where_asked_and_are_reported():
+    train, test = pd.DataFrame({"k": ["a", "b"]}), pd.DataFrame({"k": ["b", "c", "b"]})
+    both, own = CountEncode("k", scope="all"), CountEncode("k", log=True)
+    fs = FeatureSet([both, own])
+    assert fs.fit_transform(train, unlabeled=test)["count_k"].tolist() == [1, 3]
+    assert fs.transform(test)["count_k"].tolist() == [3, 1, 3]
+    assert fs.transform(test)["log_count_k"].tolist() == pytest.approx([math.log(2), 0, math.log(2)])
+    assert fs.transductive == ["count_k"]
+    assert FeatureSet([CountEncode("k", scope="all")]).fit(train).transductive == []
+
+
+def test_unlabeled_rows_of_a_generator_that_counts_another():
+    train = pd.DataFrame({"a": ["x", "x"], "b": [1, 2], "y": [0, 1]})
+    test = pd.DataFrame({"a": ["x", "x", "z"], "b": [1, 1, 1]})
+    fs = FeatureSet([CountEncode(Cross("a", "b"), scope="all")]).fit(train, unlabeled=test)
+    assert fs.transform(train)["count_a_x_b"].tolist() == [3, 1]
+
+
+def test_keys_beyond_the_floats():
+    frame = pd.DataFrame({"k": pd.array([2**53, 2**53 + 1, 2**53 + 1, None], dtype="Int64")})
+    assert CountEncode("k").fit_transform(frame)["count_k"].tolist() == [1, 2, 2, 0]
+    large = pd.DataFrame({"k": pd.Series([2**64 - 1, 2**64 - 1, 5], dtype="uint64")})
+    assert CountEncode("k").fit_transform(large)["count_k"].tolist() == [2, 2, 1]
+
+
+keys = st.lists(st.one_of(st.none(), st.sampled_from("abcde")), min_size=1, max_size=20)
+
+
+@settings(max_examples=40, deadline=None)
+@given(keys, keys)
+def test_it_equals_a_loop(train, new):
+    first, second = (pd.DataFrame({"k": pd.Series(r, dtype=object)}) for r in (train, new))
+    fs = FeatureSet([RankByCount("k", method=m) for m in ("min", "dense", "ordinal")]).fit(first)
+    count = {k: train.count(k) for k in train if k is not None}
+    own = sorted(count, key=lambda k: (-count[k], k))
+    for frame, given_keys in ((first, train), (second, new)):
+        made = fs.transform(frame)
+        for i, k in enumerate(given_keys):
+            expected = [0, 0, 0]
+            if k in count:
+                more = [n for n in count.values() if n > count[k]]
+                expected = [1 + len(more), 1 + len(set(more)), 1 + own.index(k)]
+            assert made.loc[i, ["countrank_k", "dense_countrank_k", "ordinal_countrank_k"]].tolist() == expected
+
+
+def test_it_equals_pandas():
+    frame = pd.DataFrame({"k": [5, 7, 7, 2**53 + 1, 2**53, 5, 7]})
+    made = RankByCount("k").fit_transform(frame)["countrank_k"]
+    counts = frame["k"].value_counts()
+    assert made.tolist() == frame["k"].map(counts.rank(method="min", ascending=False)).astype(int).tolist()
+
+
+def test_unlabeled_rows_count_where_asked():
+    train, test = pd.DataFrame({"k": ["a", "b", "b"]}), pd.DataFrame({"k": ["a", "a", "c"]})
+    both = RankByCount("k", scope="all")
+    assert both.fit_transform(train, unlabeled=test)["countrank_k"].tolist() == [1, 2, 2]
+    assert both.transform(test)["countrank_k"].tolist() == [1, 1, 3]
+
+
+cell = st.tuples(
+    st.one_of(st.none(), st.floats(-1, 1)),
+    st.one_of(st.none(), st.text(max_size=2)),
+    st.one_of(st.none(), st.booleans()),
+    st.one_of(st.none(), st.just(pd.Timestamp("2024-01-01"))),
+    st.one_of(st.none(), st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=2)),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(cell, min_size=1, max_size=12))
+def test_bits_equal_a_plain_loop(rows):
+    kinds = ["float64", object, "boolean", "datetime64[ns]", object]
+    frame = pd.DataFrame({f"c{i}": pd.Series([r[i] for r in rows], dtype=k) for i, k in enumerate(kinds)})
+    made = NaNPattern(list(frame)).fit_transform(frame)["nan_pattern"].tolist()
+    assert made == [sum((value is None) << i for i, value in enumerate(row)) for row in rows]
+
+
+def test_generators_and_selectors_have_bits_too():
+    frame = pd.DataFrame({"a": ["x", None], "b1": [None, 1.0], "b2": [1.0, None]})
+    assert NaNPattern([CountEncode("a"), "b1"]).fit_transform(frame)["nan_pattern"].tolist() == [2, 0]
+    fs = FeatureSet([NaNPattern(matching("^b"), name="gaps")])
+    assert fs.fit_transform(frame)["gaps"].tolist() == [1, 2]
+
+
+def test_the_widest_pattern_and_one_too_wide():
+    names = [f"c{i}" for i in range(62)]
+    frame = pd.DataFrame([[None] * 62, [1.0] * 62], columns=names, dtype="float64")
+    assert NaNPattern(names).fit_transform(frame)["nan_pattern"].tolist() == [2**62 - 1, 0]
+    for wrong in ([], [*names, "more"]):
+        with pytest.raises(FastrecError, match="NaNPattern"):
+            NaNPattern(wrong)
+    with pytest.raises(FastrecError, match="NaNPattern"):
+        NaNPattern(matching("c")).fit_transform(pd.DataFrame(1.0, index=[0], columns=[f"c{i}" for i in range(63)]))

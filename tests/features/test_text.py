@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer, TfidfVectorizer
+
+from fastrec._core import limits
+from fastrec.errors import FastrecError
+from fastrec.features import FeatureSet, TextSvd, TfIdfSimilarity, Tokens
+from fastrec.features import text as text_svd
+from fastrec.features.base import Cells
+from fastrec.table import Table
+
+texts = st.lists(st.one_of(st.none(), st.text("#@ab_ É9🎉\x00.", max_size=9)), max_size=8)
+
+
+def tokens(values, *args, **options):
+    made = Tokens("x", *args, **options).fit_transform(pa.table({"x": pa.array(values, pa.string())}))
+    return made.column(1).to_pylist()
+
+
+def is_word(sign):
+    return sign.isalnum() or sign == "_"
+
+
+def marked(text, mark):
+    """Words right after a mark that follows no word, by hand."""
+    found, i = [], 0
+    while i < len(text):
+        before = text[i - 1] if i else " "
+        if text[i] == mark and not is_word(before) and not (mark == "@" and before == "@"):
+            end = i + 1
+            while end < len(text) and is_word(text[end]):
+                end += 1
+            if end > i + 1:
+                found.append(text[i + 1 : end])
+                i = end
+                continue
+        i += 1
+    return found
+
+
+@settings(max_examples=120, deadline=None)
+@given(texts)
+def test_hashtags_mentions_and_words_are_those_found_by_hand(values):
+    def expected(find):
+        return [None if v is None else find(v) for v in values]
+
+    assert tokens(values, lower=False) == expected(lambda v: marked(v, "#"))
+    assert tokens(values, "mentions", lower=False) == expected(lambda v: marked(v, "@"))
+    split = expected(lambda v: [w for w in re.split(r"[^aÉb9_]+", v) if w])
+    assert tokens(values, "words", lower=False) == split
+    assert tokens(values, "words") == [None if v is None else [w.lower() for w in v] for v in split]
+
+
+def test_what_is_and_is_not_a_tag():
+    text = "#One,#two #three! a#four ##five #été_9 # six me@mail.com @You @@no (@me)"
+    assert tokens([text]) == [["one", "two", "three", "five", "été_9"]]
+    assert tokens([text], "mentions") == [["you", "me"]]
+
+
+def test_a_pattern_of_ones_own():
+    assert tokens(["a|b||c", ""], r"[^|]+") == [["a", "b", "c"], []]
+    assert tokens(["k=1;l=22"], r"\w=(\d+)") == [["1", "22"]]  # what the group holds
+    assert tokens(["k=1"], r"(?:k|l)=\d") == [["k=1"]]
+    assert tokens(["aXb"], r"x*") == [[]]  # nothing is no piece
+    assert tokens(["aXb"], r"(?i)x*", lower=False) == [["X"]]
+
+
+def test_order_and_repeats_stay():
+    assert tokens(["b a b", "a"], "words") == [["b", "a", "b"], ["a"]]
+
+
+def test_categories_keep_no_unused_text_and_names_differ():
+    frame = pd.DataFrame({"x": pd.Categorical(["#a", None, "#a"], categories=["#zz", "#a"])})
+    made = Tokens("x").fit_transform(frame)
+    assert [v if v is None else list(v) for v in made["hashtags_x"]] == [["a"], None, ["a"]]
+    assert Tokens("x", "mentions").outputs == ["mentions_x"]
+    assert Tokens("x", "words").outputs == ["words_x"]
+    assert Tokens("x", "a+").outputs == ["tokens_x"]
+    assert Tokens("x", "a+", name="as").outputs == ["as"]
+
+
+@pytest.mark.parametrize("values", [[], [None, None]])
+def test_the_type_is_the_same_without_any_text(values):
+    kind = pa.large_list(pa.large_string())
+    for frame in (pa.table({"x": pa.array(values, pa.string())}), pa.table({"x": pa.array(values, pa.null())})):
+        made = Tokens("x").fit_transform(frame)
+        assert (made.schema.field("hashtags_x").type, made["hashtags_x"].to_pylist()) == (kind, values)
+    assert Tokens("x").fit_transform(pl.DataFrame({"x": ["b"]}))["hashtags_x"].dtype == pl.List(pl.String)
+
+
+def test_each_distinct_text_is_searched_once(monkeypatch):
+    seen = []
+
+    class Spy:
+        def findall(self, text):
+            seen.append(text)
+            return [text]
+
+    feature = Tokens("x", "words")
+    monkeypatch.setattr(feature, "_compiled", Spy)
+    made = feature.fit_transform(Table({"x": ["a", "b"] * 500}))
+    assert sorted(seen) == ["a", "b"]
+    assert made["words_x"].to_arrow().to_pylist() == [["a"], ["b"]] * 500
+
+
+@pytest.mark.parametrize("values", [[None, 5.0], [None, pd.Timestamp("2024-01-01")], [None, ["a"]]])
+def test_what_is_no_text_is_named(values):
+    with pytest.raises(FastrecError) as caught:
+        Tokens("x").fit_transform(pd.DataFrame({"x": values}))
+    assert "Tokens" in str(caught.value)
+    assert (caught.value.column, caught.value.row) == ("x", 1)
+
+
+some = settings(max_examples=60, deadline=None)
+text = st.one_of(st.none(), st.lists(st.sampled_from(["a", "B", "b", "cc", "é", "_1", "!"]), max_size=6).map(" ".join))
+text_svd_texts = st.lists(text, max_size=9)
+
+
+def frame(values):
+    return pa.table({"text": pa.array(values, pa.string())})
+
+
+def vectors_of(made, dims, name="text"):
+    return np.stack([made[f"svd{i}_{name}"].to_numpy() for i in range(dims)], 1).reshape(-1, dims)
+
+
+def vocabulary_of(train, max_words, min_count):
+    """The words to learn, by a loop: in how many rows each is."""
+    rows = Counter(w for t in train if t is not None for w in set(re.findall(r"\w+", t.lower())))
+    first = sorted((w for w in rows if rows[w] >= max(min_count, 1)), key=lambda w: (-rows[w], w))
+    return sorted(first[:max_words])
+
+
+def by_scikit_learn(train, new, *, max_words=100, min_count=1):
+    """TF-IDF of training and of other texts, dense; a missing text has none."""
+    words = vocabulary_of(train, max_words, min_count)
+    if not words:
+        return np.zeros((len(train), 0)), np.zeros((len(new), 0))
+    counts = CountVectorizer(token_pattern=r"\w+", vocabulary=words)
+    idf = TfidfTransformer().fit(counts.transform([t for t in train if t is not None]))
+    found = []
+    for values in (train, new):
+        counted = counts.transform([t or "" for t in values]).astype(float) if values else None
+        found.append(np.zeros((0, len(words))) if counted is None else idf.transform(counted.log1p()).toarray())
+    return tuple(found)
+
+
+@some
+@given(text_svd_texts, text_svd_texts, st.integers(1, 7), st.integers(0, 3))
+@example(["a b", "b", "cc b"], ["b b", None], 2, 2)
+def test_inner_products_and_lengths_are_those_of_the_tf_idf(train, new, max_words, min_count):
+    """With all components, inner products with training rows are whole, whatever the basis."""
+    ours = TextSvd("text", 8, max_words=max_words, min_count=min_count).fit(frame(train))
+    a, b = (vectors_of(ours.transform(frame(t)), 8) for t in (train, new))
+    x, y = by_scikit_learn(train, new, max_words=max_words, min_count=min_count)
+    np.testing.assert_allclose(a @ a.T, x @ x.T, atol=1e-9)
+    np.testing.assert_allclose(b @ a.T, y @ x.T, atol=1e-9)
+    sizes = np.zeros(8)
+    if x.size:
+        found = np.linalg.svd(x, compute_uv=False)[:8]
+        sizes[: len(found)] = found
+    np.testing.assert_allclose(np.linalg.norm(a, axis=0), sizes, atol=1e-6)
+
+
+def many(n, seed=0, words=60):
+    rng = np.random.default_rng(seed)
+    share = 1 / np.arange(1, words + 1)
+    drawn = [rng.choice(words, rng.integers(0, 12), p=share / share.sum()) for _ in range(n)]
+    return [" ".join(f"w{k}" for k in d) for d in drawn]
+
+
+def test_it_is_scikit_learns_up_to_signs():
+    train, new = many(400), many(90, seed=1)
+    ours = TextSvd("text", 5, max_words=40, min_count=3).fit(frame(train))
+    x, y = by_scikit_learn(train, new, max_words=40, min_count=3)
+    peer = TruncatedSVD(5, algorithm="arpack", random_state=0).fit(x)
+    signs = np.sign(peer.components_[np.arange(5), np.abs(peer.components_).argmax(1)])
+    for made, tfidf in ((ours.transform(frame(train)), x), (ours.transform(frame(new)), y)):
+        np.testing.assert_allclose(vectors_of(made, 5), peer.transform(tfidf) * signs, atol=1e-9)
+
+
+def test_by_hand():
+    # n = 3 rows with a text; df: red 2, shoe 1, hat 1. The hat is a direction by itself.
+    train = ["red red shoe", "Red!", None, "hat"]
+    ours = TextSvd("text", 3, min_count=1).fit(frame(train))
+    red, rare = (math.log(4 / 3) + 1) * math.log(3), (math.log(4 / 2) + 1) * math.log(2)
+    first = np.array([red, rare]) / math.hypot(red, rare)
+    x = np.array([first, [1, 0]])  # rows: red, shoe
+    made = vectors_of(ours.transform(frame([*train, "new", "", "hat new hat"])), 3)
+    np.testing.assert_allclose(made[:2] @ made[:2].T, x @ x.T, atol=1e-12)
+    np.testing.assert_allclose(made[3], [0, 1, 0], atol=1e-12)  # singular values: above 1, 1, below 1
+    np.testing.assert_allclose(made[6], made[3], atol=1e-12)
+    assert not made[[2, 4, 5]].any()
+    assert (made[:2, 0] > 0).all()
+
+
+@some
+@given(text_svd_texts, text_svd_texts, text_svd_texts)
+def test_parts_learn_what_the_whole_does_to_the_bit(a, b, c):
+    feature, parts = TextSvd("text", 3, min_count=1), [a, b, c]
+    states = [feature.collect(Table.read(frame(p)), halves(p)) for p in parts]
+    whole = feature.collect(Table.read(frame(a + b + c)), halves(a + b + c))
+    one, two, three = states
+    for merged in (
+        feature.merge(feature.merge(one, two), three),
+        feature.merge(one, feature.merge(two, three)),
+        feature.merge(three, feature.merge(two, one)),
+    ):
+        assert merged["words"].columns[0].to_pylist() == whole["words"].columns[0].to_pylist()
+        for name in ("count", "pairs", "times"):
+            assert torch.equal(merged[name], whole[name]), name
+        for keep in (None, torch.tensor([True, False])):
+            made, expected = feature.finalize(merged, keep), feature.finalize(whole, keep)
+            assert all(torch.equal(made[n], expected[n]) for n in expected)
+
+
+def test_bags_of_hundreds_of_words_are_told_apart():
+    values = many(500, words=900)
+    feature = TextSvd("text")
+    states = [feature.collect(Table.read(frame(values[i::3]))) for i in range(3)]
+    whole = feature.collect(Table.read(frame(values)))
+    merged = feature.merge(states[2], feature.merge(states[0], states[1]))
+    assert len(whole["words"]) > 512
+    assert all(torch.equal(merged[n], whole[n]) for n in ("count", "pairs", "times"))
+
+
+def halves(values):
+    return Cells(torch.tensor([len(v or "") % 2 for v in values], dtype=torch.int64), 2)
+
+
+def test_dictionaries_with_texts_of_other_rows_change_nothing():
+    train = ["a b", "c c", "a", None, "", "!"]
+    whole = Table.read(frame([*train, "secret text", None]))
+    part = whole.take(torch.arange(len(train)))
+    feature = TextSvd("text", 2)
+    expected, found = feature.collect(Table.read(frame(train))), feature.collect(part)
+    assert found["words"].columns[0].to_pylist() == expected["words"].columns[0].to_pylist() == ["a", "b", "c"]
+    assert torch.equal(found["count"], expected["count"])
+    lists = Table.read(pa.table({"text": [["a", "b"], ["secret"]]})).take(torch.tensor([0]))
+    assert feature.collect(lists)["words"].columns[0].to_pylist() == ["a", "b"]
+
+
+def test_a_word_of_hidden_rows_alone_is_unknown():
+    feature = TextSvd("text", 2, min_count=1)
+    state = feature.collect(Table.read(frame(["x y", "secret x", "secret"])), Cells(torch.tensor([0, 1, 1]), 2))
+    fit = feature.finalize(state, torch.tensor([True, False]))
+    assert fit["place"].tolist() == [0, 0, 1, 2]  # unknown, secret, x, y
+    assert fit["idf"].tolist() == [0, 1, 1]  # n = 1: ln(2 / 2) + 1
+    np.testing.assert_allclose(fit["components"][1:, 0], [0.5**0.5] * 2)
+    assert not fit["components"][:, 1].any()
+
+
+def test_each_distinct_text_is_read_once(monkeypatch):
+    seen = []
+
+    class Spy(Tokens):
+        def compute(self, table):
+            seen.append(len(table))
+            return super().compute(table)
+
+    monkeypatch.setattr(text_svd, "Tokens", Spy)
+    TextSvd("text", 2).fit(frame(["a b", "c"] * 500 + [None]))
+    assert seen == [3]  # a missing one among them
+
+
+def test_texts_lists_and_generators_of_lists():
+    values = ["red Shoe", "shoe shoe", None, "", "#x y"]
+    lists = [None if v is None else re.findall(r"\w+", v.lower()) for v in values]
+    kinds = [
+        (TextSvd("t", 2, min_count=1), pd.DataFrame({"t": values})),
+        (TextSvd("t", 2, min_count=1), pd.DataFrame({"t": pd.Series(values, dtype="category")})),
+        (TextSvd("t", 2, min_count=1), pd.DataFrame({"t": lists})),
+        (TextSvd(Tokens("s", "words", name="t"), 2, min_count=1), pd.DataFrame({"s": values})),
+    ]
+    found = [f.fit_transform(df)[["svd0_t", "svd1_t"]].to_numpy() for f, df in kinds]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+    numbers = pa.table({"t": pa.array([[2**53], [2**53 + 1], [None, 2**53]])})
+    made = vectors_of(TextSvd("t", 2, min_count=1).fit_transform(numbers), 2, "t")
+    np.testing.assert_allclose(made, [[1, 0], [0, 1], [1, 0]], atol=1e-12)
+    tags = TextSvd("t", 1, pattern="hashtags", min_count=1).fit_transform(pd.DataFrame({"t": ["#a b", "b c", "#A"]}))
+    assert tags["svd0_t"].tolist() == [1, 0, 1]
+
+
+def test_saved_it_is_not_decomposed_again_and_can_learn_more(tmp_path, monkeypatch):
+    made = []
+
+    def spy(*args, inner=text_svd._components):
+        made.append(args)
+        return inner(*args)
+
+    monkeypatch.setattr(text_svd, "_components", spy)
+    train = many(80)
+    fs = FeatureSet([TextSvd("text", 4)])
+    fs.fit_transform(frame(train))
+    assert len(made) == 1  # nor for the training rows' own values
+    fs.save(tmp_path / "fs")
+    again = FeatureSet.load(tmp_path / "fs")
+    new = frame(many(20, seed=3))
+    np.testing.assert_array_equal(vectors_of(again.transform(new), 4), vectors_of(fs.transform(new), 4))
+    assert len(made) == 1
+    step, more = again.features[0], many(50, seed=4)
+    step.learn(step.merge(step.state_, step.collect(Table.read(frame(more)))))
+    both = TextSvd("text", 4).fit(frame(train + more))
+    np.testing.assert_array_equal(vectors_of(step.transform(new), 4), vectors_of(both.transform(new), 4))
+
+
+def test_unlabeled_rows_count_where_asked():
+    train, test = ["x", "y"], ["y z", "z"]
+    one, both = (TextSvd("text", 3, scope=s).fit(frame(train), unlabeled=frame(test)) for s in ("train", "all"))
+    assert not vectors_of(one.transform(frame(train)), 3).any()  # no word twice
+    np.testing.assert_allclose(np.linalg.norm(vectors_of(both.transform(frame(["x", "y", "z"])), 3), axis=1), [0, 1, 1])
+
+
+def test_text_svd_what_is_no_text_is_named():
+    for values in ([None, 2.5], [None, True], [None, pd.Timestamp("2024-01-01")]):
+        with pytest.raises(FastrecError, match="TextSvd needs text") as caught:
+            TextSvd("t").fit(pd.DataFrame({"t": values}))
+        assert (caught.value.column, caught.value.row) == ("t", 1)
+    with pytest.raises(FastrecError, match="TextSvd") as caught:
+        TextSvd("t").fit(pa.table({"t": pa.array([None, [[1]]])}))
+    assert (caught.value.column, caught.value.row) == ("t", 1)
+
+
+tfidf_some = settings(max_examples=40, deadline=None)
+word = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]))
+words = st.one_of(st.none(), st.lists(word, max_size=7))
+rows = st.lists(st.tuples(words, words), max_size=9)
+
+
+def tfidf_frame(pairs):
+    kind = pa.list_(pa.string())
+    return pa.table({"a": pa.array([a for a, _ in pairs], kind), "b": pa.array([b for _, b in pairs], kind)})
+
+
+def known(row):
+    return [w for w in row if w is not None]
+
+
+def tfidf_by_scikit_learn(train, new):
+    """The peer's vectors and their cosines, for pairs of lists without None."""
+    vectors = TfidfVectorizer(analyzer=lambda x: x, norm="l2")
+    documents = [known(x) for pair in train for x in pair if x is not None]
+    try:
+        vectors.fit(documents)
+    except ValueError:  # it refuses an empty vocabulary
+        return [0.0] * len(new)
+    a, b = (vectors.transform([known(pair[i]) for pair in new]) for i in (0, 1))
+    return np.asarray(a.multiply(b).sum(1)).ravel().tolist()
+
+
+@tfidf_some
+@given(rows, rows)
+def test_it_is_scikit_learns(train, new):
+    made = TfIdfSimilarity("a", "b").fit(tfidf_frame(train)).transform(tfidf_frame(new))["tfidf_a__b"]
+    whole = [pair for pair in new if None not in pair]
+    expected = iter(tfidf_by_scikit_learn(train, whole) if whole else [])
+    for value, pair in zip(made.to_numpy(), new, strict=True):
+        if None in pair:
+            assert math.isnan(value)
+        else:
+            assert value == pytest.approx(next(expected), abs=1e-12)
+            assert 0 <= value <= 1
+
+
+@tfidf_some
+@given(rows, st.integers(1, 9))
+def test_blocks_of_rows_change_nothing(pairs, size):
+    feature = TfIdfSimilarity("a", "b").fit(tfidf_frame(pairs))
+    expected = feature.transform(tfidf_frame(pairs))["tfidf_a__b"].to_numpy()
+    before, limits.TFIDF_ELEMENTS = limits.TFIDF_ELEMENTS, size
+    try:
+        np.testing.assert_array_equal(feature.transform(tfidf_frame(pairs))["tfidf_a__b"].to_numpy(), expected)
+    finally:
+        limits.TFIDF_ELEMENTS = before
+
+
+@tfidf_some
+@given(rows, rows)
+def test_parts_learn_what_the_whole_does(first, second):
+    feature = TfIdfSimilarity("a", "b")
+    parts = [feature.collect(Table.read(tfidf_frame(p))) for p in (first, second)]
+    whole = feature.collect(Table.read(tfidf_frame(first + second)))
+    for merged in (feature.merge(*parts), feature.merge(*parts[::-1])):
+        assert merged["keys"].columns[0].to_pylist() == whole["keys"].columns[0].to_pylist()
+        assert merged["count"].tolist() == whole["count"].tolist()
+        assert merged["lists"].tolist() == whole["lists"].tolist()
+
+
+def test_tfidf_by_hand():
+    # n = 4 lists; df: red 3, shoe 1, boot 1, hat 1
+    train = [(["red", "shoe"], ["red", "boot"]), (["hat"], ["red"])]
+    red, rare = math.log(5 / 4) + 1, math.log(5 / 2) + 1
+    made = TfIdfSimilarity("a", "b").fit_transform(tfidf_frame(train))["tfidf_a__b"].to_pylist()
+    assert made == pytest.approx([red**2 / (red**2 + rare**2), 0.0])
+
+
+def test_repeats_weigh_more_and_unseen_words_nothing():
+    feature = TfIdfSimilarity("a", "b").fit(tfidf_frame([(["x"], ["y"])]))
+    made = feature.transform(
+        tfidf_frame([(["x", "x", "y"], ["x"]), (["x", "new"], ["x", "other"]), (["new"], ["new"]), ([], ["x"])])
+    )
+    assert made["tfidf_a__b"].to_pylist() == pytest.approx([2 / math.sqrt(5), 1.0, 0.0, 0.0])
+
+
+def test_a_word_of_hidden_rows_alone_is_unseen():
+    table = Table.read(tfidf_frame([(["x"], ["x"]), (["secret"], ["x"])]))
+    feature = TfIdfSimilarity("a", "b")
+    state = feature.collect(table, Cells(torch.tensor([0, 1]), 2))
+    square = feature.finalize(state, torch.tensor([True, False]))["square"].tolist()
+    assert square == [0.0, 0.0, (math.log(3 / 3) + 1) ** 2]  # missing, secret, x
+
+
+def test_texts_numbers_and_the_same_column_twice():
+    texts = pd.DataFrame({"q": ["Red shoes", None], "t": ["red, red!", "x"]})
+    like = TfIdfSimilarity(Tokens("q", "words"), Tokens("t", "words"), name="like").fit_transform(texts)["like"]
+    assert like[0] == pytest.approx((math.log(4 / 3) + 1) / math.hypot(math.log(4 / 3) + 1, math.log(4 / 2) + 1))
+    assert math.isnan(like[1])
+    ids = pa.table({"a": pa.array([[2**53 + 1]]), "b": pa.array([[2**53, 2**53 + 1]])})
+    assert TfIdfSimilarity("a", "b").fit_transform(ids)["tfidf_a__b"].to_pylist() == pytest.approx([0.5798], abs=1e-4)
+    assert TfIdfSimilarity("a", "a").fit_transform(ids)["tfidf_a__a"].to_pylist() == [1.0]
+
+
+def test_saved_and_loaded_and_unlabeled_rows(tmp_path):
+    train, test = [(["x"], ["x", "y"])], [(["y"], ["y"])] * 3
+    one, both = (
+        TfIdfSimilarity("a", "b", scope=s).fit(tfidf_frame(train), unlabeled=tfidf_frame(test))
+        for s in ("train", "all")
+    )
+    expected = both.transform(tfidf_frame(train))["tfidf_a__b"].to_pylist()
+    assert expected == pytest.approx(tfidf_by_scikit_learn(train + test, train))
+    assert one.transform(tfidf_frame(train))["tfidf_a__b"].to_pylist() == pytest.approx(
+        tfidf_by_scikit_learn(train, train)
+    )
+    FeatureSet([both]).save(tmp_path / "fs")
+    again = FeatureSet.load(tmp_path / "fs").transform(tfidf_frame(train))
+    assert again["tfidf_a__b"].to_pylist() == expected
+
+
+def test_long_lists_of_one_word_stay_at_one():
+    made = TfIdfSimilarity("a", "b").fit_transform(tfidf_frame([(["a"] * 3001, ["a"] * 7)]))
+    assert made["tfidf_a__b"].to_pylist() == [1.0]
+
+
+def test_lists_that_cannot_be_compared_are_named():
+    table = pa.table({"a": pa.array([["x"]]), "b": pa.array([[1]])})
+    with pytest.raises(FastrecError, match="TfIdfSimilarity"):
+        TfIdfSimilarity("a", "b").fit(table)
+    nested = pa.table({"a": pa.array([["x"], ["x"]]), "b": pa.array([None, [[1]]])})
+    with pytest.raises(FastrecError, match="TfIdfSimilarity") as caught:
+        TfIdfSimilarity("a", "b").fit(nested)
+    assert (caught.value.column, caught.value.row) == ("b", 1)
+    with pytest.raises(FastrecError, match="'x'"):
+        TfIdfSimilarity("a", "b", scope="x")
