@@ -115,7 +115,7 @@ class SavedRun:
         Raises:
             DataError: a value is not of its column's type, naming column and row.
         """
-        ids = (*self.form.keys_needed, *self.config.get("ids", ()))
+        ids = (*self.form.keys, *self.config.get("ids", ()))
         names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
         if isinstance(source, str | Path):
             return Table.read(self.reading.read(source, table, names), device=device)
@@ -238,7 +238,7 @@ def predict_run(
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
     keys = line_keys(saved.form, table, rows)
-    missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
+    missing = next((n for n in (saved.form.keys) if n not in keys), None)
     if missing is not None:
         raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None

@@ -50,9 +50,7 @@ def load_competition(folder: str | Path) -> Competition:
     ]
     if len(found) != 1:
         raise DataError(
-            f"holds {len(found)} subclasses of Competition",
-            file=Path(folder) / name,
-            remedy="Write exactly one",
+            f"holds {len(found)} subclasses of Competition", file=Path(folder) / name, remedy="Write exactly one"
         )
     return found[0]()
 

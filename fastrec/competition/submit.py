@@ -12,7 +12,7 @@ import torch
 
 from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
 from fastrec.competition.forms.rows import rank_lists
-from fastrec.competition.forms.values import ValueForm, class_columns
+from fastrec.competition.forms.values import ValueForm, class_columns, sample_form
 from fastrec.competition.reading import SAMPLES, table_files
 from fastrec.competition.scoring import Decision
 from fastrec.errors import DataError
@@ -45,9 +45,7 @@ def form_of(
     files = table_files(data, roles) if data.is_dir() else {}
     sample = next((files[n] for n in SAMPLES if n in files), None)
     if sample is not None and sample.suffix.lower() in (".csv", ".tsv"):
-        form = ValueForm.of_sample(sample)
-        own = [n for n in form.header if n in names or n in ids]
-        return ValueForm.of_sample(sample, ids=own) if own else form
+        return sample_form(sample, [*names, *ids])
     if target is None:
         return ValueForm(ids=ids, values=("score",))
     return ValueForm(ids=tuple(n for n in ids if n in names), values=tuple(target.names))
@@ -86,7 +84,9 @@ def write_submission_of(
         return
     arrow = keys.select([n for n in form.ids if n in keys]).to_arrow() if form.ids else pa.table({})
     if target is None:
-        order = _best_first(rows, prediction, form)
+        order = np.arange(len(rows))
+        if form.per_list is not None:
+            order = rank_lists(prediction, rows.groups, k=form.per_list).order.numpy()
         taken = rows.table.select(list(form.ids)).to_arrow().take(pa.array(order))
         form.write(path, taken, {form.values[0]: prediction.numpy()[order]})
         return
@@ -139,9 +139,3 @@ def submission_values(
         )
     names = class_columns(form.values, target)
     return {n: wide[:, i].numpy() for n, i in names.items()}
-
-
-def _best_first(rows: Rows, prediction: torch.Tensor, form: ValueForm) -> np.ndarray:
-    if form.per_list is None:
-        return np.arange(len(rows))
-    return rank_lists(prediction, rows.groups, k=form.per_list).order.numpy()

@@ -77,14 +77,14 @@ def _check_lines(run: TableRun) -> None:
     values = isinstance(form, ValueForm)
     # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
     there = [t for t in (found.targets, found.test) if t is not None]
-    rows = next((t for t in there if all(n in t for n in form.keys_needed)), there[0] if there else None)
+    rows = next((t for t in there if all(n in t for n in form.keys)), there[0] if there else None)
     if rows is None and values and run.recipe.counted is None:
         rows = found.train
-    if rows is None or not form.keys_needed:
+    if rows is None or not form.keys:
         return
-    table = rows.select([n for n in form.keys_needed if n in rows]).to_arrow()
-    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys_needed}
-    RowKeys(pa.table(keys), form.keys_needed, run.data).refuse_repeated()
+    table = rows.select([n for n in form.keys if n in rows]).to_arrow()
+    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
+    RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

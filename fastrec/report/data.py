@@ -289,8 +289,7 @@ def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[st
     # of equal models the stack comes last, as the best
     names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
     return sorted(
-        names,
-        key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack"),
+        names, key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack")
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm, check_lists
+from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import read_file
@@ -52,24 +52,14 @@ class NextItemForm(SubmissionForm):
             )
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
         """The columns that name a line; none: its number does."""
         return () if self.session is None else (self.session,)
 
     @property
-    def prediction(self) -> str:
+    def prediction(self) -> str:  # type: ignore[override]
         """The column with the ordered ids."""
         return self.items
-
-    @property
-    def keys_needed(self) -> tuple[str, ...]:
-        """The column that names a line; none: its number does."""
-        return self.keys
-
-    @property
-    def predictions(self) -> tuple[str, ...]:
-        """The column with the lists."""
-        return (self.items,)
 
     def texts(self, items: Vocab) -> list[str]:
         """Return the items' ids as text.
@@ -118,9 +108,19 @@ class NextItemForm(SubmissionForm):
             MissingFileError, UnreadableFileError: it cannot be read.
         """
         table = self.read_lines(path)
-        ids = IdLists(table[self.items], self.sep)
-        check_lists(ids, path, self)
-        return table, ids
+        return table, self.lists_of(table[self.items], path)
+
+    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+        """See ``check_submission``."""
+        table, ids = self.read(path)
+        match = self.match(table, self.sessions(test_path), path, role="no session")
+        warnings = []
+        if (match[1:] < match[:-1]).any():
+            warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
+        short = int((ids.length < self.max_items).sum())
+        if short:
+            warnings.append(f"{short} lists have fewer than {self.max_items} ids")
+        return len(table), len(ids.flat), tuple(warnings)
 
     def sessions(self, path: str | Path) -> RowKeys:
         """Read the sessions of a test file, each once.
@@ -204,7 +204,7 @@ def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.replace_substring(text, " ", "T")
 
 
-# A submission of next items held against its test file, and against the items that followed.
+# A submission of next items held against the items that followed.
 
 
 @dataclass(frozen=True)
@@ -221,32 +221,6 @@ class NextItemScore(ReportLines):
         """Return lines to print; the last is MRR with five decimals."""
         found = {"hr": self.hr, "ndcg": self.ndcg, "mrr": self.mrr}
         return [f"sessions {len(self.ranks)}", *(f"{n}@{self.k} {v:.5f}" for n, v in found.items())]
-
-
-def check_items(path: str | Path, test_path: str | Path, form: NextItemForm) -> tuple[int, int, tuple[str, ...]]:
-    """Check that a submission has the form, and exactly the test file's sessions.
-
-    Args:
-        path: the submission.
-        test_path: the test file.
-        form: the form of both.
-
-    Returns:
-        The number of lines and of ids, and warnings: what is allowed but loses score.
-
-    Raises:
-        SubmissionError: other columns, sessions or lists than there may be; the first is named, the rest are counted.
-        FastrecError: a file cannot be read, or lacks a column.
-    """
-    table, ids = form.read(path)
-    match = form.match(table, form.sessions(test_path), path, role="no session")
-    warnings = []
-    if (match[1:] < match[:-1]).any():
-        warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
-    short = int((ids.length < form.max_items).sum())
-    if short:
-        warnings.append(f"{short} lists have fewer than {form.max_items} ids")
-    return len(table), len(ids.flat), tuple(warnings)
 
 
 def score_items(path: str | Path, truth_path: str | Path, form: NextItemForm) -> NextItemScore:
