@@ -18,7 +18,7 @@ import torch
 if __package__ in (None, ""):  # run as a script, or loaded by path: the workspace's folders are found from its root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fastrec.competition import ObjectiveCompetition, ObjectiveData
+from competitions.otto.objectives import ObjectiveCompetition, ObjectiveData
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.sequences import CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Table

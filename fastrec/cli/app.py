@@ -193,7 +193,7 @@ def check(
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
-    """Check a submission's form: the official columns, exactly the rows of the test file or of the sample submission."""
+    """Check a submission's form: the official columns, exactly the rows of the test file or the sample submission."""
     with readable_errors():
         from fastrec.competition.forms.check import check_submission
 

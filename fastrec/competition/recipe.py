@@ -274,9 +274,9 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
         raise DataError(f"{recipe!r} is no recipe", remedy=remedy)
     kinds = type(recipe).__mro__
-    base = next(c for c in kinds if c.__module__.partition(".")[0] == "fastrec")
-    if base is type(recipe):  # the library's own recipes read models and features from the disk
+    if type(recipe).__module__.partition(".")[0] == "fastrec":  # these read models and features from the disk
         return
+    base = next(c for c in kinds if "_kind" in vars(c))
     file = getattr(sys.modules.get(type(recipe).__module__), "__file__", None)
     if not hasattr(recipe, "name"):
         raise DataError(f"{type(recipe).__name__} has no name", file=file, remedy="Write name = 'the competition'")
