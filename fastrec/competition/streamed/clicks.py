@@ -17,16 +17,8 @@ from fastai.torch_core import set_seed
 
 from fastrec._core import limits
 from fastrec.competition.forms.values import ValueForm
-from fastrec.competition.run_files import (
-    recipe_notes,
-    run_folder,
-    write_config,
-    write_decision,
-    write_scores,
-    write_traces,
-)
+from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
 from fastrec.competition.run_record import Run
-from fastrec.competition.scoring import Decision
 from fastrec.competition.streamed.recipe import StreamedNet
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, NetModel
@@ -134,12 +126,9 @@ def run_clicks(run: Run) -> None:
     form = ValueForm(values=(target,), probabilities=True)
     with run_folder(run) as part:
         with stages.stage("write"):
-            for name, model in models.items():
-                model.save(part / "models" / name / "fold0")
-            stack.save(part / "stack")
             classes = Vocab(pa.array([0, 1]), name=target)
-            write_decision(part, Decision(), Target(target, "binary", classes=classes))
-            write_traces(part, {n: m.trace for n, m in models.items()})
+            asked = Target(target, "binary", classes=classes)
+            write_models(part, {n: [m] for n, m in models.items()}, stack, target=asked)
             pq.write_table(recipe.sample(run.data, limits.SAMPLE_ROWS), part / "sample.parquet")
             (part / "test").mkdir()
             for name, values in predicted.items():
