@@ -363,7 +363,9 @@ def _list_table(run: TableRun) -> pa.Table:
 
 
 def _config(run: TableRun) -> dict[str, Any]:
-    recipe, target = run.recipe, run.target
+    recipe, target, rows = run.recipe, run.target, run.found.train
+    written = [n for n in (*recipe.reading.dates, *recipe.reading.numbers) if n in rows]
+    gaps = [n for n in written if bool(rows[n].is_missing().any())]
     config = {
         "task": run.train.task,
         "metric": run.scorer.name,
@@ -374,7 +376,7 @@ def _config(run: TableRun) -> dict[str, Any]:
         **recipe_notes(recipe, run.cats, run.conts),
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
-        "reading": replace(recipe.reading, types=run.found.types).to_state(),
+        "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),
         "submission": run.form.to_state(),
     }
     if recipe.events is not None:
