@@ -86,11 +86,9 @@ def _log(data: Path, name: str) -> pa.Table:
     unknown = pc.unique(kind.cast(pa.string())).to_pylist()
     if set(unknown) - set(KINDS):
         raise DataError(
-            f"unknown kinds of events: {sorted(set(unknown) - set(KINDS), key=str)}",
-            file=path,
-            column="type",
+            f"unknown kinds of events: {sorted(set(unknown) - set(KINDS), key=str)}", file=path, column="type",
             remedy=f"Use {', '.join(KINDS)}",
-        )
+        )  # fmt: skip
     columns = {"session": table["session"], "aid": table["aid"], "ts": ts.cast(pa.int64()).cast(pa.timestamp("ms"))}
     return pa.table({**columns, "type": kind.cast(pa.string())})
 

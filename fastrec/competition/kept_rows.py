@@ -114,12 +114,18 @@ class KeptRows:
 
     Raises:
         MissingFileError: it is no run directory, or nothing was kept.
+        DataError: it is no run over a table.
         UnreadableFileError: what was kept is damaged.
     """
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
         self.config = read_json(self.run / "config.json", again=_AGAIN)
+        if "folds" not in self.config:  # of sessions, or of files larger than memory
+            raise DataError(
+                "it is no run over a table, and such runs alone can be tried on, selected from and tuned",
+                file=self.run, remedy="Give a run of a recipe whose rows are read into memory",
+            )  # fmt: skip
         self.name = str(self.config.get("kept_rows"))
         self.place = self.parts.folder / self.name
         if "kept_rows" not in self.config or not (self.place / "about.json").is_file():

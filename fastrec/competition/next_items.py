@@ -330,10 +330,9 @@ def column_names_of(path: Path) -> list[str]:
             return pq.ParquetDataset(path).schema.names
         except (pa.ArrowException, OSError) as error:
             raise UnreadableFileError(
-                f"the file cannot be read ({str(error).splitlines()[0]})",
-                file=path,
+                f"the file cannot be read ({str(error).splitlines()[0]})", file=path,
                 remedy="Check that it is whole and of the kind that its name says",
-            ) from error
+            ) from error  # fmt: skip
     return column_names(read_file(path))
 
 

@@ -61,16 +61,14 @@ class SavedRun:
         try:
             if self.config["task"] == "objectives":
                 raise DataError(
-                    "a run of several goals predicts its own test sessions only",
-                    file=path,
+                    "a run of several goals predicts its own test sessions only", file=path,
                     remedy="Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe again",
-                )
+                )  # fmt: skip
             if self.config["task"] == "next_item":
                 raise DataError(
-                    "a run that predicts the next item has sessions, not rows",
-                    file=path,
+                    "a run that predicts the next item has sessions, not rows", file=path,
                     remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
-                )
+                )  # fmt: skip
             self.decision = Decision(**read_json(self.folder / "decision.json"))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])

@@ -167,10 +167,9 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
     if by_list and found.targets is not None and count != len(found.targets):
         raise DataError(
-            f"{recipe.name}: {count} test lists, but {len(found.targets)} targets",
-            column=recipe.list_column,
+            f"{recipe.name}: {count} test lists, but {len(found.targets)} targets", column=recipe.list_column,
             remedy="Give one target per test list, in the order of the lists",
-        )
+        )  # fmt: skip
     pairs = torch.stack([lists, test[recipe.item].coded().codes.cpu()], 1)
     _, codes = torch.unique(pairs, dim=0, return_inverse=True)
     order = torch.argsort(codes, stable=True)
@@ -178,11 +177,9 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     if len(again):
         row = int(again.min())
         raise DataError(
-            f"{recipe.name}: the item stands in the test list {int(lists[row])} twice",
-            column=recipe.item,
-            row=row,
+            f"{recipe.name}: the item stands in the test list {int(lists[row])} twice", column=recipe.item, row=row,
             remedy="Keep one candidate per item and list",
-        )
+        )  # fmt: skip
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:

@@ -129,10 +129,9 @@ def form_of_run(folder: str | Path) -> SubmissionForm:
             return kinds[state["submission"]["kind"]].from_state(state["submission"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
-            f"the run's submission form cannot be read ({error})",
-            file=path,
+            f"the run's submission form cannot be read ({error})", file=path,
             remedy="Run the recipe again, or give the form by its competition",
-        ) from error
+        ) from error  # fmt: skip
     raise DataError(
         "submissions of several goals are not checked or scored here", file=path, remedy="Read the run's scores.json"
     )

@@ -47,9 +47,8 @@ class NextItemForm(SubmissionForm):
         if not self.sep or self.max_items < 1 or self.items == self.session:
             raise DataError(
                 f"no submission has the columns {', '.join(self.header)}, the separator {self.sep!r} and "
-                f"{self.max_items} items",
-                remedy="Name each column once, and give a separator and 1 item or more",
-            )
+                f"{self.max_items} items", remedy="Name each column once, and give a separator and 1 item or more",
+            )  # fmt: skip
 
     @property
     def keys(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -71,10 +70,9 @@ class NextItemForm(SubmissionForm):
         bad = next((t for t in text if self.sep in t), None)
         if bad is not None:
             raise DataError(
-                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission",
-                column=self.items,
+                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission", column=self.items,
                 remedy="Set the recipe's separator to text that no item holds",
-            )
+            )  # fmt: skip
         return text
 
     # Files -----------------------------------------------------------------------------------------------------------
@@ -155,12 +153,10 @@ class NextItemForm(SubmissionForm):
             sessions = read_file(path, [self.session])[self.session] if plain else None
             if sessions is None or len(pc.unique(sessions)) < len(sessions):
                 raise MissingColumnError(
-                    "it names no item that followed",
-                    file=path,
-                    column=name,
+                    "it names no item that followed", file=path, column=name,
                     remedy=f"Add the column {name!r}, or give one row for each session with "
                     f"{', '.join(map(repr, self.header))}",
-                )
+                )  # fmt: skip
             name = self.items
         table = Table.read(path, list(dict.fromkeys([*there, name])))
         target = table[name]
