@@ -249,17 +249,7 @@ def predict_run(
 def read_rows(
     saved: SavedRun, data: str | Path, *, device: DeviceLike = "auto", stages: Stages | None = None
 ) -> tuple[Table, Rows]:
-    """Read rows to predict, and compute their features.
-
-    Args:
-        saved: the run.
-        data: a file of rows, or a folder (see ``predict_run``).
-        device: where to compute.
-        stages: progress; None: none is shown.
-
-    Raises:
-        FastrecError: the data cannot be used.
-    """
+    """Read rows to predict (``data``: see ``predict_run``), and compute their features."""
     stages = stages or Stages(quiet=True)
     where, files = resolve_device(device), _files(Path(data), saved.reading)
     with stages.stage("read") as advance:

@@ -131,15 +131,7 @@ class Reading:
         return table
 
     def frame(self, source: Any, table: str = "train", names: Sequence[str] | None = None) -> Table:
-        """Convert a frame of any library, or a ``Table``, to a table of the right types.
-
-        Args:
-            source: the frame.
-            table, names: as for ``read``.
-
-        Raises:
-            DataError: a value is not of its column's type, naming column and row.
-        """
+        """Convert a frame of any library, or a ``Table``, to a table of the right types, as ``convert`` does."""
         made = source if isinstance(source, Table) else Table.read(source)
         made = made.rename({n: str(n) for n in made.names if not isinstance(n, str)})
         own = [n for n in (*self.dates, *self.numbers, *self.texts) if n in made]
@@ -192,12 +184,7 @@ def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
-    """Parse a column's text as a run reads it, every value or none.
-
-    Args:
-        values: text.
-        written: how it is written (``Reading.written``).
-        column: for messages.
+    """Parse a column's text as a run reads it (``Reading.written``), every value or none.
 
     Raises:
         DataError: a value is not written so, naming column and row.
@@ -218,11 +205,7 @@ def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.A
 
 
 def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path | None, decimal_comma: bool) -> None:
-    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``.
-
-    Raises:
-        DataError: naming column and row.
-    """
+    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``."""
     own, other = (COMMA_TEXT, NUMBER_TEXT) if decimal_comma else (NUMBER_TEXT, COMMA_TEXT)
     text = pc.utf8_trim_whitespace(_plain(values))
     lost = pc.and_(pc.match_substring_regex(text, f"^{other}$"), pc.invert(pc.match_substring_regex(text, f"^{own}$")))
@@ -306,8 +289,7 @@ class CompetitionData:
     def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Learn the types of all columns, and make those of train and test the same.
 
-        Args:
-            known: types that are known already: those of a run whose recipe is carried out again.
+        ``known`` are those of a run whose recipe is carried out again.
 
         Raises:
             DataError: times have a zone in one of the two, and none in the other.
@@ -335,9 +317,7 @@ _TRUTHS = ("ground_truth", "truth", "solution")
 def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
     """Map the tables of a folder by name (without its ending), in order of their names.
 
-    Args:
-        folder: the folder.
-        roles: name → the file that goes by it, whatever it is called itself.
+    ``roles``: name → the file that goes by it, whatever it is called itself.
 
     Raises:
         MissingFileError: there is no such folder, or a file of ``roles`` is not in it.

@@ -91,15 +91,9 @@ def write_models(
     decision: Decision | None = None,
     traces: Mapping[str, Trace] | None = None,
 ) -> None:
-    """Write the models of each fold, the stack, the target and how predictions become classes, curves and importance.
+    """Write the models of each fold, the stack, the target, how predictions become classes, curves and importance.
 
-    Args:
-        part: the run directory.
-        models: name → its models, one for each fold.
-        stack: the second level.
-        target: None in a ranking task.
-        decision: how predictions become classes; None: the usual way.
-        traces: name → curves and importance; None: those of the first fold's models.
+    Without ``traces`` those of the first fold's models are taken; without ``decision`` predictions stay as they are.
     """
     for name, folds in models.items():
         for k, model in enumerate(folds):

@@ -32,13 +32,7 @@ def form_of(
 ) -> Form:
     """Return the form of a submission: the recipe's, a sample file's, or ids and the target.
 
-    Args:
-        submission: the recipe's.
-        data: the folder of the competition's files.
-        target: what is predicted; None in a ranking task.
-        ids: the recipe's id columns.
-        names: columns that the rows to predict have.
-        roles: the recipe's names of files.
+    ``names`` are the columns of the rows to predict, ``roles`` the recipe's names of files; a ranking has no target.
     """
     if submission is not None:
         return submission
@@ -62,17 +56,9 @@ def write_submission_of(
     keys: Table,
     item: str | None = None,
 ) -> None:
-    """Write predictions in a form.
+    """Write predictions, float64 ``[n]`` or ``[n, k]`` on the learned scale, in a form.
 
-    Args:
-        path: the file.
-        rows: the rows that were predicted.
-        prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
-        form: the form.
-        target: what was predicted; None in a ranking task.
-        decision: how classes are made of it.
-        keys: the id columns: a row for each line of the form.
-        item: ranking: the column of the candidates' ids.
+    ``keys`` has the id columns, a row for each line of the form; ``item`` is a ranking's column of candidates.
 
     Raises:
         FastrecError: the form's columns are not those of the task, or an id is missing.
@@ -94,13 +80,7 @@ def write_submission_of(
 
 
 def line_keys(form: Form, table: Table, rows: Rows) -> Table:
-    """Return the id columns of a form's lines: of lists the first row of each, else all rows.
-
-    Args:
-        form: the form.
-        table: the rows' columns.
-        rows: the rows, lists together.
-    """
+    """Return the id columns of a form's lines: the first row of each list, where it has lists, else all rows."""
     if not isinstance(form, SubmissionFormat):
         return table
     first = torch.ones(len(rows), dtype=torch.bool)
@@ -111,13 +91,7 @@ def line_keys(form: Form, table: Table, rows: Rows) -> Table:
 def submission_values(
     form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:
-    """Return the value columns of a submission.
-
-    Args:
-        form: names them.
-        target: what was predicted.
-        prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
-        decision: how classes are made of it.
+    """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale.
 
     Raises:
         DataError: the form has another number of columns than there are predictions.

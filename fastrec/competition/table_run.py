@@ -67,12 +67,7 @@ TABLE = [check, read, start_workers, make_features, fit_models, permute, decide,
 
 
 def _check_lines(run: TableRun) -> None:
-    """Refuse ids that cannot be written into a submission.
-
-    Raises:
-        MissingColumnError, DataError: a column of ids is absent, has a missing value, or is of no exact text.
-        SubmissionError: two rows have the same ids.
-    """
+    """Refuse ids that cannot be written into a submission, and two rows with the same ids."""
     form, found = run.form, run.found
     values = isinstance(form, ValueForm)
     # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
@@ -88,11 +83,7 @@ def _check_lines(run: TableRun) -> None:
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    """Hide the target of the test rows; if they had one, it is their truth, row by row.
-
-    Raises:
-        DataError: the test cannot be scored by the truth.
-    """
+    """Hide the target of the test rows; if they had one, it is their truth, row by row."""
     test, truth = found.test, found.truth
     if test is None:
         return found
@@ -119,11 +110,7 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    """Hide the labels of the test lists, and turn the truth into labels of their candidates.
-
-    Raises:
-        FastrecError: the test cannot be scored by the truth.
-    """
+    """Hide the labels of the test lists, and turn the truth into labels of their candidates."""
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
         return found
@@ -153,12 +140,7 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:
-    """Refuse test lists that cannot be written into a submission.
-
-    Raises:
-        DataError: an item is listed twice in one test list, or there is not one target per test list.
-        MissingColumnError: the test table lacks the lists or the items.
-    """
+    """Refuse test lists that cannot be written: an item twice in a list, or not one target per list."""
     test = found.test
     if test is None:
         return
@@ -183,11 +165,7 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:
-    """Refuse models whose names cannot be names of folders in the run directory.
-
-    Raises:
-        DataError: naming the model.
-    """
+    """Refuse models whose names cannot be names of folders in the run directory."""
     for name in [r.name for r in (*recipe.baselines(), *recipe.models(bs=bs))]:
         if not (isinstance(name, str) and is_plain_name(name)):
             raise DataError(

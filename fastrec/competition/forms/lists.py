@@ -112,10 +112,7 @@ RECSYS2019 = SubmissionFormat(
 
 
 def form_of_run(folder: str | Path) -> SubmissionForm:
-    """Return the form of a run's submission.
-
-    Args:
-        folder: a run directory.
+    """Return the form of the submission of a run directory.
 
     Raises:
         MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
@@ -138,10 +135,7 @@ def form_of_run(folder: str | Path) -> SubmissionForm:
 
 
 def form_around(submission: str | Path) -> SubmissionForm:
-    """Return the form of the run whose directory a submission is in; elsewhere ``RECSYS2019``.
-
-    Args:
-        submission: its path, which need not exist.
+    """Return the form of the run whose directory a submission (which need not exist) is in; elsewhere ``RECSYS2019``.
 
     Raises:
         UnreadableFileError: the run's ``config.json`` is damaged.
@@ -202,14 +196,8 @@ def write_ranked(
 ) -> None:
     """Write scored candidates as a submission: each list best first, cut to the form's length.
 
-    Args:
-        path, keys_frame, format: as for ``write_submission``.
-        items: ``[n]`` integers or strings, the candidates.
-        scores: ``[n]`` numbers.
-        groups: ``[n]`` integers or strings: the list of each; lists in the order of the targets.
-
-    Raises:
-        DataError, SubmissionError, WriteError: see ``write_submission`` and ``ranked_strings``.
+    ``items``, ``scores`` and ``groups`` ``[n]`` are candidates (lists in the order of the targets); else, and what is
+    raised, as ``write_submission``.
     """
     lists = ranked_strings(items, scores, groups, sep=format.sep, k=format.max_items)
     write_submission(path, keys_frame, lists, format)

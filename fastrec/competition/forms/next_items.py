@@ -121,11 +121,7 @@ class NextItemForm(SubmissionForm):
         return len(table), len(ids.flat), tuple(warnings)
 
     def sessions(self, path: str | Path) -> RowKeys:
-        """Read the sessions of a test file, each once.
-
-        Raises:
-            FastrecError: the file cannot be read, or lacks the column of sessions.
-        """
+        """Read the sessions of a test file, each once."""
         if self.session is None:
             return RowKeys(read_file(path), (), path)
         text = pc.unique(id_text(Table.read(path, [self.session])[self.session].to_arrow()))

@@ -98,14 +98,9 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
 
 
 def arrow_column(values: Any, name: str) -> pa.Array:
-    """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array.
+    """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array ``[n]``.
 
-    Args:
-        values: ``[n]`` values; missing ones (None, NaN, NA) become null, categories their values.
-        name: what to call it in an error.
-
-    Returns:
-        An Arrow array ``[n]``.
+    Missing values (None, NaN, NA) become null, categories their values; ``name`` is for errors.
 
     Raises:
         DataError: the values are of mixed or unknown types.
@@ -179,11 +174,7 @@ class RowKeys:
         return np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
 
     def refuse_repeated(self) -> None:
-        """Refuse a submission with two rows of the same keys.
-
-        Raises:
-            SubmissionError: naming the first such row.
-        """
+        """Refuse two rows of the same keys (``SubmissionError``), naming the first such row."""
         again = self.repeated()
         if len(again):
             raise SubmissionError(
@@ -193,12 +184,9 @@ class RowKeys:
             )  # fmt: skip
 
     def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
-        """Find for every row of a submission the row that it is about: int64 ``[n]``.
+        """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
 
-        Args:
-            wanted: the keys of the rows that the submission must have.
-            role: what a row is that is not among them (``'not a target'``).
-            complete: none of them may be left out.
+        ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none of them may be left out.
 
         Raises:
             DataError: two of the wanted rows have the same keys.
@@ -231,13 +219,9 @@ class RowKeys:
 
 
 def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -> pa.Array:
-    """Convert a column of keys to text.
+    """Convert a column of keys to text; ``frame`` is a table of any library, or a dict of columns.
 
-    Args:
-        frame: a table of any library, or a dict of columns.
-        name: the column.
-        what: what errors call one of its values.
-        times: dates and times are keys too: days as days, moments to the second.
+    Errors call a value ``what``. With ``times`` dates and times are keys too: days as days, moments to the second.
 
     Raises:
         MissingColumnError: there is no such column.
@@ -259,11 +243,7 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
 
 
 def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill it first") -> None:
-    """Refuse a column with missing values.
-
-    Raises:
-        DataError: naming the first such row.
-    """
+    """Refuse a column with missing values (``DataError``), naming the first such row."""
     if column.null_count:
         row = int(np.flatnonzero(column.is_null())[0])
         raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy=remedy)
@@ -314,11 +294,7 @@ class SubmissionForm:
         return cls(**known)
 
     def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
-        """Read a submission as text.
-
-        Args:
-            path: the file.
-            exact: it has the form's columns alone, in their order.
+        """Read a submission as text; ``exact``: it has the form's columns alone, in their order.
 
         Raises:
             SubmissionError: it has other columns, or two lines with the same keys.
@@ -392,19 +368,7 @@ class SubmissionForm:
     def match(
         self, table: pa.Table, wanted: RowKeys, path: str | Path, *, role: str = "no row", complete: bool = True
     ) -> np.ndarray:
-        """Find for every line the row that it is about: int64 ``[n]``.
-
-        Args:
-            table: the submission.
-            wanted: the keys of the rows that it must have.
-            path: the submission's file, for errors.
-            role: what a line is that is not about one of them.
-            complete: every row needs a line.
-
-        Raises:
-            DataError: two of the rows have the same keys.
-            SubmissionError: a line is about no such row, or a row has no line.
-        """
+        """Find for every line of ``table`` the row of ``wanted`` that it is about: see ``RowKeys.match``."""
         if not self.keys and len(table) != len(wanted.text):
             problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
             raise SubmissionError(problem, file=path, remedy="Write one line for each, in their order")

@@ -210,11 +210,7 @@ def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
 
 
 def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
-    """Read columns of a CSV or Parquet file as text.
-
-    Raises:
-        FastrecError: there is no such file, or a column is not in it.
-    """
+    """Read columns of a CSV or Parquet file as text."""
     if _is_parquet(path):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
@@ -230,18 +226,10 @@ def _separator(path: Path, form: ValueForm) -> str:
 
 
 def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table, str | None]:
-    """Read a ranking's truth as text, and name its column of labels.
+    """Read a ranking's truth (CSV or Parquet with the form's ids) as text, and name its column of labels.
 
-    Args:
-        path: a CSV or Parquet file with the form's ids.
-        form: the submission's form.
-        label: the recipe's column of labels; if the truth lacks it, its one column of 0 and 1 is taken.
-
-    Returns:
-        The ids and the labels; None as the labels' name: the truth has none, and its lines are the relevant ones.
-
-    Raises:
-        FastrecError: the file cannot be read or lacks an id.
+    If it lacks the recipe's ``label``, its one column of 0 and 1 is taken; None: it has none, and its lines are the
+    relevant ones.
     """
     if _is_parquet(path):
         names = [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
@@ -257,17 +245,13 @@ def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table
 def relevance(
     lines: pa.Table, truth: pa.Table, ids: Sequence[str], label: str | None, path: str | Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels of candidates.
+    """Return the labels of candidates, float64 ``[n]``, and whether their list is in the truth, bool ``[n]``.
 
     Args:
-        lines: candidates with the columns ``ids``.
+        lines: candidates with the columns ``ids``: the list and the item.
         truth: its ids and labels; lines that it lacks are irrelevant.
-        ids: the columns of the list and of the item.
+        ids, path: those columns; the file of the truth, for errors.
         label: the truth's column of labels; None: its lines are relevant, all of them.
-        path: the file of the truth, for errors.
-
-    Returns:
-        Labels float64 ``[n]``, and whether the candidate's list is in the truth, bool ``[n]``.
 
     Raises:
         DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
@@ -321,11 +305,7 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
 
 
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
-    """Read the ids of the rows that a submission must have; of a form without ids their numbers.
-
-    Raises:
-        FastrecError: the file cannot be read or lacks an id column.
-    """
+    """Read the ids of the rows that a submission must have; of a form without ids their numbers."""
     return RowKeys(read_text(path, form.ids, form) if form.ids else read_file(path), form.ids, path)
 
 

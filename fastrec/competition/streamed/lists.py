@@ -151,12 +151,7 @@ class Work:
         return self.made["features"]
 
     def finish(self, step: str, *, anew: bool) -> None:
-        """Note that a step is done.
-
-        Args:
-            step: its name.
-            anew: the next one is to have a fresh process, where this one may be replaced.
-        """
+        """Note that a step is done; ``anew``: the next one has a fresh process, where this one may be replaced."""
         self.done.append(step)
         if anew and may_begin_anew() and self._written():
             begin_anew(self.folder)
