@@ -18,7 +18,7 @@ import torch
 if __package__ in (None, ""):  # run as a script, or loaded by path: the workspace's folders are found from its root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fastrec.competition import ObjectiveCompetition, ObjectiveData
+from competitions.otto.objectives import ObjectiveCompetition, ObjectiveData
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.sequences import CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Table
@@ -86,11 +86,9 @@ def _log(data: Path, name: str) -> pa.Table:
     unknown = pc.unique(kind.cast(pa.string())).to_pylist()
     if set(unknown) - set(KINDS):
         raise DataError(
-            f"unknown kinds of events: {sorted(set(unknown) - set(KINDS), key=str)}",
-            file=path,
-            column="type",
+            f"unknown kinds of events: {sorted(set(unknown) - set(KINDS), key=str)}", file=path, column="type",
             remedy=f"Use {', '.join(KINDS)}",
-        )
+        )  # fmt: skip
     columns = {"session": table["session"], "aid": table["aid"], "ts": ts.cast(pa.int64()).cast(pa.timestamp("ms"))}
     return pa.table({**columns, "type": kind.cast(pa.string())})
 

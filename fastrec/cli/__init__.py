@@ -14,16 +14,7 @@ __all__ = ["app", "load_competition", "main", "script"]
 _PANELS = {
     "Competitions": ("new", "run", "simulate", "check", "score", "layout", "script"),
     "Finished runs": ("report", "runs", "compare", "predict", "lb", "try", "tries", "select", "tune", "retrain"),
-    "Serving": (
-        "export",
-        "verify",
-        "serve",
-        "promote",
-        "rollback",
-        "versions",
-        "monitor",
-        "event-metrics",
-    ),
+    "Serving": ("export", "verify", "serve", "promote", "rollback", "versions", "monitor", "event-metrics"),
     "Machine": ("doctor",),
 }
 # Typer shows panels in the order of their first command.

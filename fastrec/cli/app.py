@@ -24,8 +24,7 @@ from fastrec.competition.run import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
-    from fastrec.competition.forms.lists import SubmissionFormat
-    from fastrec.competition.forms.next_items import NextItemForm
+    from fastrec.competition.forms.rows import SubmissionForm
     from fastrec.competition.forms.values import ValueForm, ValueScore
     from fastrec.competition.recipe import Competition
 
@@ -40,6 +39,7 @@ app = typer.Typer(
 _Competition = Annotated[
     Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
 ]
+_Submission = Annotated[Path, typer.Argument(help="The submission.", show_default=False)]
 _FormOf = Annotated[
     Path | None, typer.Option("--competition", help="A competition's folder: the form is its recipe's.")
 ]
@@ -188,16 +188,12 @@ def simulate(
 
 @app.command()
 def check(
-    submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
+    submission: _Submission,
     test: Annotated[Path, typer.Argument(help="The competition's test file.", show_default=False)],
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
-    """Check a submission's form: the official columns, exactly the rows of the test file or of the sample submission.
-
-    The form is that of --competition or --run; without them that of the run directory in which the submission lies;
-    elsewhere that of the RecSys Challenge 2019.
-    """
+    """Check a submission's form: the official columns, exactly the rows of the test file or the sample submission."""
     with readable_errors():
         from fastrec.competition.forms.check import check_submission
 
@@ -206,32 +202,30 @@ def check(
 
 @app.command()
 def score(
-    submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
+    submission: _Submission,
     truth: Annotated[Path, typer.Argument(help="The ground truth.", show_default=False)],
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
-    """Score a submission by the competition's metric; the last line is its name and the score.
-
-    The form is that of --competition or --run; without them that of the run directory in which the submission lies;
-    elsewhere that of the RecSys Challenge 2019.
-    """
+    """Score a submission by the competition's metric; the last line is its name and the score."""
     with readable_errors():
-        from fastrec.competition.forms.next_items import NextItemForm
-        from fastrec.competition.forms.values import ValueForm
+        from fastrec.competition.forms.check import score_submission
+        from fastrec.competition.forms.next_items import score_items
 
         form = _form(submission, competition, run)
-        if isinstance(form, NextItemForm):
-            from fastrec.competition.forms.next_items import score_items
+        if form.kind == "values":
+            found = _score_values(submission, truth, form, competition, run)
+        else:
+            found = {"lists": score_submission, "next items": score_items}[form.kind](submission, truth, form)
+        typer.echo(str(found))
 
-            typer.echo(str(score_items(submission, truth, form)))
-            return
-        if isinstance(form, ValueForm):
-            typer.echo(str(_score_values(submission, truth, form, competition, run)))
-            return
-        from fastrec.competition.forms.check import score_submission
 
-        typer.echo(str(score_submission(submission, truth, form)))
+# Typer shows it as their help, which says where the form comes from.
+for _command in (check, score):
+    _command.__doc__ = f"""{_command.__doc__}
+
+The form is that of --competition or --run; without them that of the run directory in which the submission lies;
+elsewhere that of the RecSys Challenge 2019."""
 
 
 def _score_values(
@@ -261,26 +255,19 @@ def _score_values(
     return score_values(submission, truth, form, **options)
 
 
-def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
+def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
+    """Return the form; of a recipe without one the submission's own columns, of which the recipe's ids name a row."""
     from fastrec.competition.forms.lists import form_around, form_of_run
+    from fastrec.competition.forms.values import sample_form
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
-    if competition is not None:
-        return _form_of_recipe(load_competition(competition), submission)
-    return form_around(submission) if run is None else form_of_run(run)
-
-
-def _form_of_recipe(recipe: Competition, submission: Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """Return the recipe's form; if it has none, the submission's own columns, of which the recipe's ids name a row."""
-    from fastrec.competition.forms.values import ValueForm
-
+    if competition is None:
+        return form_around(submission) if run is None else form_of_run(run)
+    recipe = load_competition(competition)
     if recipe.submission is not None:
         return recipe.submission
-    form = ValueForm.of_sample(submission)
-    ids = [*recipe.ids, *((recipe.list_column, recipe.item) if recipe.task == "ranking" else ())]
-    own = [n for n in form.header if n in ids]
-    return ValueForm.of_sample(submission, ids=own) if own else form
+    return sample_form(submission, [*recipe.ids, *([recipe.list_column, recipe.item] * (recipe.task == "ranking"))])
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """A competition's files → a run directory with models, submission, scores and report.
 
 In: a recipe (``Competition``) and a folder of data. Out: a run directory, and a submission that is checked and scored.
-A recipe class names the steps of its kind: rows and lists in memory, sessions (``next_items.py``), several goals
-(``objectives.py``), files larger than memory (``streamed/``). Each step adds to one record of the run.
+A recipe class names the steps of its kind: rows and lists in memory, sessions (``next_items.py``), files larger than
+memory (``streamed/``). Each step adds to one record of the run.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fastrec.competition.forms.rows import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.forms.values import ValueForm, ValueScore, score_values
     from fastrec.competition.next_items import NextItemCompetition, SavedNextItems
-    from fastrec.competition.objectives import ObjectiveCompetition, ObjectiveData
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.predict import SavedRun, predict_run
     from fastrec.competition.reading import CompetitionData, Reading, read_folder
@@ -34,8 +33,6 @@ __all__ = [
     "NextItemCompetition",
     "NextItemForm",
     "NextItemScore",
-    "ObjectiveCompetition",
-    "ObjectiveData",
     "RankedLists",
     "Reading",
     "SavedNextItems",
@@ -85,8 +82,6 @@ __getattr__ = lazily(
         "StreamedCompetition": "streamed.recipe",
         "StreamedNet": "streamed.recipe",
         "StreamedRanking": "streamed.recipe",
-        "ObjectiveCompetition": "objectives",
-        "ObjectiveData": "objectives",
         "NextItemForm": "forms.next_items",
         "NextItemScore": "forms.next_items",
         "score_items": "forms.next_items",

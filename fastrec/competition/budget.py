@@ -68,13 +68,7 @@ class Budget:
         return seconds
 
     def keep_for_end(self, rows: int, outputs: int, models: int) -> None:
-        """Set aside what stacking and writing will take.
-
-        Args:
-            rows: training and test rows.
-            outputs: numbers in a prediction.
-            models: base models.
-        """
+        """Set aside what stacking and writing will take, by rows, numbers in a prediction, and base models."""
         from fastrec.stacking.stack import rows_of_a_blend  # imports all estimators
 
         whole = self.minutes * 60
@@ -95,19 +89,13 @@ class Budget:
     def begin(
         self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool, beside: float = 0.0
     ) -> float | None:
-        """Return the seconds that the model's next fit may take.
+        """Return the seconds that the model's next fit may take; None: it keeps no limit.
 
         Args:
-            model: the model.
-            fold: which fold comes next, from 0.
-            folds: how many there are.
+            model, fold, folds: the model, its next fold from 0, and how many there are.
             ends: when the model's share ends, by the clock.
             needed: nothing else has been fitted yet: it is to learn whatever it takes.
-            beside: seconds that the fold before took beyond its limit, to make its rows, to predict and to keep: so
-                will this one.
-
-        Returns:
-            Seconds; None for a model that keeps no limit.
+            beside: seconds that the fold before took beyond its limit, to make its rows, to predict and to keep.
 
         Raises:
             OutOfTimeError: there is too little time.
@@ -127,12 +115,7 @@ class Budget:
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
         """Return how many rows can be predicted for every column in half of the remaining time, 10,000 at most.
 
-        Args:
-            rows: the rows.
-            model: what predicts them.
-
-        Returns:
-            The number; 0 where fewer than some hundred can.
+        It is 0 where fewer than some hundred can.
         """
         part = rows.take(torch.arange(min(len(rows), 2_000)))
         began = self.clock()

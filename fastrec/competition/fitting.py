@@ -33,10 +33,8 @@ def permutation_importance(
     """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
 
     Args:
-        model: a trained model.
-        rows: rows with labels that it was not trained on.
-        scorer: the score.
-        seed: of the shuffles.
+        model, rows: a trained model, and labelled rows that it was not trained on.
+        scorer, seed: the score; of the shuffles.
         most_rows: so many rows are used, or some more where lists are whole.
         most: so many features are tried: those of the highest gain, where the model says gains.
 

@@ -36,11 +36,7 @@ Pair = tuple[Table, Table]
 
 
 def data_mark(data: Path) -> str:
-    """Return a digest of files: names, sizes, first and last bytes. (Many GiB are not read whole.)
-
-    Raises:
-        MissingFileError: there is no such folder.
-    """
+    """Return a digest of files: names, sizes, first and last bytes. (Many GiB are not read whole.)"""
     if not data.exists():
         raise MissingFileError("there is no such folder", file=data, remedy="Give the folder of the competition's data")
     made = hashlib.sha256()
@@ -55,10 +51,9 @@ def data_mark(data: Path) -> str:
 
 
 def keep_rows(run: TableRun) -> str | None:
-    """Cache a run's rows among its parts.
+    """Cache a run's rows among its parts; return the part's name.
 
-    Returns:
-        The name of the part; None if nothing is cached: the run has no parts, or its features no digest.
+    None: nothing is cached: the run has no parts, or its features no digest.
     """
     prepared, recipe, found = run.prepared, run.recipe, run.found
     if run.parts is None or prepared.parts is None:
@@ -114,12 +109,18 @@ class KeptRows:
 
     Raises:
         MissingFileError: it is no run directory, or nothing was kept.
+        DataError: it is no run over a table.
         UnreadableFileError: what was kept is damaged.
     """
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
         self.config = read_json(self.run / "config.json", again=_AGAIN)
+        if "folds" not in self.config:  # of sessions, or of files larger than memory
+            raise DataError(
+                "it is no run over a table, and such runs alone can be tried on, selected from and tuned",
+                file=self.run, remedy="Give a run of a recipe whose rows are read into memory",
+            )  # fmt: skip
         self.name = str(self.config.get("kept_rows"))
         self.place = self.parts.folder / self.name
         if "kept_rows" not in self.config or not (self.place / "about.json").is_file():

@@ -306,11 +306,7 @@ def _rank_rows(
 
 
 def session_file(data: Path, name: str) -> Path:
-    """Return the file of that name in a folder.
-
-    Raises:
-        MissingFileError: there is none.
-    """
+    """Return the Parquet or CSV file of that name in a folder."""
     for path in (data / f"{name}.parquet", data / f"{name}.csv"):
         if path.exists():
             return path
@@ -320,20 +316,15 @@ def session_file(data: Path, name: str) -> Path:
 
 
 def column_names_of(path: Path) -> list[str]:
-    """Return the columns of a file.
-
-    Raises:
-        MissingFileError, UnreadableFileError: there is none, or it is damaged.
-    """
+    """Return the columns of a file."""
     if path.suffix == ".parquet" and path.exists():
         try:
             return pq.ParquetDataset(path).schema.names
         except (pa.ArrowException, OSError) as error:
             raise UnreadableFileError(
-                f"the file cannot be read ({str(error).splitlines()[0]})",
-                file=path,
+                f"the file cannot be read ({str(error).splitlines()[0]})", file=path,
                 remedy="Check that it is whole and of the kind that its name says",
-            ) from error
+            ) from error  # fmt: skip
     return column_names(read_file(path))
 
 
@@ -487,11 +478,7 @@ class SavedNextItems:
 
 
 def trust_modules(modules: Sequence[str]) -> None:
-    """Import modules that a user trusts.
-
-    Raises:
-        DataError: one cannot be imported.
-    """
+    """Import modules that a user trusts."""
     for module in modules:
         try:
             import_module(module)

@@ -61,16 +61,14 @@ class SavedRun:
         try:
             if self.config["task"] == "objectives":
                 raise DataError(
-                    "a run of several goals predicts its own test sessions only",
-                    file=path,
+                    "a run of several goals predicts its own test sessions only", file=path,
                     remedy="Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe again",
-                )
+                )  # fmt: skip
             if self.config["task"] == "next_item":
                 raise DataError(
-                    "a run that predicts the next item has sessions, not rows",
-                    file=path,
+                    "a run that predicts the next item has sessions, not rows", file=path,
                     remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
-                )
+                )  # fmt: skip
             self.decision = Decision(**read_json(self.folder / "decision.json"))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])
@@ -115,7 +113,7 @@ class SavedRun:
         Raises:
             DataError: a value is not of its column's type, naming column and row.
         """
-        ids = (*self.form.keys_needed, *self.config.get("ids", ()))
+        ids = (*self.form.keys, *self.config.get("ids", ()))
         names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
         if isinstance(source, str | Path):
             return Table.read(self.reading.read(source, table, names), device=device)
@@ -238,7 +236,7 @@ def predict_run(
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
     keys = line_keys(saved.form, table, rows)
-    missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
+    missing = next((n for n in (saved.form.keys) if n not in keys), None)
     if missing is not None:
         raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None
@@ -251,17 +249,7 @@ def predict_run(
 def read_rows(
     saved: SavedRun, data: str | Path, *, device: DeviceLike = "auto", stages: Stages | None = None
 ) -> tuple[Table, Rows]:
-    """Read rows to predict, and compute their features.
-
-    Args:
-        saved: the run.
-        data: a file of rows, or a folder (see ``predict_run``).
-        device: where to compute.
-        stages: progress; None: none is shown.
-
-    Raises:
-        FastrecError: the data cannot be used.
-    """
+    """Read rows to predict (``data``: see ``predict_run``), and compute their features."""
     stages = stages or Stages(quiet=True)
     where, files = resolve_device(device), _files(Path(data), saved.reading)
     with stages.stage("read") as advance:

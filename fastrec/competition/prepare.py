@@ -61,12 +61,7 @@ class Parts:
         return self.folder / f"{kind}-{key}"
 
     def table(self, key: str, make: Callable[[], Table]) -> Table:
-        """Return a cached table, or make and cache it.
-
-        Args:
-            key: a digest of all that it is made from.
-            make: makes it.
-        """
+        """Return a cached table, or make and cache it; ``key`` is a digest of all that it is made from."""
         place = self.folder_of("table", key)
         if (place / "rows.parquet").is_file():
             try:
@@ -90,11 +85,7 @@ class Parts:
                 shutil.rmtree(place, ignore_errors=True)
 
     def models(self, keys: Mapping[str, str]) -> KeptModels:
-        """Return the store of models for ``CrossFit``.
-
-        Args:
-            keys: model → a digest of all that its folds' models are made from; a model that is not there is not kept.
-        """
+        """Return the store of models for ``CrossFit``; ``keys``: model → a digest of what its folds' models are of."""
         return KeptModels(self, keys)
 
 
@@ -373,15 +364,9 @@ def transform_unknown(
     history: Any,
     split: Callable[[Table | None], Any] = _as_it_is,
 ) -> Table:
-    """Compute features of rows whose targets are not known, looking back to rows whose targets are.
+    """Compute features of rows whose targets are not known, looking back to ``history``, whose targets are.
 
-    Args:
-        features: the fitted features.
-        rows: the rows; the targets that they have are not shown to the features.
-        targets: the target columns.
-        tables: the other tables.
-        history: earlier rows, with their targets.
-        split: what makes partitions of a table.
+    Targets that the rows have are not shown to the features. ``split`` makes partitions of a table.
     """
     unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
     made = features.transform(split(rows.with_columns(unknown)), tables=tables, history=history)

@@ -43,6 +43,7 @@ class Reading:
         decimal_commas: those of ``numbers`` that are written as in ``'1.200,50'``.
         texts: columns that are text though their values may look like numbers: ``'00715'``.
         types: table → column → type, as a run has learned them (see ``fastrec.table.column_types``); a recipe has none.
+        gaps: those of ``dates`` and ``numbers`` that have missing values in a run's training rows; a recipe has none.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -55,13 +56,14 @@ class Reading:
     decimal_commas: Sequence[str] = ()
     texts: Sequence[str] = ()
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    gaps: Sequence[str] = ()
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as Python."""
         own, usual = (
             {n: list(v) if isinstance(v, tuple) else v for n, v in vars(r).items()} for r in (self, Reading())
         )
-        said = {n: v for n, v in own.items() if n != "types" and v != usual[n]}
+        said = {n: v for n, v in own.items() if n not in ("types", "gaps") and v != usual[n]}
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
     def read(self, path: str | Path, table: str = "train", names: Sequence[str] | None = None) -> pa.Table:
@@ -99,26 +101,29 @@ class Reading:
             The table. A value that is not of the recipe's format becomes missing, and is told of (``DataWarning``).
 
         Raises:
-            DataError: a value is not of the type that the run has learned, naming column and row.
+            DataError: a value is not of the type or the format that the run has learned, naming column and row. (Where
+                its training rows have missing values, one of another format is told of and becomes missing, too.)
         """
         types = self._types(role)
         for name in table.column_names:
             values = made = table[name]
             wanted = types.get(name) if names is None or name in names else None
+            refuse = wanted is not None and name not in self.gaps
             if name in self.texts:
                 made = as_type(made, "text", column=name, file=file)
             if name in self.dates and (_is_text(made.type) or pa.types.is_integer(made.type)):
                 form = self.dates[name]
                 made = _by_value(made, lambda v, f=form: times_in_text(v.cast(pa.string()), f))
                 remedy = f"If they are times of another format, write Reading(dates={{{name!r}: '…'}})"
-                _tell_of_lost(values, made, name, file, f"is no time of the format {form or 'ISO 8601'}", remedy)
+                what = f"is no time of the format {form or 'ISO 8601'}"
+                _tell_of_lost(values, made, name, file, what, remedy, refuse)
             if name in self.numbers and _is_text(made.type):
                 comma = name in self.decimal_commas
                 if wanted is not None:
                     _refuse_other_commas(made, name, file, comma)
                 text, made = made, _by_value(made, lambda v, c=comma: parse_numbers(v, decimal_comma=c))
                 remedy = f"If they are codes or words, write Reading(texts=[{name!r}]) and not numbers=[{name!r}]"
-                _tell_of_lost(text, made, name, file, "is no number", remedy)
+                _tell_of_lost(text, made, name, file, "is no number", remedy, refuse)
             if wanted is not None:
                 made = as_type(made, wanted, column=name, file=file)
             if made is not values:
@@ -126,15 +131,7 @@ class Reading:
         return table
 
     def frame(self, source: Any, table: str = "train", names: Sequence[str] | None = None) -> Table:
-        """Convert a frame of any library, or a ``Table``, to a table of the right types.
-
-        Args:
-            source: the frame.
-            table, names: as for ``read``.
-
-        Raises:
-            DataError: a value is not of its column's type, naming column and row.
-        """
+        """Convert a frame of any library, or a ``Table``, to a table of the right types, as ``convert`` does."""
         made = source if isinstance(source, Table) else Table.read(source)
         made = made.rename({n: str(n) for n in made.names if not isinstance(n, str)})
         own = [n for n in (*self.dates, *self.numbers, *self.texts) if n in made]
@@ -187,12 +184,7 @@ def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
-    """Parse a column's text as a run reads it, every value or none.
-
-    Args:
-        values: text.
-        written: how it is written (``Reading.written``).
-        column: for messages.
+    """Parse a column's text as a run reads it (``Reading.written``), every value or none.
 
     Raises:
         DataError: a value is not written so, naming column and row.
@@ -213,11 +205,7 @@ def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.A
 
 
 def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path | None, decimal_comma: bool) -> None:
-    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``.
-
-    Raises:
-        DataError: naming column and row.
-    """
+    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``."""
     own, other = (COMMA_TEXT, NUMBER_TEXT) if decimal_comma else (NUMBER_TEXT, COMMA_TEXT)
     text = pc.utf8_trim_whitespace(_plain(values))
     lost = pc.and_(pc.match_substring_regex(text, f"^{other}$"), pc.invert(pc.match_substring_regex(text, f"^{own}$")))
@@ -231,12 +219,17 @@ def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path 
 
 
 def _tell_of_lost(
-    values: pa.ChunkedArray, made: pa.Array, column: str, file: str | Path | None, what: str, remedy: str
+    values: pa.ChunkedArray, made: pa.Array, column: str, file: str | Path | None, what: str, remedy: str, refuse: bool
 ) -> None:
+    """Warn of texts that have become missing, or refuse them."""
     if made.null_count == values.null_count:
         return
     texts = _plain(values).cast(pa.string())
-    lost = texts.filter(pc.and_(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), made.is_null()))
+    gone = pc.fill_null(pc.and_(pc.not_equal(pc.utf8_trim_whitespace(texts), ""), made.is_null()), False)
+    lost = texts.filter(gone)
+    if len(lost) and refuse:
+        row, remedy = pc.index(gone, pa.scalar(True)).as_py(), "Write it as in the training rows, or leave it empty"
+        raise DataError(f"{lost[0].as_py()!r} {what}", file=file, column=column, row=row, remedy=remedy)
     if len(lost):
         where = "" if file is None else f"{Path(file).name}: "
         share = len(lost) / len(values)
@@ -296,8 +289,7 @@ class CompetitionData:
     def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Learn the types of all columns, and make those of train and test the same.
 
-        Args:
-            known: types that are known already: those of a run whose recipe is carried out again.
+        ``known`` are those of a run whose recipe is carried out again.
 
         Raises:
             DataError: times have a zone in one of the two, and none in the other.
@@ -325,9 +317,7 @@ _TRUTHS = ("ground_truth", "truth", "solution")
 def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
     """Map the tables of a folder by name (without its ending), in order of their names.
 
-    Args:
-        folder: the folder.
-        roles: name → the file that goes by it, whatever it is called itself.
+    ``roles``: name → the file that goes by it, whatever it is called itself.
 
     Raises:
         MissingFileError: there is no such folder, or a file of ``roles`` is not in it.
@@ -338,9 +328,8 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
     found = {role: folder / name for role, name in (roles or {}).items()}
     absent = next((p for p in found.values() if not p.is_file()), None)
     if absent is not None:
-        raise MissingFileError(
-            "there is no such file", file=absent, remedy="Put it there, or mend the recipe's reading"
-        )
+        remedy = "Put it there, or mend the recipe's reading"
+        raise MissingFileError("there is no such file", file=absent, remedy=remedy)
     for path in sorted(folder.iterdir()):
         ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), None)
         beside = path.suffix == ".zip" and path.with_suffix("").exists()  # it was unpacked where it lies
@@ -378,10 +367,9 @@ def read_folder(
     files = table_files(folder, reading.files)
     if "train" not in files:
         raise MissingFileError(
-            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})",
-            file=folder,
+            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})", file=folder,
             remedy="Name the training rows train.csv or train.parquet, or write load() in the recipe",
-        )
+        )  # fmt: skip
     if reading.tables is not None:
         asked = {"train", "test", *_TRUTHS, *SAMPLES, *reading.files, *reading.tables}
         files = {n: p for n, p in files.items() if n in asked}

@@ -274,9 +274,9 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
         raise DataError(f"{recipe!r} is no recipe", remedy=remedy)
     kinds = type(recipe).__mro__
-    base = next(c for c in kinds if c.__module__.partition(".")[0] == "fastrec")
-    if base is type(recipe):  # the library's own recipes read models and features from the disk
+    if type(recipe).__module__.partition(".")[0] == "fastrec":  # these read models and features from the disk
         return
+    base = next(c for c in kinds if "_kind" in vars(c))
     file = getattr(sys.modules.get(type(recipe).__module__), "__file__", None)
     if not hasattr(recipe, "name"):
         raise DataError(f"{type(recipe).__name__} has no name", file=file, remedy="Write name = 'the competition'")
@@ -312,16 +312,9 @@ _INDEX = "__index_level_"  # so begin the columns of Parquet files in which pand
 def choose_columns(
     recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Choose the categories and the numbers that models see.
+    """Choose the categories and the numbers that models see: those of the files first, then the features ``made``.
 
-    Args:
-        recipe: says them, or that its files' own columns are to be taken.
-        found: the rows: a column that the test rows lack is not taken by itself.
-        target: what is predicted; None in a ranking task.
-        made: the columns that the features make.
-
-    Returns:
-        Names of categories, names of numbers: those of the files first, then features.
+    Where the recipe names none, they are the files' own columns, without those that the test rows lack.
 
     Raises:
         DataError: no column is left to learn from.
@@ -364,12 +357,7 @@ def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
 def not_learned_from(
     recipe: Competition, found: CompetitionData, target: Target | None, used: Collection[str]
 ) -> list[str]:
-    """Return the training rows' unused columns, except those that the recipe has another use for.
-
-    Args:
-        recipe, found, target: as for ``choose_columns``.
-        used: columns that models see, or that features are made from.
-    """
+    """Return the training rows' columns that are not ``used`` by models or features and have no other role."""
     other = {*used, *_roles(recipe, target)}
     return [n for n in found.train.names if n not in other and not n.startswith(_INDEX)]
 

@@ -50,9 +50,7 @@ def load_competition(folder: str | Path) -> Competition:
     ]
     if len(found) != 1:
         raise DataError(
-            f"holds {len(found)} subclasses of Competition",
-            file=Path(folder) / name,
-            remedy="Write exactly one",
+            f"holds {len(found)} subclasses of Competition", file=Path(folder) / name, remedy="Write exactly one"
         )
     return found[0]()
 
@@ -60,14 +58,7 @@ def load_competition(folder: str | Path) -> Competition:
 def load_module(folder: str | Path, name: str) -> ModuleType:
     """Import a file of a competition's folder; the workspace's root is put on the path.
 
-    A file that has changed since it was loaded is run again.
-
-    Args:
-        folder: the competition's folder.
-        name: the file.
-
-    Raises:
-        MissingFileError: there is no such file.
+    A file that has changed since it was loaded is run again. It is a ``MissingFileError`` if there is none.
     """
     path = Path(folder).resolve() / name
     if not path.exists():
@@ -181,12 +172,7 @@ def keeps_parts(competition: Competition) -> bool:
 
 
 def check_run_folder(out: Path) -> None:
-    """Refuse to replace a folder that is not an earlier run. (Checked before hours of training, not after.)
-
-    Raises:
-        DataError: ``out`` is a file, or a folder with other files.
-        WriteError: the folder around it cannot be written to.
-    """
+    """Refuse a folder that cannot be written, or holds no earlier run. (Checked before hours of training.)"""
     above = next(p for p in Path(os.path.abspath(out)).parents if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise WriteError(

@@ -31,9 +31,10 @@ from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.competition.table_record import TableRun
 from fastrec.errors import WriteError
-from fastrec.estimators import ConstantModel, Trace
+from fastrec.estimators import ConstantModel, Estimator, Trace
 from fastrec.metrics import reciprocal_ranks
 from fastrec.report import write_report
+from fastrec.stacking import StackModel
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
 
@@ -52,10 +53,9 @@ def run_folder(run: Run) -> Iterator[Path]:
                 write_report(part, name=run.out.resolve().name)
     except (XGBoostError, SafetensorError) as error:  # their own classes for a file system that refuses
         raise WriteError(
-            "could not be written (the file system refused a model's or a feature's file)",
-            file=run.out,
+            "could not be written (the file system refused a model's or a feature's file)", file=run.out,
             remedy="Free disk space or choose another place; what was there before is untouched",
-        ) from error
+        ) from error  # fmt: skip
 
 
 def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:
@@ -82,17 +82,29 @@ def write_scores(part: Path, run: Run, scores: Mapping[str, Any]) -> None:
     write_json(part / "scores.json", {"task": run.recipe.task, **scores, "reused": reused, "seconds": seconds})
 
 
-def write_traces(part: Path, traces: Mapping[str, Trace]) -> None:
-    """Write the training curves and the importance of features, of models that have some."""
-    write_json(part / "curves.json", {n: t.curves for n, t in traces.items() if t.curves})
-    write_json(part / "importance.json", {n: t.importance for n, t in traces.items() if t.importance})
+def write_models(
+    part: Path,
+    models: Mapping[str, Sequence[Estimator]],
+    stack: StackModel,
+    *,
+    target: Target | None = None,
+    decision: Decision | None = None,
+    traces: Mapping[str, Trace] | None = None,
+) -> None:
+    """Write the models of each fold, the stack, the target, how predictions become classes, curves and importance.
 
-
-def write_decision(part: Path, decision: Decision, target: Target | None = None) -> None:
-    """Write how predictions become classes, and the target."""
-    write_json(part / "decision.json", asdict(decision))
+    Without ``traces`` those of the first fold's models are taken; without ``decision`` predictions stay as they are.
+    """
+    for name, folds in models.items():
+        for k, model in enumerate(folds):
+            model.save(part / "models" / name / f"fold{k}")
+    stack.save(part / "stack")
+    write_json(part / "decision.json", asdict(decision or Decision()))
     if target is not None:
         save_state(part / "target", target.to_state())
+    traces = {n: folds[0].trace for n, folds in models.items()} if traces is None else traces
+    write_json(part / "curves.json", {n: t.curves for n, t in traces.items() if t.curves})
+    write_json(part / "importance.json", {n: t.importance for n, t in traces.items() if t.importance})
 
 
 def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str]) -> dict[str, Any]:
@@ -147,21 +159,19 @@ def write_table_run(run: TableRun) -> None:
             rows = keep_rows(run)
             more |= {} if rows is None else {"kept_rows": rows}
             run.prepared.save(part / "features")
-            for name, one in run.predictions.items():
-                for k, model in enumerate([] if name == "stack" else one.models):
-                    model.save(part / "models" / name / f"fold{k}")
-            run.outcome.model.save(part / "stack")
+            models = {n: p.models for n, p in run.predictions.items() if n != "stack"}
+            traces = {n: Trace(p.curves, p.importance) for n, p in run.predictions.items()}
+            about = {"target": run.target, "decision": run.decision, "traces": traces}
+            write_models(part, models, run.outcome.model, **about)
             run.folds.save(part / "folds.parquet")
             _write_predictions(part, run)
             if run.target is None:
                 pq.write_table(_list_table(run), part / "lists.parquet")
             else:
                 pq.write_table(_row_table(run), part / "rows.parquet")
-            write_traces(part, {n: Trace(p.curves, p.importance) for n, p in run.predictions.items()})
             if run.permutation:
                 write_json(part / "permutation.json", run.permutation)
             _write_samples(part, run)
-            write_decision(part, run.decision, run.target)
             write_config(part, run, {**_config(run), **more})
             _write_submission(part / "submission.csv", run)
         write_scores(part, run, _scores(run))
@@ -346,7 +356,9 @@ def _list_table(run: TableRun) -> pa.Table:
 
 
 def _config(run: TableRun) -> dict[str, Any]:
-    recipe, target = run.recipe, run.target
+    recipe, target, rows = run.recipe, run.target, run.found.train
+    written = [n for n in (*recipe.reading.dates, *recipe.reading.numbers) if n in rows]
+    gaps = [n for n in written if bool(rows[n].is_missing().any())]
     config = {
         "task": run.train.task,
         "metric": run.scorer.name,
@@ -357,7 +369,7 @@ def _config(run: TableRun) -> dict[str, Any]:
         **recipe_notes(recipe, run.cats, run.conts),
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
-        "reading": replace(recipe.reading, types=run.found.types).to_state(),
+        "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),
         "submission": run.form.to_state(),
     }
     if recipe.events is not None:

@@ -13,11 +13,7 @@ from fastrec.errors import MissingFileError, UnreadableFileError
 def read_json(
     path: Path, *, remedy: str = "Give a run directory", again: str = "Run the recipe again"
 ) -> dict[str, Any]:
-    """Read a JSON file of a run directory.
-
-    Args:
-        path: the file.
-        again: the remedy for a damaged one.
+    """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one.
 
     Raises:
         MissingFileError, UnreadableFileError: it is not there, or damaged.

@@ -12,7 +12,7 @@ import torch
 
 from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
 from fastrec.competition.forms.rows import rank_lists
-from fastrec.competition.forms.values import ValueForm, class_columns
+from fastrec.competition.forms.values import ValueForm, class_columns, sample_form
 from fastrec.competition.reading import SAMPLES, table_files
 from fastrec.competition.scoring import Decision
 from fastrec.errors import DataError
@@ -32,22 +32,14 @@ def form_of(
 ) -> Form:
     """Return the form of a submission: the recipe's, a sample file's, or ids and the target.
 
-    Args:
-        submission: the recipe's.
-        data: the folder of the competition's files.
-        target: what is predicted; None in a ranking task.
-        ids: the recipe's id columns.
-        names: columns that the rows to predict have.
-        roles: the recipe's names of files.
+    ``names`` are the columns of the rows to predict, ``roles`` the recipe's names of files; a ranking has no target.
     """
     if submission is not None:
         return submission
     files = table_files(data, roles) if data.is_dir() else {}
     sample = next((files[n] for n in SAMPLES if n in files), None)
     if sample is not None and sample.suffix.lower() in (".csv", ".tsv"):
-        form = ValueForm.of_sample(sample)
-        own = [n for n in form.header if n in names or n in ids]
-        return ValueForm.of_sample(sample, ids=own) if own else form
+        return sample_form(sample, [*names, *ids])
     if target is None:
         return ValueForm(ids=ids, values=("score",))
     return ValueForm(ids=tuple(n for n in ids if n in names), values=tuple(target.names))
@@ -64,17 +56,9 @@ def write_submission_of(
     keys: Table,
     item: str | None = None,
 ) -> None:
-    """Write predictions in a form.
+    """Write predictions, float64 ``[n]`` or ``[n, k]`` on the learned scale, in a form.
 
-    Args:
-        path: the file.
-        rows: the rows that were predicted.
-        prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
-        form: the form.
-        target: what was predicted; None in a ranking task.
-        decision: how classes are made of it.
-        keys: the id columns: a row for each line of the form.
-        item: ranking: the column of the candidates' ids.
+    ``keys`` has the id columns, a row for each line of the form; ``item`` is a ranking's column of candidates.
 
     Raises:
         FastrecError: the form's columns are not those of the task, or an id is missing.
@@ -86,7 +70,9 @@ def write_submission_of(
         return
     arrow = keys.select([n for n in form.ids if n in keys]).to_arrow() if form.ids else pa.table({})
     if target is None:
-        order = _best_first(rows, prediction, form)
+        order = np.arange(len(rows))
+        if form.per_list is not None:
+            order = rank_lists(prediction, rows.groups, k=form.per_list).order.numpy()
         taken = rows.table.select(list(form.ids)).to_arrow().take(pa.array(order))
         form.write(path, taken, {form.values[0]: prediction.numpy()[order]})
         return
@@ -94,13 +80,7 @@ def write_submission_of(
 
 
 def line_keys(form: Form, table: Table, rows: Rows) -> Table:
-    """Return the id columns of a form's lines: of lists the first row of each, else all rows.
-
-    Args:
-        form: the form.
-        table: the rows' columns.
-        rows: the rows, lists together.
-    """
+    """Return the id columns of a form's lines: the first row of each list, where it has lists, else all rows."""
     if not isinstance(form, SubmissionFormat):
         return table
     first = torch.ones(len(rows), dtype=torch.bool)
@@ -111,13 +91,7 @@ def line_keys(form: Form, table: Table, rows: Rows) -> Table:
 def submission_values(
     form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:
-    """Return the value columns of a submission.
-
-    Args:
-        form: names them.
-        target: what was predicted.
-        prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
-        decision: how classes are made of it.
+    """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale.
 
     Raises:
         DataError: the form has another number of columns than there are predictions.
@@ -139,9 +113,3 @@ def submission_values(
         )
     names = class_columns(form.values, target)
     return {n: wide[:, i].numpy() for n, i in names.items()}
-
-
-def _best_first(rows: Rows, prediction: torch.Tensor, form: ValueForm) -> np.ndarray:
-    if form.per_list is None:
-        return np.arange(len(rows))
-    return rank_lists(prediction, rows.groups, k=form.per_list).order.numpy()

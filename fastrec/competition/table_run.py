@@ -67,32 +67,23 @@ TABLE = [check, read, start_workers, make_features, fit_models, permute, decide,
 
 
 def _check_lines(run: TableRun) -> None:
-    """Refuse ids that cannot be written into a submission.
-
-    Raises:
-        MissingColumnError, DataError: a column of ids is absent, has a missing value, or is of no exact text.
-        SubmissionError: two rows have the same ids.
-    """
+    """Refuse ids that cannot be written into a submission, and two rows with the same ids."""
     form, found = run.form, run.found
     values = isinstance(form, ValueForm)
     # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
     there = [t for t in (found.targets, found.test) if t is not None]
-    rows = next((t for t in there if all(n in t for n in form.keys_needed)), there[0] if there else None)
+    rows = next((t for t in there if all(n in t for n in form.keys)), there[0] if there else None)
     if rows is None and values and run.recipe.counted is None:
         rows = found.train
-    if rows is None or not form.keys_needed:
+    if rows is None or not form.keys:
         return
-    table = rows.select([n for n in form.keys_needed if n in rows]).to_arrow()
-    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys_needed}
-    RowKeys(pa.table(keys), form.keys_needed, run.data).refuse_repeated()
+    table = rows.select([n for n in form.keys if n in rows]).to_arrow()
+    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
+    RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    """Hide the target of the test rows; if they had one, it is their truth, row by row.
-
-    Raises:
-        DataError: the test cannot be scored by the truth.
-    """
+    """Hide the target of the test rows; if they had one, it is their truth, row by row."""
     test, truth = found.test, found.truth
     if test is None:
         return found
@@ -119,11 +110,7 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    """Hide the labels of the test lists, and turn the truth into labels of their candidates.
-
-    Raises:
-        FastrecError: the test cannot be scored by the truth.
-    """
+    """Hide the labels of the test lists, and turn the truth into labels of their candidates."""
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
         return found
@@ -153,12 +140,7 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:
-    """Refuse test lists that cannot be written into a submission.
-
-    Raises:
-        DataError: an item is listed twice in one test list, or there is not one target per test list.
-        MissingColumnError: the test table lacks the lists or the items.
-    """
+    """Refuse test lists that cannot be written: an item twice in a list, or not one target per list."""
     test = found.test
     if test is None:
         return
@@ -167,10 +149,9 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
     if by_list and found.targets is not None and count != len(found.targets):
         raise DataError(
-            f"{recipe.name}: {count} test lists, but {len(found.targets)} targets",
-            column=recipe.list_column,
+            f"{recipe.name}: {count} test lists, but {len(found.targets)} targets", column=recipe.list_column,
             remedy="Give one target per test list, in the order of the lists",
-        )
+        )  # fmt: skip
     pairs = torch.stack([lists, test[recipe.item].coded().codes.cpu()], 1)
     _, codes = torch.unique(pairs, dim=0, return_inverse=True)
     order = torch.argsort(codes, stable=True)
@@ -178,19 +159,13 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     if len(again):
         row = int(again.min())
         raise DataError(
-            f"{recipe.name}: the item stands in the test list {int(lists[row])} twice",
-            column=recipe.item,
-            row=row,
+            f"{recipe.name}: the item stands in the test list {int(lists[row])} twice", column=recipe.item, row=row,
             remedy="Keep one candidate per item and list",
-        )
+        )  # fmt: skip
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:
-    """Refuse models whose names cannot be names of folders in the run directory.
-
-    Raises:
-        DataError: naming the model.
-    """
+    """Refuse models whose names cannot be names of folders in the run directory."""
     for name in [r.name for r in (*recipe.baselines(), *recipe.models(bs=bs))]:
         if not (isinstance(name, str) and is_plain_name(name)):
             raise DataError(

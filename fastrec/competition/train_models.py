@@ -23,14 +23,7 @@ from fastrec.validate import CrossFit, Predictions
 
 
 def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torch.Tensor) -> float:
-    """Score some training rows; NaN if they have no score, as rows of one class alone.
-
-    Args:
-        run: the run.
-        metric: the metric.
-        rows: int64 ``[m]``, or bool ``[n]``: which rows.
-        prediction: float64 ``[m]`` or ``[m, k]``, of these.
-    """
+    """Score predictions ``[m]`` or ``[m, k]`` of ``rows`` (numbers, or bool ``[n]``); NaN if they have no score."""
     groups = run.train.groups[rows] if run.train.task == "ranking" else None
     own = run.scorer.restore or (lambda values: values)
     try:
@@ -59,13 +52,7 @@ class LiveScores:
         self._last = time.perf_counter()
 
     def __call__(self, name: str, fold: int, oof: torch.Tensor) -> None:
-        """Note a model's predictions of a fold's rows, and show its score.
-
-        Args:
-            name: the model.
-            fold: which fold.
-            oof: float64 ``[m]`` or ``[m, k]``.
-        """
+        """Note a model's predictions of a fold's rows, float64 ``[m]`` or ``[m, k]``, and show its score."""
         if self.stages.quiet:
             return
         with self._lock:
@@ -128,12 +115,7 @@ class FirstFold:
             self.scores[name] = score
 
     def check(self, model: Estimator, rules: Collection[Estimator], done: Collection[str]) -> None:
-        """Refuse a model that is far behind; without a constant or another model none is refused.
-
-        Args:
-            model: the model.
-            rules: estimators without parameters.
-            done: the names of all models in the run.
+        """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``.
 
         Raises:
             OutOfTimeError: naming its score and the best.
@@ -153,13 +135,7 @@ class FirstFold:
 
 
 def cross_fit_all(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> dict[str, Predictions]:
-    """Cross-fit all models, fold by fold.
-
-    Args:
-        run: the run.
-        models: rules and models.
-        store: caches trained models; None: nothing is cached.
-    """
+    """Cross-fit all rules and models, fold by fold; ``store`` caches trained models."""
     total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in run.folds)
     cross = _cross_fit(run, models, store)
     with run.stages.stage("models", total) as advance:
@@ -175,14 +151,7 @@ def cross_fit_all(run: TableRun, models: Sequence[Estimator], store: KeptModels 
 def cross_fit_in_time(
     run: TableRun, rules: Sequence[Estimator], models: Sequence[Estimator], store: KeptModels | None
 ) -> dict[str, Predictions]:
-    """Cross-fit model by model, each in its share of the budget; a model that exceeds it is left out.
-
-    Args:
-        run: the run, with its budget.
-        rules: estimators without parameters.
-        models: models to train, the best first.
-        store: caches trained models; None: nothing is cached.
-    """
+    """Cross-fit model by model, the best first, each in its share of the budget; one that exceeds it is left out."""
     done: dict[str, Predictions] = {}
     budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
     total = len(models) * sum(len(outside) for outside, _ in run.folds)

@@ -61,14 +61,8 @@ class RowResults:
 def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: Sequence[str]) -> RowResults | None:
     """Summarise a run's out-of-fold predictions, None if it wrote no rows.
 
-    Args:
-        run, task: the run directory and its task.
-        outputs: the names of its classes or targets.
-        best: the model whose predictions are summarised.
-        models: the models whose predictions are correlated.
-
-    Raises:
-        UnreadableFileError: a file that is there cannot be read.
+    ``outputs`` are names of its classes or targets; the predictions of ``best`` are summarised, those of ``models``
+    correlated.
     """
     predicted = {m: values for m in models if (values := _predictions(run / "oof" / f"{m}.parquet")) is not None}
     results = RowResults(task, list(outputs), correlations=_correlations(predicted))
@@ -139,11 +133,7 @@ def _predictions(path: Path) -> np.ndarray | None:
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read a Parquet file of a run.
-
-    Raises:
-        UnreadableFileError: it is none.
-    """
+    """Read a Parquet file of a run."""
     try:
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -225,16 +215,13 @@ class RunResults:
 
 
 def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
-    """Read a run directory and compute intervals and slices.
+    """Read a run directory and compute intervals (by ``repeats`` resamples of the sessions) and slices.
 
-    Args:
-        run: a run directory; ``scores.json`` is needed, the rest may be absent.
-        repeats: bootstrap resamples of the sessions.
+    ``scores.json`` is needed, the rest may be absent.
 
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
-        UnreadableFileError: a file that is there cannot be read.
-        MissingColumnError: ``lists.parquet`` lacks a column.
+        UnreadableFileError, MissingColumnError: a file that is there cannot be read, or lacks a column.
     """
     run = Path(run)
     recover(run)
@@ -289,8 +276,7 @@ def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[st
     # of equal models the stack comes last, as the best
     names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
     return sorted(
-        names,
-        key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack"),
+        names, key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack")
     )
 
 
@@ -475,11 +461,7 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
 
 
 def noted_score(run: str | Path) -> float | None:
-    """Read a run's noted score, if it has one.
-
-    Raises:
-        UnreadableFileError: the note is damaged.
-    """
+    """Read a run's noted score, if it has one."""
     path = Path(run) / _FILE
     if not path.is_file():
         return None

@@ -145,6 +145,8 @@ def test_integers_are_text_and_no_values_are_missing_ones(saved):
         ("t", DIGITS.t.dt.tz_localize(None).astype(str), "an offset or Z"),
         ("day", pd.to_datetime(DIGITS.day, format="%d/%m/%Y").dt.tz_localize("UTC"), "tz_localize.None"),
         ("price", "1.234,56", "'1.234,56' has a decimal comma"),
+        ("price", "soon", "'soon' is no number.*as in the training rows"),
+        ("day", "soon", "'soon' is no time of the format %d/%m/%Y"),
         ("flag", "perhaps", "is no bool"),
         ("zip", DIGITS.t, "is text in the run"),
     ],
@@ -155,10 +157,17 @@ def test_what_cannot_be_read_so_is_refused_by_name(saved, column, values, words)
     assert (error.value.column, error.value.row) == (column, 0)
 
 
-def test_text_in_no_known_form_is_told_of(saved):
-    with pytest.warns(DataWarning, match="'soon' is no number"):
-        found = saved.predict(DIGITS.assign(price=["soon", *DIGITS.price[1:]]))
-    np.testing.assert_array_equal(found, saved.predict(DIGITS.assign(price=[None, *DIGITS.price[1:]])))
+def test_text_in_no_known_form_is_told_of_where_values_may_be_missing(tmp_path):
+    train = TRAIN.assign(price=["soon", *TRAIN.price[1:]], day=["soon", *TRAIN.day[1:]])
+    train.to_csv(tmp_path / "train.csv", index=False)
+    with pytest.warns(DataWarning, match="'soon' is no"):
+        saved = SavedRun(run_competition(Recipe(), tmp_path, tmp_path / "run"))
+    assert saved.reading.gaps == ["day", "price"]
+    for column, words in {"price": "'soon' is no number", "day": "'soon' is no time of the format"}.items():
+        with pytest.warns(DataWarning, match=words):
+            found = saved.predict(DIGITS.assign(**{column: ["soon", *DIGITS[column][1:]]}))
+        none = DIGITS.assign(**{column: [None, *DIGITS[column][1:]]})
+        np.testing.assert_array_equal(found, saved.predict(none))
 
 
 def test_a_file_tells_file_column_and_row(run, tmp_path):

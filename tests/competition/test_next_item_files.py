@@ -122,6 +122,13 @@ def test_what_cannot_be_predicted_is_named(run, data, tmp_path):
     assert not (tmp_path / "p.csv").exists()
 
 
+@pytest.mark.parametrize("command", [["try", "--on", "RUN", "--drop", "items"], ["select", "RUN"]])
+def test_ideas_are_tried_on_runs_over_a_table_alone(run, command):
+    done = CliRunner().invoke(app, [str(run) if word == "RUN" else word for word in command])
+    assert done.exit_code == 1
+    assert "it is no run over a table" in done.output
+
+
 def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     rows = [(f"s{s % 60}", 2**60 + (s % 60 + i) % 9, i) for i in (3, 1, 2, 0) for s in range(60)]
     log = pd.DataFrame(rows, columns=["who", "what", "when"])

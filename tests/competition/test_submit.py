@@ -220,10 +220,7 @@ def test_every_way_to_fail_names_file_column_row_and_remedy(files, rows, row, co
 
 @pytest.mark.parametrize(
     ("header", "tail", "column"),
-    [
-        (f"{HEADER},more", ",1", "more"),
-        ("session_id,user_id,timestamp,step,item_recommendations", "", None),
-    ],
+    [(f"{HEADER},more", ",1", "more"), ("session_id,user_id,timestamp,step,item_recommendations", "", None)],
 )
 def test_other_headers_are_refused(files, header, tail, column):
     submission, test, _ = files([row + tail for row in GOOD], header=header)
@@ -306,11 +303,7 @@ def test_official_rule_by_hand(files, rows, ranks):
     assert report.per_row["reciprocal_rank"].tolist() == expected
     assert report.per_row["user_id"].tolist() == ["u1", "u2", "007"]
     assert report.lines()[-1] == f"mrr {sum(expected) / 3:.5f}"
-    assert str(report).splitlines()[:3] == [
-        "rows 3",
-        f"first {ranks.count(1)}",
-        f"not_counted {ranks.count(0)}",
-    ]
+    assert str(report).splitlines()[:3] == ["rows 3", f"first {ranks.count(1)}", f"not_counted {ranks.count(0)}"]
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ def test_scores_of_rows_in_another_order(tmp_path):
     score = score_values(made, truth, FORM, metric="auc", target=target)
     assert score.value == 0.75  # of the four pairs (a b) (a d) (c b) (c d) one, a and d, is wrong
     assert score.lines()[-1] == "auc 0.75000"
+    spaces = write(tmp_path / "spaces.csv", "id,p\nd, 0.8\nc, 0.9\nb, 0.1\na, 0.3\n")
+    assert score_values(spaces, truth, FORM, metric="auc", target=target).value == 0.75
     classes = write(tmp_path / "c.csv", "id,p\na,Y\nb,N\nc,N\nd,N\n")
     assert score_values(classes, truth, FORM, metric="accuracy", target=target).value == 0.75
     with pytest.raises(SubmissionError, match="'Z' is no class"):

@@ -10,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, _check_candidates, _read_targets
-from fastrec.competition.forms.next_items import NextItemForm, check_items
-from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, check_lists
-from fastrec.competition.forms.values import ValueForm, wanted_rows
-from fastrec.errors import DataError, SubmissionError
+from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat
+from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm
+from fastrec.errors import DataError
 from fastrec.table.read import read_text_csv
 
 if TYPE_CHECKING:
@@ -39,9 +37,7 @@ class CheckReport(ReportLines):
 
 
 def check_submission(
-    submission_path: str | Path,
-    test_path: str | Path,
-    format: SubmissionFormat | ValueForm | NextItemForm = RECSYS2019,
+    submission_path: str | Path, test_path: str | Path, format: SubmissionForm = RECSYS2019
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
@@ -64,44 +60,7 @@ def check_submission(
         MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
         DataError: the test file has no target, or one twice.
     """
-    if isinstance(format, ValueForm):
-        return _check_values(Path(submission_path), Path(test_path), format)
-    if isinstance(format, NextItemForm):
-        return CheckReport(str(submission_path), *check_items(submission_path, test_path, format))
-    table = format.read_lines(submission_path)
-    targets, numbers = _read_targets(test_path, format)
-    match = format.match(table, RowKeys(targets, format.keys, test_path, numbers), submission_path, role="not a target")
-    ids = IdLists(table[format.prediction], format.sep)
-    check_lists(ids, submission_path, format)
-    candidates = IdLists(targets[format.candidates].take(pa.array(match)), format.candidates_sep)
-    warnings = _check_candidates(ids, candidates, submission_path, format)
-    return CheckReport(str(submission_path), len(table), len(ids.flat), warnings)
-
-
-def _check_values(path: Path, test_path: Path, form: ValueForm) -> CheckReport:
-    """Check the columns and rows of a submission with one line per row, and that numbers are numbers."""
-    table = form.read_lines(path)
-    match = form.match(table, wanted_rows(form, test_path), path, complete=form.per_list is None)
-    warnings = []
-    if (match[1:] < match[:-1]).any():
-        warnings.append(f"the rows are in another order than in {test_path.name}")
-    text = [n for n in form.values if not _is_number(table[n])]
-    for name in form.values:
-        if name not in text or form.probabilities:
-            form.numbers(table, name, path)
-        elif pc.any(pc.equal(table[name], "")).as_py():
-            row = pc.index(table[name], "").as_py()
-            raise SubmissionError("a value is empty", file=path, column=name, row=row, remedy="Predict every row")
-    return CheckReport(str(path), len(table), len(table) * len(form.values), tuple(warnings))
-
-
-def _is_number(column: pa.ChunkedArray) -> bool:
-    """Return whether the first value of a text column is a number."""
-    try:
-        float(column[0].as_py() if len(column) else "")
-    except ValueError:
-        return False
-    return True
+    return CheckReport(str(submission_path), *format.check(submission_path, test_path))
 
 
 # ``score_submission``: the official score of a submission, and how sure it is.
@@ -154,12 +113,9 @@ def score_submission(
     no_answer = np.flatnonzero(pc.equal(truth[format.answer], ""))
     if len(no_answer):
         raise DataError(
-            f"no answer ({len(no_answer)} rows in all)",
-            file=ground_truth_path,
-            column=format.answer,
-            row=int(no_answer[0]),
-            remedy="Score against the file with the clicked items",
-        )
+            f"no answer ({len(no_answer)} rows in all)", file=ground_truth_path, column=format.answer,
+            row=int(no_answer[0]), remedy="Score against the file with the clicked items",
+        )  # fmt: skip
     wanted = RowKeys(truth, format.keys, ground_truth_path)
     match = format.match(table, wanted, submission_path, role="not a target")
     ids = IdLists(table[format.prediction], format.sep)

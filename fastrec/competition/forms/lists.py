@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.forms.rows import (
     IdLists,
+    RowKeys,
     SubmissionForm,
     arrow_column,
-    check_lists,
     codes_of,
-    fail,
     key_text,
     ranked_strings,
     refuse_nulls,
@@ -26,7 +25,7 @@ from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
-from fastrec.table.read import read_text_csv, write_text_csv
+from fastrec.table.read import read_text_csv
 
 # ``SubmissionFormat``: a submission of a list of item ids for each target (a row of the test file to rank).
 
@@ -67,16 +66,6 @@ class SubmissionFormat(SubmissionForm):
                 remedy="Name each column once, and give separators and 1 item or more",
             )
 
-    @property
-    def keys_needed(self) -> tuple[str, ...]:
-        """The columns that target rows need to be written in this form."""
-        return self.keys
-
-    @property
-    def predictions(self) -> tuple[str, ...]:
-        """The column with the lists."""
-        return (self.prediction,)
-
     def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
         """Read a submission as text; a missing column is a ``MissingColumnError``."""
         try:
@@ -84,6 +73,35 @@ class SubmissionFormat(SubmissionForm):
         except SubmissionError:
             read_text_csv(path, self.header)  # names a missing column rather than the header
             raise
+
+    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+        """See ``check_submission``."""
+        table = self.read_lines(path)
+        names = (*self.keys, *(name for name, _ in self.targets), self.candidates)
+        test = read_text_csv(test_path, dict.fromkeys(names))
+        chosen = np.ones(len(test), dtype=bool)
+        for name, value in self.targets:
+            chosen &= np.asarray(pc.equal(test[name], value))
+        if not chosen.any():
+            wanted = " and ".join(f"{name} {value!r}" for name, value in self.targets)
+            remedy = "Give the test file, with its targets left empty"
+            raise DataError(f"no row with {wanted}", file=test_path, remedy=remedy)
+        targets = test.filter(pa.array(chosen))
+        rows = RowKeys(targets, self.keys, test_path, np.flatnonzero(chosen))
+        match = self.match(table, rows, path, role="not a target")
+        ids = self.lists_of(table[self.prediction], path)
+        candidates = IdLists(targets[self.candidates].take(pa.array(match)), self.candidates_sep)
+        codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat]))
+        listed = ids.row * n_codes + codes[: len(ids.flat)]
+        offered = candidates.row * n_codes + codes[len(ids.flat) :]
+        outside = np.flatnonzero(~np.isin(listed, offered))
+        if len(outside):
+            problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {self.candidates} of its row"
+            self.fail(problem, ids.row[outside], path, f"List only ids from that row's {self.candidates}")
+        left_out = np.setdiff1d(offered, listed)
+        some = f"{len(left_out)} {self.candidates} in {len(np.unique(left_out // n_codes))} rows are not listed"
+        warnings = (f"{some}: an answer among them scores 0",) if len(left_out) else ()
+        return len(table), len(ids.flat), warnings
 
 
 RECSYS2019 = SubmissionFormat(
@@ -93,11 +111,8 @@ RECSYS2019 = SubmissionFormat(
 )
 
 
-def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """Return the form of a run's submission.
-
-    Args:
-        folder: a run directory.
+def form_of_run(folder: str | Path) -> SubmissionForm:
+    """Return the form of the submission of a run directory.
 
     Raises:
         MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
@@ -111,20 +126,16 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
             return kinds[state["submission"]["kind"]].from_state(state["submission"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
-            f"the run's submission form cannot be read ({error})",
-            file=path,
+            f"the run's submission form cannot be read ({error})", file=path,
             remedy="Run the recipe again, or give the form by its competition",
-        ) from error
+        ) from error  # fmt: skip
     raise DataError(
         "submissions of several goals are not checked or scored here", file=path, remedy="Read the run's scores.json"
     )
 
 
-def form_around(submission: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    """Return the form of the run whose directory a submission is in; elsewhere ``RECSYS2019``.
-
-    Args:
-        submission: its path, which need not exist.
+def form_around(submission: str | Path) -> SubmissionForm:
+    """Return the form of the run whose directory a submission (which need not exist) is in; elsewhere ``RECSYS2019``.
 
     Raises:
         UnreadableFileError: the run's ``config.json`` is damaged.
@@ -139,7 +150,7 @@ def run_around(path: str | Path) -> Path | None:
     return next((p for p in runs if (p / "config.json").is_file()), None)
 
 
-# Lists of a submission, and the target rows of its test file.
+# ``write_submission``: ranked lists as a file in the official form.
 
 
 def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
@@ -159,37 +170,6 @@ def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
     return column.cast(pa.large_string())
 
 
-def _read_targets(path: str | Path, form: SubmissionFormat) -> tuple[pa.Table, np.ndarray]:
-    """Read the target rows of the test file, and their row numbers there."""
-    table = read_text_csv(path, dict.fromkeys((*form.keys, *(name for name, _ in form.targets), form.candidates)))
-    chosen = np.ones(len(table), dtype=bool)
-    for name, value in form.targets:
-        chosen &= np.asarray(pc.equal(table[name], value))
-    if not chosen.any():
-        wanted = " and ".join(f"{name} {value!r}" for name, value in form.targets)
-        raise DataError(f"no row with {wanted}", file=path, remedy="Give the test file, with its targets left empty")
-    return table.filter(pa.array(chosen)), np.flatnonzero(chosen)
-
-
-def _check_candidates(ids: IdLists, candidates: IdLists, path: str | Path, form: SubmissionFormat) -> tuple[str, ...]:
-    """Refuse ids that are not a candidate of their row; warn of candidates that are not listed."""
-    codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat]))
-    listed = ids.row * n_codes + codes[: len(ids.flat)]
-    offered = candidates.row * n_codes + codes[len(ids.flat) :]
-    outside = np.flatnonzero(~np.isin(listed, offered))
-    if len(outside):
-        problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {form.candidates} of its row"
-        fail(problem, ids.row[outside], path, form.prediction, f"List only ids from that row's {form.candidates}")
-    left_out = np.setdiff1d(offered, listed)
-    if not len(left_out):
-        return ()
-    n_rows = len(np.unique(left_out // n_codes))
-    return (f"{len(left_out)} {form.candidates} in {n_rows} rows are not listed: an answer among them scores 0",)
-
-
-# ``write_submission``: ranked lists as a file in the official form.
-
-
 def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
     """Write a submission, or nothing: the same input always gives the same bytes.
 
@@ -207,9 +187,8 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
     """
     columns = {name: key_text(keys_frame, name) for name in format.keys}
     columns[format.prediction] = _list_text(lists, format)
-    table = format.table_of(columns, path)
-    check_lists(IdLists(table[format.prediction], format.sep), path, format)
-    write_text_csv(path, table)
+    format.lists_of(columns[format.prediction], path)
+    format.write_lines(path, columns)
 
 
 def write_ranked(
@@ -217,14 +196,8 @@ def write_ranked(
 ) -> None:
     """Write scored candidates as a submission: each list best first, cut to the form's length.
 
-    Args:
-        path, keys_frame, format: as for ``write_submission``.
-        items: ``[n]`` integers or strings, the candidates.
-        scores: ``[n]`` numbers.
-        groups: ``[n]`` integers or strings: the list of each; lists in the order of the targets.
-
-    Raises:
-        DataError, SubmissionError, WriteError: see ``write_submission`` and ``ranked_strings``.
+    ``items``, ``scores`` and ``groups`` ``[n]`` are candidates (lists in the order of the targets); else, and what is
+    raised, as ``write_submission``.
     """
     lists = ranked_strings(items, scores, groups, sep=format.sep, k=format.max_items)
     write_submission(path, keys_frame, lists, format)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm, check_lists
+from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import read_file
@@ -47,29 +47,18 @@ class NextItemForm(SubmissionForm):
         if not self.sep or self.max_items < 1 or self.items == self.session:
             raise DataError(
                 f"no submission has the columns {', '.join(self.header)}, the separator {self.sep!r} and "
-                f"{self.max_items} items",
-                remedy="Name each column once, and give a separator and 1 item or more",
-            )
+                f"{self.max_items} items", remedy="Name each column once, and give a separator and 1 item or more",
+            )  # fmt: skip
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
         """The columns that name a line; none: its number does."""
         return () if self.session is None else (self.session,)
 
     @property
-    def prediction(self) -> str:
+    def prediction(self) -> str:  # type: ignore[override]
         """The column with the ordered ids."""
         return self.items
-
-    @property
-    def keys_needed(self) -> tuple[str, ...]:
-        """The column that names a line; none: its number does."""
-        return self.keys
-
-    @property
-    def predictions(self) -> tuple[str, ...]:
-        """The column with the lists."""
-        return (self.items,)
 
     def texts(self, items: Vocab) -> list[str]:
         """Return the items' ids as text.
@@ -81,10 +70,9 @@ class NextItemForm(SubmissionForm):
         bad = next((t for t in text if self.sep in t), None)
         if bad is not None:
             raise DataError(
-                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission",
-                column=self.items,
+                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission", column=self.items,
                 remedy="Set the recipe's separator to text that no item holds",
-            )
+            )  # fmt: skip
         return text
 
     # Files -----------------------------------------------------------------------------------------------------------
@@ -118,16 +106,22 @@ class NextItemForm(SubmissionForm):
             MissingFileError, UnreadableFileError: it cannot be read.
         """
         table = self.read_lines(path)
-        ids = IdLists(table[self.items], self.sep)
-        check_lists(ids, path, self)
-        return table, ids
+        return table, self.lists_of(table[self.items], path)
+
+    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+        """See ``check_submission``."""
+        table, ids = self.read(path)
+        match = self.match(table, self.sessions(test_path), path, role="no session")
+        warnings = []
+        if (match[1:] < match[:-1]).any():
+            warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
+        short = int((ids.length < self.max_items).sum())
+        if short:
+            warnings.append(f"{short} lists have fewer than {self.max_items} ids")
+        return len(table), len(ids.flat), tuple(warnings)
 
     def sessions(self, path: str | Path) -> RowKeys:
-        """Read the sessions of a test file, each once.
-
-        Raises:
-            FastrecError: the file cannot be read, or lacks the column of sessions.
-        """
+        """Read the sessions of a test file, each once."""
         if self.session is None:
             return RowKeys(read_file(path), (), path)
         text = pc.unique(id_text(Table.read(path, [self.session])[self.session].to_arrow()))
@@ -155,12 +149,10 @@ class NextItemForm(SubmissionForm):
             sessions = read_file(path, [self.session])[self.session] if plain else None
             if sessions is None or len(pc.unique(sessions)) < len(sessions):
                 raise MissingColumnError(
-                    "it names no item that followed",
-                    file=path,
-                    column=name,
+                    "it names no item that followed", file=path, column=name,
                     remedy=f"Add the column {name!r}, or give one row for each session with "
                     f"{', '.join(map(repr, self.header))}",
-                )
+                )  # fmt: skip
             name = self.items
         table = Table.read(path, list(dict.fromkeys([*there, name])))
         target = table[name]
@@ -204,7 +196,7 @@ def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.replace_substring(text, " ", "T")
 
 
-# A submission of next items held against its test file, and against the items that followed.
+# A submission of next items held against the items that followed.
 
 
 @dataclass(frozen=True)
@@ -221,32 +213,6 @@ class NextItemScore(ReportLines):
         """Return lines to print; the last is MRR with five decimals."""
         found = {"hr": self.hr, "ndcg": self.ndcg, "mrr": self.mrr}
         return [f"sessions {len(self.ranks)}", *(f"{n}@{self.k} {v:.5f}" for n, v in found.items())]
-
-
-def check_items(path: str | Path, test_path: str | Path, form: NextItemForm) -> tuple[int, int, tuple[str, ...]]:
-    """Check that a submission has the form, and exactly the test file's sessions.
-
-    Args:
-        path: the submission.
-        test_path: the test file.
-        form: the form of both.
-
-    Returns:
-        The number of lines and of ids, and warnings: what is allowed but loses score.
-
-    Raises:
-        SubmissionError: other columns, sessions or lists than there may be; the first is named, the rest are counted.
-        FastrecError: a file cannot be read, or lacks a column.
-    """
-    table, ids = form.read(path)
-    match = form.match(table, form.sessions(test_path), path, role="no session")
-    warnings = []
-    if (match[1:] < match[:-1]).any():
-        warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
-    short = int((ids.length < form.max_items).sum())
-    if short:
-        warnings.append(f"{short} lists have fewer than {form.max_items} ids")
-    return len(table), len(ids.flat), tuple(warnings)
 
 
 def score_items(path: str | Path, truth_path: str | Path, form: NextItemForm) -> NextItemScore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +79,16 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
     Raises:
         DataError: lengths differ, an item or a group is missing, an item holds ``sep``, or items are floats.
     """
-    text = _item_strings(items, sep)
+    column = arrow_column(items, "items")
+    if not (pa.types.is_integer(column.type) or is_text(column.type)):
+        problem = f"items are {column.type}, which has no exact text"
+        raise DataError(problem, column="items", remedy="Give integers or strings")
+    refuse_nulls(column, "items", "an item is missing", "Drop rows without an item")
+    text = column.cast(pa.large_string())
+    holds = pc.match_substring(text, sep) if is_text(column.type) else None
+    if holds is not None and pc.any(holds).as_py():
+        row = int(np.flatnonzero(holds)[0])
+        raise DataError(f"an item holds the separator {sep!r}", column="items", row=row, remedy="Choose another sep")
     order, offsets = rank_lists(scores, groups, k=k)
     if len(text) != len(scores):
         raise DataError(f"items has {len(text)} rows, scores has {len(scores)}", remedy="Give one item per scored row")
@@ -89,14 +98,9 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
 
 
 def arrow_column(values: Any, name: str) -> pa.Array:
-    """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array.
+    """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array ``[n]``.
 
-    Args:
-        values: ``[n]`` values; missing ones (None, NaN, NA) become null, categories their values.
-        name: what to call it in an error.
-
-    Returns:
-        An Arrow array ``[n]``.
+    Missing values (None, NaN, NA) become null, categories their values; ``name`` is for errors.
 
     Raises:
         DataError: the values are of mixed or unknown types.
@@ -126,28 +130,9 @@ def _codes_by_appearance(groups: Any) -> Tensor:
         number[torch.argsort(first)] = torch.arange(len(ids), device=codes.device)
         return number[codes]
     column = arrow_column(groups, "groups")
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null())[0])
-        raise DataError("a group is missing", column="groups", row=row, remedy="Give every row the list it is in")
+    refuse_nulls(column, "groups", "a group is missing", "Give every row the list it is in")
     codes = column.dictionary_encode().indices  # Arrow numbers values as it meets them
     return torch.from_numpy(codes.to_numpy().astype(np.int64))
-
-
-def _item_strings(items: Any, sep: str) -> pa.Array:
-    column = arrow_column(items, "items")
-    if not (pa.types.is_integer(column.type) or is_text(column.type)):
-        raise DataError(
-            f"items are {column.type}, which has no exact text", column="items", remedy="Give integers or strings"
-        )
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null())[0])
-        raise DataError("an item is missing", column="items", row=row, remedy="Drop rows without an item")
-    text = column.cast(pa.large_string())
-    holds = pc.match_substring(text, sep) if is_text(column.type) else None
-    if holds is not None and pc.any(holds).as_py():
-        row = int(np.flatnonzero(holds)[0])
-        raise DataError(f"an item holds the separator {sep!r}", column="items", row=row, remedy="Choose another sep")
-    return text
 
 
 # ``RowKeys``: the columns that name a submission's rows, as one text for each row.
@@ -189,11 +174,7 @@ class RowKeys:
         return np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
 
     def refuse_repeated(self) -> None:
-        """Refuse a submission with two rows of the same keys.
-
-        Raises:
-            SubmissionError: naming the first such row.
-        """
+        """Refuse two rows of the same keys (``SubmissionError``), naming the first such row."""
         again = self.repeated()
         if len(again):
             raise SubmissionError(
@@ -203,12 +184,9 @@ class RowKeys:
             )  # fmt: skip
 
     def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
-        """Find for every row of a submission the row that it is about: int64 ``[n]``.
+        """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
 
-        Args:
-            wanted: the keys of the rows that the submission must have.
-            role: what a row is that is not among them (``'not a target'``).
-            complete: none of them may be left out.
+        ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none of them may be left out.
 
         Raises:
             DataError: two of the wanted rows have the same keys.
@@ -241,13 +219,9 @@ class RowKeys:
 
 
 def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -> pa.Array:
-    """Convert a column of keys to text.
+    """Convert a column of keys to text; ``frame`` is a table of any library, or a dict of columns.
 
-    Args:
-        frame: a table of any library, or a dict of columns.
-        name: the column.
-        what: what errors call one of its values.
-        times: dates and times are keys too: days as days, moments to the second.
+    Errors call a value ``what``. With ``times`` dates and times are keys too: days as days, moments to the second.
 
     Raises:
         MissingColumnError: there is no such column.
@@ -268,15 +242,11 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
     return column.cast(pa.large_string())
 
 
-def refuse_nulls(column: pa.Array, name: str, problem: str) -> None:
-    """Refuse a column with missing values.
-
-    Raises:
-        DataError: naming the first such row.
-    """
+def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill it first") -> None:
+    """Refuse a column with missing values (``DataError``), naming the first such row."""
     if column.null_count:
         row = int(np.flatnonzero(column.is_null())[0])
-        raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy="Fill it first")
+        raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy=remedy)
 
 
 # ``SubmissionForm``: what all forms of a submission share: lines named by keys, checked, read and written as text.
@@ -290,21 +260,20 @@ class SubmissionForm:
 
     kind: ClassVar[str]
     delimiter: ClassVar[str] = ","
-
-    @property
-    def keys_needed(self) -> tuple[str, ...]:
-        """The columns that name a line; none: its number does."""
-        raise NotImplementedError
+    keys: tuple[str, ...]  # the columns that name a line; none: its number does
+    prediction: str  # of lists: the column that holds them
+    sep: str
+    max_items: int
 
     @property
     def predictions(self) -> tuple[str, ...]:
         """The columns of predictions, after the keys."""
-        raise NotImplementedError
+        return (self.prediction,)
 
     @property
     def header(self) -> tuple[str, ...]:
         """The columns of a submission file, in order."""
-        return (*self.keys_needed, *self.predictions)
+        return (*self.keys, *self.predictions)
 
     def to_state(self) -> dict[str, Any]:
         """Return the form as JSON values, for a run's ``config.json``."""
@@ -325,11 +294,7 @@ class SubmissionForm:
         return cls(**known)
 
     def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
-        """Read a submission as text.
-
-        Args:
-            path: the file.
-            exact: it has the form's columns alone, in their order.
+        """Read a submission as text; ``exact``: it has the form's columns alone, in their order.
 
         Raises:
             SubmissionError: it has other columns, or two lines with the same keys.
@@ -342,10 +307,10 @@ class SubmissionForm:
             remedy = f"Write exactly {sep.join(self.header)}"
             raise SubmissionError(f"the header is {sep.join(names)}", file=path, column=other, remedy=remedy)
         table = read_text_csv(path, self.header, sep=sep)
-        RowKeys(table, self.keys_needed, path).refuse_repeated()
+        RowKeys(table, self.keys, path).refuse_repeated()
         return table
 
-    def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> pa.Table:
+    def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> None:
         """Write columns of text, or nothing.
 
         Raises:
@@ -353,39 +318,61 @@ class SubmissionForm:
             SubmissionError: two lines have the same keys.
             WriteError: the file system refused; what was at ``path`` is as it was.
         """
-        table = self.table_of(columns, path)
-        write_text_csv(path, table, sep=self.delimiter)
-        return table
-
-    def table_of(self, columns: Mapping[str, pa.Array], path: str | Path) -> pa.Table:
-        """Put columns of text together; raises as ``write_lines`` does."""
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of keys")
         table = pa.table(dict(columns))
-        RowKeys(table, self.keys_needed, path).refuse_repeated()
-        return table
+        RowKeys(table, self.keys, path).refuse_repeated()
+        write_text_csv(path, table, sep=self.delimiter)
+
+    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+        """Check a submission: see ``check_submission``.
+
+        Returns:
+            The number of lines and of ids or values, and warnings: what is allowed but loses score.
+        """
+        raise NotImplementedError
+
+    def lists_of(self, column: pa.Array | pa.ChunkedArray, path: str | Path) -> IdLists:
+        """Take a column of lists apart.
+
+        Raises:
+            SubmissionError: a list is empty, too long, holds an empty id or names one twice.
+        """
+        ids = IdLists(column, self.sep)
+        blank = np.asarray(pc.equal(ids.flat, ""))
+        empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
+        if len(empty):
+            self.fail("the list is empty", ids.row[empty], path, "Rank the row's candidates")
+        if blank.any():
+            remedy = f"Put one {self.sep!r} between two ids and none at the ends"
+            self.fail("the list holds an empty id", ids.row[blank], path, remedy)
+        long = np.flatnonzero(ids.length > self.max_items)
+        if len(long):
+            problem = f"the list has {ids.length[long[0]]} ids, more than {self.max_items}"
+            self.fail(problem, long, path, f"Keep the first {self.max_items}")
+        codes, n_codes = codes_of(ids.flat)
+        pairs = ids.row * n_codes + codes
+        order = np.argsort(pairs, kind="stable")
+        again = np.sort(order[1:][pairs[order][1:] == pairs[order][:-1]])
+        if len(again):
+            problem = f"id {ids.flat[int(again[0])].as_py()!r} is listed twice"
+            self.fail(problem, ids.row[again], path, "List every id once; an answer that is listed twice scores 0")
+        return ids
+
+    def fail(self, problem: str, rows: np.ndarray, path: str | Path, remedy: str) -> NoReturn:
+        """Name the first of some rows of lists, and count them."""
+        problem = f"{problem} ({len(np.unique(rows))} such rows in all)"
+        raise SubmissionError(problem, file=path, column=self.prediction, row=int(rows[0]), remedy=remedy)
 
     def match(
         self, table: pa.Table, wanted: RowKeys, path: str | Path, *, role: str = "no row", complete: bool = True
     ) -> np.ndarray:
-        """Find for every line the row that it is about: int64 ``[n]``.
-
-        Args:
-            table: the submission.
-            wanted: the keys of the rows that it must have.
-            path: the submission's file, for errors.
-            role: what a line is that is not about one of them.
-            complete: every row needs a line.
-
-        Raises:
-            DataError: two of the rows have the same keys.
-            SubmissionError: a line is about no such row, or a row has no line.
-        """
-        if not self.keys_needed and len(table) != len(wanted.text):
+        """Find for every line of ``table`` the row of ``wanted`` that it is about: see ``RowKeys.match``."""
+        if not self.keys and len(table) != len(wanted.text):
             problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
             raise SubmissionError(problem, file=path, remedy="Write one line for each, in their order")
-        return RowKeys(table, self.keys_needed, path).match(wanted, role=role, complete=complete)
+        return RowKeys(table, self.keys, path).match(wanted, role=role, complete=complete)
 
 
 class ReportLines:
@@ -411,23 +398,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return any(_fits(value, k) for k in kinds) if kinds else type(value) is hint
 
 
-# ``IdLists``: lists of ids, a text for each row, taken apart and checked.
-
-
-class ListForm(Protocol):
-    """What a form says of its lists."""
-
-    @property
-    def sep(self) -> str:
-        """What stands between two ids."""
-
-    @property
-    def max_items(self) -> int:
-        """The most ids in a list."""
-
-    @property
-    def prediction(self) -> str:
-        """The column with the lists."""
+# ``IdLists``: lists of ids, a text for each row, taken apart.
 
 
 class IdLists:
@@ -441,40 +412,7 @@ class IdLists:
         self.place = np.arange(len(self.flat)) - np.repeat(np.cumsum(self.length) - self.length, self.length)
 
 
-def check_lists(ids: IdLists, path: str | Path, form: ListForm) -> None:
-    """Refuse a list that is empty, too long, holds an empty id or names one twice."""
-    column, blank = form.prediction, np.asarray(pc.equal(ids.flat, ""))
-    empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
-    if len(empty):
-        fail("the list is empty", ids.row[empty], path, column, "Rank the row's candidates")
-    if blank.any():
-        remedy = f"Put one {form.sep!r} between two ids and none at the ends"
-        fail("the list holds an empty id", ids.row[blank], path, column, remedy)
-    long = np.flatnonzero(ids.length > form.max_items)
-    if len(long):
-        problem = f"the list has {ids.length[long[0]]} ids, more than {form.max_items}"
-        fail(problem, long, path, column, f"Keep the first {form.max_items}")
-    codes, n_codes = codes_of(ids.flat)
-    pairs = ids.row * n_codes + codes
-    order = np.argsort(pairs, kind="stable")
-    again = np.sort(order[1:][pairs[order][1:] == pairs[order][:-1]])
-    if len(again):
-        problem = f"id {ids.flat[int(again[0])].as_py()!r} is listed twice"
-        fail(problem, ids.row[again], path, column, "List every id once; an answer that is listed twice scores 0")
-
-
 def codes_of(values: pa.Array) -> tuple[np.ndarray, int]:
     """Encode text as codes int64 ``[n]``, and bound their number."""
     encoded = values.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
-
-
-def fail(problem: str, rows: np.ndarray, path: str | Path, column: str, remedy: str) -> NoReturn:
-    """Name the first of some rows, and count them."""
-    raise SubmissionError(
-        f"{problem} ({len(np.unique(rows))} such rows in all)",
-        file=path,
-        column=column,
-        row=int(rows[0]),
-        remedy=remedy,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.competition.forms.rows import ReportLines, RowKeys, SubmissionForm, arrow_column, key_text
+from fastrec.competition.forms.rows import ReportLines, RowKeys, SubmissionForm, arrow_column, key_text, refuse_nulls
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
@@ -58,8 +58,8 @@ class ValueForm(SubmissionForm):
             )
 
     @property
-    def keys_needed(self) -> tuple[str, ...]:
-        """The columns that rows need to be written in this form."""
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns that name a line; none: its number does."""
         return self.ids
 
     @property
@@ -129,32 +129,42 @@ class ValueForm(SubmissionForm):
         try:
             numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
             bad = ~np.isfinite(numbers)
-        except pa.ArrowInvalid:
-            bad = np.array([not _is_number(t) for t in text.to_pylist()])
-            numbers = np.zeros(len(text))
+        except pa.ArrowInvalid:  # text, or spaces around numbers
+            numbers = np.array([_number(t) for t in text.to_pylist()])
+            bad = ~np.isfinite(numbers)
         problem = "is no finite number"
         if self.probabilities and not bad.any():
             bad, problem = (numbers < 0) | (numbers > 1), "is no probability"
         if bad.any():
             row = int(bad.argmax())
-            raise SubmissionError(
-                f"{text[row].as_py()!r} {problem} ({int(bad.sum())} such rows in all)",
-                file=path,
-                column=name,
-                row=row,
-                remedy="Write a number between 0 and 1" if self.probabilities else "Write a number",
-            )
+            problem = f"{text[row].as_py()!r} {problem} ({int(bad.sum())} such rows in all)"
+            remedy = "Write a number between 0 and 1" if self.probabilities else "Write a number"
+            raise SubmissionError(problem, file=path, column=name, row=row, remedy=remedy)
         return numbers
+
+    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+        """See ``check_submission``."""
+        path, test_path = Path(path), Path(test_path)
+        table = self.read_lines(path)
+        match = self.match(table, wanted_rows(self, test_path), path, complete=self.per_list is None)
+        warnings = ()
+        if (match[1:] < match[:-1]).any():
+            warnings = (f"the rows are in another order than in {test_path.name}",)
+        for name in self.values:
+            first = table[name][0].as_py() if len(table) else ""
+            if self.probabilities or first.lower() == "nan" or not np.isnan(_number(first)):
+                self.numbers(table, name, path)
+            elif pc.any(pc.equal(table[name], "")).as_py():  # classes as text
+                row = pc.index(table[name], "").as_py()
+                raise SubmissionError("a value is empty", file=path, column=name, row=row, remedy="Predict every row")
+        return len(table), len(table) * len(self.values), warnings
 
     def _value_text(self, values: Mapping[str, Any], name: str) -> pa.Array:
         if name not in values:
-            raise MissingColumnError(
-                "nothing was predicted for it", column=name, remedy=f"There is {', '.join(values)}"
-            )
+            there = f"There is {', '.join(values)}"
+            raise MissingColumnError("nothing was predicted for it", column=name, remedy=there)
         column = arrow_column(values[name], name)
-        if column.null_count:
-            row = int(np.flatnonzero(column.is_null())[0])
-            raise DataError("a value is missing", column=name, row=row, remedy="Predict every row")
+        refuse_nulls(column, name, "a value is missing", "Predict every row")
         if not pa.types.is_floating(column.type):
             return column.cast(pa.large_string())
         numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -166,11 +176,18 @@ class ValueForm(SubmissionForm):
         return pa.array([f"{v:.{self.decimals}f}" for v in numbers.tolist()], pa.large_string())
 
 
-def _is_number(text: str) -> bool:
+def sample_form(path: str | Path, names: Collection[str]) -> ValueForm:
+    """Take the form from a sample submission, in which the given names, where some are there, name a row."""
+    form = ValueForm.of_sample(path)
+    ids = [n for n in form.header if n in names]
+    return ValueForm.of_sample(path, ids=ids) if ids else form
+
+
+def _number(text: str) -> float:
     try:
-        return bool(np.isfinite(float(text)))
+        return float(text)
     except ValueError:
-        return False
+        return float("nan")
 
 
 # Which prediction each value column of a submission has.
@@ -193,11 +210,7 @@ def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
 
 
 def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
-    """Read columns of a CSV or Parquet file as text.
-
-    Raises:
-        FastrecError: there is no such file, or a column is not in it.
-    """
+    """Read columns of a CSV or Parquet file as text."""
     if _is_parquet(path):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
@@ -213,18 +226,10 @@ def _separator(path: Path, form: ValueForm) -> str:
 
 
 def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table, str | None]:
-    """Read a ranking's truth as text, and name its column of labels.
+    """Read a ranking's truth (CSV or Parquet with the form's ids) as text, and name its column of labels.
 
-    Args:
-        path: a CSV or Parquet file with the form's ids.
-        form: the submission's form.
-        label: the recipe's column of labels; if the truth lacks it, its one column of 0 and 1 is taken.
-
-    Returns:
-        The ids and the labels; None as the labels' name: the truth has none, and its lines are the relevant ones.
-
-    Raises:
-        FastrecError: the file cannot be read or lacks an id.
+    If it lacks the recipe's ``label``, its one column of 0 and 1 is taken; None: it has none, and its lines are the
+    relevant ones.
     """
     if _is_parquet(path):
         names = [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
@@ -240,17 +245,13 @@ def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table
 def relevance(
     lines: pa.Table, truth: pa.Table, ids: Sequence[str], label: str | None, path: str | Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels of candidates.
+    """Return the labels of candidates, float64 ``[n]``, and whether their list is in the truth, bool ``[n]``.
 
     Args:
-        lines: candidates with the columns ``ids``.
+        lines: candidates with the columns ``ids``: the list and the item.
         truth: its ids and labels; lines that it lacks are irrelevant.
-        ids: the columns of the list and of the item.
+        ids, path: those columns; the file of the truth, for errors.
         label: the truth's column of labels; None: its lines are relevant, all of them.
-        path: the file of the truth, for errors.
-
-    Returns:
-        Labels float64 ``[n]``, and whether the candidate's list is in the truth, bool ``[n]``.
 
     Raises:
         DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
@@ -304,11 +305,7 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
 
 
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
-    """Read the ids of the rows that a submission must have; of a form without ids their numbers.
-
-    Raises:
-        FastrecError: the file cannot be read or lacks an id column.
-    """
+    """Read the ids of the rows that a submission must have; of a form without ids their numbers."""
     return RowKeys(read_text(path, form.ids, form) if form.ids else read_file(path), form.ids, path)
 
 

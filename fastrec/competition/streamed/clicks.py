@@ -17,16 +17,8 @@ from fastai.torch_core import set_seed
 
 from fastrec._core import limits
 from fastrec.competition.forms.values import ValueForm
-from fastrec.competition.run_files import (
-    recipe_notes,
-    run_folder,
-    write_config,
-    write_decision,
-    write_scores,
-    write_traces,
-)
+from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
 from fastrec.competition.run_record import Run
-from fastrec.competition.scoring import Decision
 from fastrec.competition.streamed.recipe import StreamedNet
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, NetModel
@@ -83,15 +75,9 @@ class LastRows(Callback):
 
 
 def blend_by_last_rows(last: Mapping[str, LastRows], metric: str | Metric | None, epochs: Sequence[int]) -> Estimator:
-    """Fit a blend of nets by their predictions of the last rows before they learned from them.
+    """Fit a blend of nets by their predictions of the ``last`` rows before they learned from them.
 
-    Args:
-        last: the nets' rows, by name.
-        metric: what to climb on.
-        epochs: how often each net has seen every row.
-
-    Returns:
-        ``HillClimb``; the plain mean where the nets have not seen the same rows, or have seen them before.
+    It is ``HillClimb``; the plain mean where the nets have not seen the same rows, or have seen them before.
     """
     names, each = list(last), list(last.values())
     same = len({r.seen for r in each}) == 1 and each[0].seen > 0
@@ -134,12 +120,9 @@ def run_clicks(run: Run) -> None:
     form = ValueForm(values=(target,), probabilities=True)
     with run_folder(run) as part:
         with stages.stage("write"):
-            for name, model in models.items():
-                model.save(part / "models" / name / "fold0")
-            stack.save(part / "stack")
             classes = Vocab(pa.array([0, 1]), name=target)
-            write_decision(part, Decision(), Target(target, "binary", classes=classes))
-            write_traces(part, {n: m.trace for n, m in models.items()})
+            asked = Target(target, "binary", classes=classes)
+            write_models(part, {n: [m] for n, m in models.items()}, stack, target=asked)
             pq.write_table(recipe.sample(run.data, limits.SAMPLE_ROWS), part / "sample.parquet")
             (part / "test").mkdir()
             for name, values in predicted.items():
@@ -190,22 +173,17 @@ def train_streamed(
     advance: Callable[[int], None] | None = None,
     cbs: Sequence[Callback] = (),
 ) -> NetModel:
-    """Train a net on a frame's rows, by AdamW and the one-cycle schedule.
+    """Train a net on a frame's rows, whose target is 0 or 1, by AdamW and the one-cycle schedule.
 
     On CUDA it computes in bfloat16 if the device has it. Tables of 20,000 rows or more have row-sparse gradients. On
     CUDA small tables have dense gradients and the step a CUDA graph instead.
 
     Args:
-        frame: the rows; its target is 0 or 1.
-        asks: the net.
-        name: the model's name.
-        device: where to compute.
-        seed: of everything random.
+        frame, asks, name, device, seed, cbs: the rows, the net and its name; where, and with what callbacks.
         bs: rows in a batch; None: the net's.
         seconds: the limit of time; None: all rows are seen.
         buffer_rows: rows that are mixed with one another at a time.
         advance: called with the rows of each batch.
-        cbs: more callbacks.
     """
     set_seed(seed)
     # 500 batches or more, of 256 to 8192 rows: a power of two.

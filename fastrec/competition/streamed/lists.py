@@ -10,11 +10,11 @@ from __future__ import annotations
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,17 +27,8 @@ from fastrec._core.memory import give_all_back
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.check import score_submission
 from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
-from fastrec.competition.reading import CompetitionData
-from fastrec.competition.run_files import (
-    recipe_notes,
-    run_folder,
-    write_config,
-    write_decision,
-    write_scores,
-    write_traces,
-)
+from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
 from fastrec.competition.run_record import Run, now
-from fastrec.competition.scoring import Decision
 from fastrec.competition.streamed.clicks import net_notes, train_streamed
 from fastrec.competition.streamed.recipe import StreamedRanking
 from fastrec.errors import DataError, DataWarning
@@ -52,14 +43,6 @@ from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
 # ``Laid``: the parts of a streamed ranking on the disk, a file for each part and kind of rows.
-
-
-class _Recipe(Protocol):
-    name: str
-    list_column: str
-    held_out: int
-
-    def load_part(self, part: Path) -> CompetitionData: ...
 
 
 @dataclass
@@ -80,7 +63,7 @@ class Laid:
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
 
 
-def lay_out(recipe: _Recipe, parts: Sequence[Path], folder: Path, advance: Callable[[int], None]) -> Laid:
+def lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advance: Callable[[int], None]) -> Laid:
     """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
     if len(parts) < 2:
         raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
@@ -168,12 +151,7 @@ class Work:
         return self.made["features"]
 
     def finish(self, step: str, *, anew: bool) -> None:
-        """Note that a step is done.
-
-        Args:
-            step: its name.
-            anew: the next one is to have a fresh process, where this one may be replaced.
-        """
+        """Note that a step is done; ``anew``: the next one has a fresh process, where this one may be replaced."""
         self.done.append(step)
         if anew and may_begin_anew() and self._written():
             begin_anew(self.folder)
@@ -203,19 +181,19 @@ class ListsRun(Run):
 # The models of a streamed ranking: nets from the stream of rows, trees by XGBoost's external memory, their stack.
 
 
-def columns_of(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
-    """Return categories and numbers that models learn from."""
-    cats = list(recipe.categories or ())
+def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:
+    """Return categories and numbers that models learn from; without ``features`` of the recipe's, unfitted."""
+    cats, features = list(recipe.categories or ()), features or recipe.features() or FeatureSet([])
     conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
     return cats, list(dict.fromkeys(conts))
 
 
-def train_nets(run: ListsRun) -> dict[str, Estimator]:
+def train_nets(run: ListsRun) -> None:
     """Train the recipe's nets on the stream of rows."""
-    recipe, laid, models = run.recipe, run.work.laid, {}
+    recipe, laid = run.recipe, run.work.laid
     if not recipe.nets():
-        return {}
-    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
+        return
+    cats, conts = columns_of(recipe)
     files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
     procs = [Categorify, FillMissing(add_col=False), Normalize]
     frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=laid.folder / "packed", device="cpu")
@@ -223,19 +201,7 @@ def train_nets(run: ListsRun) -> dict[str, Estimator]:
         with run.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
             options = {"device": run.device, "seed": run.seed, "bs": run.bs}
             options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
-            models[name] = train_streamed(frame, asks, name, **options)
-    return models
-
-
-def train_trees(run: ListsRun, ranker: XGBRanker) -> XGBRanker:
-    """Grow a ranker's trees from the parts to learn from."""
-    recipe, laid = run.recipe, run.work.laid
-    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
-    read = [partial(lists_of, recipe, f, cats, conts) for f in laid.files("made-train")]
-    with run.stages.stage(f"train {ranker.name}") as advance:
-        fitted = fit_on_parts(ranker, read, laid.folder / "trees", seed=run.seed)
-        advance(laid.counts["train"])
-    return fitted
+            run.work.models[name] = train_streamed(frame, asks, name, **options)
 
 
 def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
@@ -252,8 +218,15 @@ def choose_stack(
 ) -> StackModel:
     """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
-    for lists in _held_out(recipe, laid):
-        said.append((_bare(recipe, lists), {n: m.predict(lists).double() for n, m in models.items()}))
+    cats, conts = columns_of(recipe)
+    for file in laid.files("made-valid"):
+        lists = lists_of(recipe, file, cats, conts)
+        if not len(lists):
+            continue
+        # Without features: enough for scoring, small enough to hold for all parts.
+        counts = [] if recipe.counted is None else [recipe.counted]
+        bare = Lists(lists.table.select([recipe.list_column, *counts]), lists.groups, [], [], label=lists.label)
+        said.append((bare, {n: m.predict(lists).double() for n, m in models.items()}))
         advance(len(lists))
 
     def score(stack: StackModel) -> float:
@@ -266,20 +239,6 @@ def choose_stack(
     names = [stack.models[0] for stack in best]
     means = [StackModel(names[:k], [AverageBlend(names[:k], of="rank")]) for k in range(2, len(names) + 1)]
     return max([best[0], *means], key=score)
-
-
-def _held_out(recipe: StreamedRanking, laid: Laid) -> Iterator[Lists]:
-    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
-    for file in laid.files("made-valid"):
-        lists = lists_of(recipe, file, cats, conts)
-        if len(lists):
-            yield lists
-
-
-def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
-    """Return the lists without features: enough for scoring, small enough to hold for all parts."""
-    kept = [recipe.list_column, *([] if recipe.counted is None else [recipe.counted])]
-    return Lists(lists.table.select(kept), lists.groups, [], [], label=lists.label)
 
 
 def reciprocal_of(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> torch.Tensor:
@@ -305,50 +264,58 @@ def open_work(run: ListsRun) -> None:
     run.started = run.work.started
 
 
-def _once(run: ListsRun, name: str, step: Callable[[ListsRun], None]) -> None:
+def _once(name: str, step: Callable[[ListsRun], None], run: ListsRun) -> None:
     """Carry a step out, unless an earlier process of the run has."""
-    work = run.work
-    if name not in work.done:
+    if name not in run.work.done:
         step(run)
-        work.finish(name, anew=sum(work.laid.counts.values()) >= run.recipe.fresh_from)
+        run.work.finish(name, anew=sum(run.work.laid.counts.values()) >= run.recipe.fresh_from)
 
 
 def split(run: ListsRun) -> None:
     """Cut the files into parts."""
-
-    def step(run: ListsRun) -> None:
-        folder = run.work.folder / "split"
-        with run.stages.stage("parts") as advance:
-            parts = run.recipe.split(run.data, folder, rows=run.rows)
-            run.work.made["laid"] = lay_out(run.recipe, parts, run.work.folder, advance)
-        shutil.rmtree(folder)
-
-    _once(run, "parts", step)
+    folder = run.work.folder / "split"
+    with run.stages.stage("parts") as advance:
+        parts = run.recipe.split(run.data, folder, rows=run.rows)
+        run.work.made["laid"] = lay_out(run.recipe, parts, run.work.folder, advance)
+    shutil.rmtree(folder)
 
 
 def make_features(run: ListsRun) -> None:
-    """Compute the features of all parts."""
+    """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
+    from fastrec.features._dask.files import PartFiles
 
-    def step(run: ListsRun) -> None:
-        with run.stages.stage("features", sum(run.work.laid.counts.values())) as advance:
-            run.work.made["features"] = _features(run.recipe, run.work.laid, advance)
+    recipe, laid, features = run.recipe, run.work.laid, run.recipe.features()
+    if features is None:
+        raise DataError(f"{recipe.name} has no features", remedy="Write features()")
+    with run.stages.stage("features", sum(laid.counts.values())) as advance:
+        tables = {n: PartFiles(laid.files(f"table-{n}"), recipe.together) for n in laid.tables}
+        train, valid, test = (PartFiles(laid.files(n), recipe.together) for n in ("train", "valid", "test"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # a FeatureSet's cache is not used
+            made = features.fit_transform(train, tables=tables, unlabeled=test)
+        cats, conts = columns_of(recipe, features)
+        kept = [*cats, recipe.list_column, recipe.item, recipe.label, *filter(None, [recipe.counted, recipe.weight])]
+        _write_made(made, "train", laid, kept, conts, advance)
+        _write_made(features.transform(valid, tables=tables), "valid", laid, kept, conts, advance)
+        kept.remove(recipe.label)
+        _write_made(features.transform(test, tables=tables), "test", laid, kept, conts, advance)
+    run.work.made["features"] = features
 
-    _once(run, "features", step)
 
+def grow_trees(run: ListsRun) -> None:
+    """Grow the trees of each ranker from the parts to learn from."""
 
-def train(run: ListsRun) -> None:
-    """Train the nets, then the trees of each ranker."""
+    def grow(ranker: XGBRanker, run: ListsRun) -> None:
+        recipe, laid = run.recipe, run.work.laid
+        cats, conts = columns_of(recipe)
+        read = [partial(lists_of, recipe, f, cats, conts) for f in laid.files("made-train")]
+        with run.stages.stage(f"train {ranker.name}") as advance:
+            run.work.models[ranker.name] = fit_on_parts(ranker, read, laid.folder / "trees", seed=run.seed)
+            advance(laid.counts["train"])
 
-    def nets(run: ListsRun) -> None:
-        run.work.models |= train_nets(run)
-
-    def trees(ranker: XGBRanker, run: ListsRun) -> None:
-        run.work.models[ranker.name] = train_trees(run, ranker)
-
-    _once(run, "nets", nets)
     for ranker in run.recipe.models(bs=run.bs):
         if isinstance(ranker, XGBRanker):
-            _once(run, f"trees {ranker.name}", partial(trees, ranker))
+            _once(f"trees {ranker.name}", partial(grow, ranker), run)
 
 
 def write(run: ListsRun) -> None:
@@ -361,11 +328,7 @@ def write(run: ListsRun) -> None:
         with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
             held = _predict(recipe, laid, part, models, stack, advance)
         run.work.features.save(part / "features")
-        for name, model in models.items():
-            model.save(part / "models" / name / "fold0")
-        stack.save(part / "stack")
-        write_decision(part, Decision())
-        write_traces(part, {n: m.trace for n, m in models.items()})
+        write_models(part, {n: [m] for n, m in models.items()}, stack)
         file = next((f for f in laid.files("made-test") if pq.read_metadata(f).num_rows), None)
         if file is not None:
             pq.write_table(pq.ParquetFile(file).read().slice(0, limits.SAMPLE_ROWS), part / "sample.parquet")
@@ -394,28 +357,9 @@ def write(run: ListsRun) -> None:
         write_scores(part, run, scores)
 
 
-LISTS = [open_work, split, make_features, train, write]
-
-
-def _features(recipe: StreamedRanking, laid: Laid, advance: Callable[[int], None]) -> FeatureSet:
-    """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
-    from fastrec.features._dask.files import PartFiles
-
-    features = recipe.features()
-    if features is None:
-        raise DataError(f"{recipe.name} has no features", remedy="Write features()")
-    tables = {n: PartFiles(laid.files(f"table-{n}"), recipe.together) for n in laid.tables}
-    train, valid, test = (PartFiles(laid.files(n), recipe.together) for n in ("train", "valid", "test"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # a FeatureSet's cache is not used
-        made = features.fit_transform(train, tables=tables, unlabeled=test)
-    cats, conts = columns_of(recipe, features)
-    kept = [*cats, recipe.list_column, recipe.item, recipe.label, *filter(None, [recipe.counted, recipe.weight])]
-    _write_made(made, "train", laid, kept, conts, advance)
-    _write_made(features.transform(valid, tables=tables), "valid", laid, kept, conts, advance)
-    kept.remove(recipe.label)
-    _write_made(features.transform(test, tables=tables), "test", laid, kept, conts, advance)
-    return features
+# A process that begins anew goes on after the last step that is done once.
+_ONCE = [partial(_once, n, step) for n, step in (("parts", split), ("features", make_features), ("nets", train_nets))]
+LISTS = [open_work, *_ONCE, grow_trees, write]
 
 
 def _write_made(
@@ -450,7 +394,7 @@ def _predict(
     advance: Callable[[int], None],
 ) -> dict[str, float]:
     """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
-    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
+    cats, conts = columns_of(recipe)
     ranks: dict[str, list[torch.Tensor]] = {}
     for kind, folder in (("valid", "oof"), ("test", "test")):
         writers: dict[str, pq.ParquetWriter] = {}
@@ -461,8 +405,11 @@ def _predict(
                 continue
             said = {n: m.predict(lists).double() for n, m in models.items()}
             said["stack"] = stack.predict(said, lists)
+            items = lists.table[recipe.item].to_arrow()
+            items = items.cast(items.type.value_type) if pa.types.is_dictionary(items.type) else items
             for name, scores in said.items():
-                rows = _scored(recipe, lists, scores)
+                columns = {recipe.list_column: lists.groups.numpy(), recipe.item: items, "score": scores.numpy()}
+                rows = pa.table(columns | ({} if lists.label is None else {recipe.label: lists.label.numpy()}))
                 writer = writers.get(name) or pq.ParquetWriter(out / folder / f"{name}.parquet", rows.schema)
                 writers[name] = writer
                 writer.write_table(rows)
@@ -474,13 +421,6 @@ def _predict(
         for writer in writers.values():
             writer.close()
     return {n: float(torch.cat(r).mean()) for n, r in ranks.items()}
-
-
-def _scored(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> pa.Table:
-    items = lists.table[recipe.item].to_arrow()
-    items = items.cast(items.type.value_type) if pa.types.is_dictionary(items.type) else items
-    columns = {recipe.list_column: lists.groups.numpy(), recipe.item: items, "score": scores.numpy()}
-    return pa.table(columns | ({} if lists.label is None else {recipe.label: lists.label.numpy()}))
 
 
 def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:

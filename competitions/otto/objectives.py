@@ -1,4 +1,4 @@
-"""``ObjectiveCompetition``: which items sessions will click, cart and order; ``fastrec run`` carries it out."""
+"""``ObjectiveCompetition``: OTTO's kind of recipe: which items sessions will click, put into the cart and order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ObjectiveCompetition(Competition):
         ranker: options of the ``ObjectiveRanker``.
     """
 
-    _kind: ClassVar[Kind] = Kind("fastrec.competition.objectives:OBJECTIVES")
+    _kind: ClassVar[Kind] = Kind("competitions.otto.objectives:OBJECTIVES")
     task = "objectives"  # type: ignore[assignment]
     objectives: Mapping[str, float]
     next_only: Sequence[str] = ()
