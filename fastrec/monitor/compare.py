@@ -284,10 +284,21 @@ def _numbers(name: str, reference: Column, new: Column) -> Compared:
     labels = [f"≤ {e:.4g}" for e in edges] + ([f"> {edges[-1]:.4g}"] if len(edges) else ["all"])
     known = len(a), len(b)
     return Compared(
-        name, "number", rows, *_missing(rows, known), psi(*cells), js_distance(*cells), "ks", ks_test(a, b),
-        (_distinct(a), _distinct(b)), outside / max(len(b), 1), 2 / (len(a) + 1), outside_test(outside, len(b), len(a)),
-        0, _shares(labels, *cells),
-    )  # fmt: skip
+        name,
+        "number",
+        rows,
+        *_missing(rows, known),
+        psi(*cells),
+        js_distance(*cells),
+        "ks",
+        ks_test(a, b),
+        (_distinct(a), _distinct(b)),
+        outside / max(len(b), 1),
+        2 / (len(a) + 1),
+        outside_test(outside, len(b), len(a)),
+        0,
+        _shares(labels, *cells),
+    )
 
 
 def _distinct(ascending: np.ndarray) -> int:
@@ -309,11 +320,21 @@ def _categories(name: str, reference: Column, new: Column) -> Compared:
     top = np.argsort(-share, kind="stable")[:30]  # the rarer values share a cell
     cells = [np.append(c[top], c.sum() - c[top].sum()) for c in both]
     return Compared(
-        name, "category", rows, *_missing(rows, known), psi(*cells), js_distance(*cells), "chi2", chi_square(*both),
-        (int((a[1:] > 0).sum()), int((both[1] > 0).sum())), unseen / max(known[1], 1),
-        float((a[1:] == 1).sum()) / max(known[0], 1), _unseen_test(unseen, known[1], a[1:]), len(first),
+        name,
+        "category",
+        rows,
+        *_missing(rows, known),
+        psi(*cells),
+        js_distance(*cells),
+        "chi2",
+        chi_square(*both),
+        (int((a[1:] > 0).sum()), int((both[1] > 0).sum())),
+        unseen / max(known[1], 1),
+        float((a[1:] == 1).sum()) / max(known[0], 1),
+        _unseen_test(unseen, known[1], a[1:]),
+        len(first),
         _shares(_labels(top, old, now, first), *cells),
-    )  # fmt: skip
+    )
 
 
 def _labels(values: np.ndarray, old: Coded, now: Coded, first: np.ndarray) -> list[str]:

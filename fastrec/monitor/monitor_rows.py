@@ -227,8 +227,9 @@ def prediction_columns(source: Any) -> dict[str, Column]:
     if not named and len(numbers) != 1:
         raise DataError(
             f"which column holds predictions cannot be told ({', '.join(numbers[:8]) or 'no numbers'})",
-            file=source if isinstance(source, str | Path) else None, remedy="Call it prediction or score",
-        )  # fmt: skip
+            file=source if isinstance(source, str | Path) else None,
+            remedy="Call it prediction or score",
+        )
     return {n.removeprefix("prediction_"): table[n] for n in chosen}
 
 

@@ -107,10 +107,11 @@ class Column:
             raise self._refuse("a number")
         if self._is_huge():
             raise DataError(
-                "holds integers above 2^63, which cannot be used as numbers", column=self.name or None,
+                "holds integers above 2^63, which cannot be used as numbers",
+                column=self.name or None,
                 row=int(self._rows_of(pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64()))).nonzero()[0]),
                 remedy="Use it as a key, or rescale it first",
-            )  # fmt: skip
+            )
         if pa.types.is_decimal(kind):
             warn(f"column {self.name!r}: decimals are used as float64 numbers")
         table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
@@ -161,9 +162,11 @@ class Column:
         if bool(missing.any()):
             row = int(missing.nonzero()[0])
             raise DataError(
-                f"a list id is missing ({int(missing.sum())} in all)", column=self.name, row=row,
+                f"a list id is missing ({int(missing.sum())} in all)",
+                column=self.name,
+                row=row,
                 remedy="Drop such rows, or give each the id of its list",
-            )  # fmt: skip
+            )
         whole = self.kind in ("number", "datetime") and not self.values.is_floating_point()
         return self.integer() if whole else self.coded().codes.long()
 
@@ -303,9 +306,11 @@ class Column:
         )
         first = (~self.is_missing()).nonzero()
         return DataError(
-            f"holds {what} and cannot be used as {wanted}", column=self.name or None,
-            row=int(first[0]) if len(first) else None, remedy="Convert the column first, or choose another one",
-        )  # fmt: skip
+            f"holds {what} and cannot be used as {wanted}",
+            column=self.name or None,
+            row=int(first[0]) if len(first) else None,
+            remedy="Convert the column first, or choose another one",
+        )
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:

@@ -72,17 +72,19 @@ def as_column(values: Any, *, name: str = "") -> Column:
         return cudf.column_of(values, name=name)
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise DataError(
-            f"holds one {type(values).__name__} instead of a value for every row", column=name or None,
+            f"holds one {type(values).__name__} instead of a value for every row",
+            column=name or None,
             remedy="Give a list or an array",
-        )  # fmt: skip
+        )
     return arrow_column(_to_arrow(list(values), name=name), name=name)
 
 
 def _refuse_shape(dims: int, *, name: str) -> DataError:
     return DataError(
-        f"holds an array of {dims} dimensions", column=name or None,
+        f"holds an array of {dims} dimensions",
+        column=name or None,
         remedy="Give one value, or one vector, for every row",
-    )  # fmt: skip
+    )
 
 
 # torch and numpy
@@ -146,9 +148,11 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
     first = next((k for k in kinds if k), None)
     odd = next((i for i, k in enumerate(kinds) if k and (k != first or len(found) == 1)), None)
     raise DataError(
-        f"holds values of several or unknown types ({', '.join(found[:5])})", column=name or None, row=odd,
+        f"holds values of several or unknown types ({', '.join(found[:5])})",
+        column=name or None,
+        row=odd,
         remedy="Convert the column to one type, for example with .astype(str)",
-    ) from problem  # fmt: skip
+    ) from problem
 
 
 def _lost_digits(values: Any) -> bool:
@@ -185,9 +189,10 @@ def _pandas_column(values: Any, *, name: str) -> Column:
             kind = pa.array(series.iloc[:0]).type
         except pa.ArrowException as error:  # a fixed distance from UTC that is not of whole minutes
             raise DataError(
-                f"is in the time zone {dtype.tz}, which Arrow does not know ({error})", column=name or None,
+                f"is in the time zone {dtype.tz}, which Arrow does not know ({error})",
+                column=name or None,
                 remedy="Convert it first, for example with .dt.tz_convert('UTC')",
-            ) from error  # fmt: skip
+            ) from error
         return replace(naive, zone=kind.tz)  # Arrow's name of the zone, which it can read back
     if isinstance(dtype, pd.CategoricalDtype):
         return _pandas_category(series, name=name)
@@ -217,9 +222,10 @@ def _polars_column(series: Any, *, name: str) -> Column:
         column = as_column(series.to_arrow(), name=name)
     except pa.ArrowException as error:
         raise DataError(
-            f"holds values of type {series.dtype}, which Arrow does not know", column=name or None,
+            f"holds values of type {series.dtype}, which Arrow does not know",
+            column=name or None,
             remedy="Cast it first",
-        ) from error  # fmt: skip
+        ) from error
     return replace(column, ordered=False) if kind == "Enum" and column.kind == "category" else column
 
 

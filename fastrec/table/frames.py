@@ -71,9 +71,10 @@ def _check_lengths(frame: Any, columns: Mapping[str, Column]) -> None:
     for name, column in columns.items():
         if rows is not None and len(column) != rows:
             raise DataError(
-                f"has {len(column)} values, but the frame has {rows} rows", column=name,
+                f"has {len(column)} values, but the frame has {rows} rows",
+                column=name,
                 remedy="Give one value for every row",
-            )  # fmt: skip
+            )
 
 
 def _attach_pandas(frame: Any, columns: Mapping[str, Column]) -> Any:

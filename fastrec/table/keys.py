@@ -117,9 +117,10 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
         if left.null_count == a.null_count and right.null_count == b.null_count:
             return left, right
     raise DataError(
-        f"holds {b.type} here, but {a.type} before, and no one type holds all the values exactly", column=name or None,
+        f"holds {b.type} here, but {a.type} before, and no one type holds all the values exactly",
+        column=name or None,
         remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
-    )  # fmt: skip
+    )
 
 
 def _integer_choices(a: pa.DataType, b: pa.DataType) -> list[pa.DataType]:

@@ -88,9 +88,10 @@ def read_file(
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnreadableFileError(
-            f"the file cannot be read ({str(error).splitlines()[0]})", file=path,
+            f"the file cannot be read ({str(error).splitlines()[0]})",
+            file=path,
             remedy="Check that it is whole and of the kind that its name says",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def open_text(path: Path) -> BinaryIO:
@@ -127,9 +128,11 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
     for name in columns if columns is not None else ():
         if name not in known:
             raise MissingColumnError(
-                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}", file=file, column=name,
+                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}",
+                file=file,
+                column=name,
                 remedy="Check the spelling, or add the column",
-            )  # fmt: skip
+            )
     if len(known) == len(names):
         return
     wanted = known if columns is None else set(columns)
@@ -231,9 +234,11 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: E
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     return DataError(
         f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",
-        file=path, column=name, row=row if found and row >= 0 else None,
+        file=path,
+        column=name,
+        row=row if found and row >= 0 else None,
         remedy="Ask for another type, or mend the file",
-    )  # fmt: skip
+    )
 
 
 def _may_be_long_integers(column: pa.ChunkedArray) -> bool:

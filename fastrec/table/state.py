@@ -46,9 +46,10 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
             save_file(tensors, part / "state.safetensors")
         except SafetensorError as error:  # its own class, also for a full disk
             raise WriteError(
-                f"could not be written ({error})", file=folder,
+                f"could not be written ({error})",
+                file=folder,
                 remedy="Free disk space or choose another place; what was there before is untouched",
-            ) from error  # fmt: skip
+            ) from error
 
 
 def load_state(folder: str | Path) -> dict[str, Any]:

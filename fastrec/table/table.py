@@ -110,9 +110,10 @@ class Table:
             return self._columns[name]
         except KeyError:
             raise MissingColumnError(
-                f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}", column=name,
+                f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}",
+                column=name,
                 remedy="Check the spelling, or add the column",
-            ) from None  # fmt: skip
+            ) from None
 
     def select(self, names: Iterable[str]) -> Table:
         """Return the table with these columns only, in this order."""
@@ -356,9 +357,10 @@ def _check_float_holds(part: Column) -> None:
     if bool(lost.any()):
         raise DataError(
             "holds floats in one table and integers beyond 2^53, which floats do not hold, in another",
-            column=part.name or None, row=int(lost.nonzero()[0]),
+            column=part.name or None,
+            row=int(lost.nonzero()[0]),
             remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
-        )  # fmt: skip
+        )
 
 
 def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
@@ -385,9 +387,10 @@ def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:
         if not array.type.equals(joined.type):
             if "opaque" in (part.kind, model.kind) or {part.kind, model.kind} & {"list", "vector"}:
                 raise DataError(
-                    f"holds {array.type} in one table and {joined.type} in another", column=model.name or None,
+                    f"holds {array.type} in one table and {joined.type} in another",
+                    column=model.name or None,
                     remedy="Give the column the same type in every frame",
-                )  # fmt: skip
+                )
             joined, array = align_types(joined, array, name=model.name)
         joined = pa.concat_arrays([joined, array])
     return as_column(joined, name=model.name)

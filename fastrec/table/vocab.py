@@ -125,9 +125,10 @@ class Vocab:
         """
         if min_count < 0 or (max_size is not None and max_size < 0):
             raise DataError(
-                f"min_count={min_count}, max_size={max_size}: neither can be negative", column=name or None,
+                f"min_count={min_count}, max_size={max_size}: neither can be negative",
+                column=name or None,
                 remedy="Leave it out to keep every value",
-            )  # fmt: skip
+            )
         keep = _kept(counts, min_count=min_count, max_size=max_size, keep_empty=keep_empty)
         reserved = (
             MISSING,
@@ -202,9 +203,11 @@ class Vocab:
         if bad.any():
             row = int(bad.nonzero()[0])
             raise DataError(
-                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes", column=self.name or None,
-                row=row, remedy="Decode only codes made by this vocabulary",
-            )  # fmt: skip
+                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes",
+                column=self.name or None,
+                row=row,
+                remedy="Decode only codes made by this vocabulary",
+            )
         index = codes - len(self.reserved)
         return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
 

@@ -34,9 +34,10 @@ def local_seconds(column: Column) -> torch.Tensor:
             local = local + utc_offsets(seconds, column.zone)
         except (KeyError, ValueError, OSError) as error:  # zoneinfo's ways to say that there is no such zone
             raise DataError(
-                f"is in the time zone {column.zone!r}, of which there are no rules", column=column.name or None,
+                f"is in the time zone {column.zone!r}, of which there are no rules",
+                column=column.name or None,
                 remedy="Convert the times to a zone of the tz database, or install its rules with pip install tzdata",
-            ) from error  # fmt: skip
+            ) from error
     return torch.where(missing, torch.nan, local)
 
 

@@ -573,9 +573,11 @@ def _group_ids(table: Table, names: Sequence[str]) -> torch.Tensor:
     missing = (codes == 0).nonzero()
     if len(missing):
         raise DataError(
-            "a row does not say which group it belongs to", column=", ".join(names), row=int(missing[0]),
+            "a row does not say which group it belongs to",
+            column=", ".join(names),
+            row=int(missing[0]),
             remedy="Fill the column, or leave such rows out",
-        )  # fmt: skip
+        )
     return codes
 
 

@@ -113,9 +113,10 @@ class FrameRecipe:
         again = next((n for n in self.flagged if f"{n}_na" in taken), None)
         if again is not None:
             raise DataError(
-                f"FillMissing makes a column of this name, for where {again!r} is missing", column=f"{again}_na",
+                f"FillMissing makes a column of this name, for where {again!r} is missing",
+                column=f"{again}_na",
                 remedy="Rename the column, or use FillMissing(add_col=False)",
-            )  # fmt: skip
+            )
 
     @property
     def cat_names(self) -> list[str]:
@@ -259,5 +260,7 @@ def check_unique(names: Sequence[str]) -> None:
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError(
-            "the column is named twice", column=str(again), remedy="Name it once",
-        )  # fmt: skip
+            "the column is named twice",
+            column=str(again),
+            remedy="Name it once",
+        )

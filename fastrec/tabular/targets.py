@@ -138,16 +138,20 @@ def _number_dtype(columns: Any) -> torch.dtype:
 def _integers(column: Column) -> torch.Tensor:
     if bool(column.is_missing().any()):
         raise DataError(
-            "a whole-number target is missing", column=column.name, row=int(column.is_missing().nonzero()[0]),
+            "a whole-number target is missing",
+            column=column.name,
+            row=int(column.is_missing().nonzero()[0]),
             remedy="Leave such rows out, or give the training rows' target as floats",
-        )  # fmt: skip
+        )
     if column.kind != "number" or not column.values.is_floating_point():
         return column.integer()
     bad = (column.values != column.values.trunc()) | column.values.isinf()
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         raise DataError(
-            f"the whole-number target is {float(column.values[row])}", column=column.name, row=row,
+            f"the whole-number target is {float(column.values[row])}",
+            column=column.name,
+            row=row,
             remedy="Choose y_dtype=torch.float32 or float64, or give whole numbers",
-        )  # fmt: skip
+        )
     return column.values.to(torch.int64)

@@ -284,9 +284,10 @@ class LogTransform(ContProc):
         absent = next((n for n in self.names or () if n not in names), None)
         if absent is not None:
             raise MissingColumnError(
-                "LogTransform is to change it, but it is no continuous column", column=absent,
+                "LogTransform is to change it, but it is no continuous column",
+                column=absent,
                 remedy="Add it to cont_names, or leave it out of LogTransform's names",
-            )  # fmt: skip
+            )
         self.lows = {n: 0.0 if self.names is None or n in self.names else None for n in names}
 
     def fit(self, name: str, values: torch.Tensor) -> None:

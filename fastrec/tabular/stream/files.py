@@ -96,9 +96,10 @@ class ParquetSource:
             if isinstance(error, UnreadableFileError):
                 raise
             raise UnreadableFileError(
-                f"row group {unit.group} cannot be read ({str(error).splitlines()[0]})", file=self.files[unit.file],
+                f"row group {unit.group} cannot be read ({str(error).splitlines()[0]})",
+                file=self.files[unit.file],
                 remedy="Check that the file is whole and does not change while it is read; fetch or write it again",
-            ) from error  # fmt: skip
+            ) from error
 
     def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Yield all rows in order, reading several small row groups at a time.
@@ -206,9 +207,10 @@ def _metadata(file: Path) -> Any:
         return pq.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableFileError(
-            f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})", file=file,
+            f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})",
+            file=file,
             remedy="Fetch or write it again",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -252,9 +254,11 @@ def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequen
                 first, where = kind, file
             elif _family(kind) != _family(first):
                 raise DataError(
-                    f"holds {kind} here, but {first} in {where.name}", file=file, column=name,
+                    f"holds {kind} here, but {first} in {where.name}",
+                    file=file,
+                    column=name,
                     remedy="Write the files with the same types, or leave the odd one out",
-                )  # fmt: skip
+                )
         fields.append(pa.field(name, first if first is not None else pa.null()))
     return pa.schema(fields)
 
