@@ -269,7 +269,7 @@ def _kind(column: Column) -> str | None:
 
 
 def _sorted_values(column: Column) -> np.ndarray:
-    """Return the known values, ascending; infinities are values at the ends."""
+    # The known values, ascending; infinities are values at the ends
     values = column.integer() if column.kind == "datetime" else column.values
     known = values[~column.is_missing()].cpu().numpy()
     return np.sort(known).astype(np.float64, copy=False)

@@ -197,7 +197,7 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
 
 
 def _submitted(saved: SavedRun, new: Table) -> tuple[dict[str, Column], dict[str, Column]] | None:
-    """Read the run's submission and predictions in its form; None if they have another form."""
+    # Read the run's submission and predictions in its form; None if they have another form
     names, path = getattr(saved.form, "values", ()), saved.folder / "submission.csv"
     if not names or not path.is_file() or any(n not in new for n in names):
         return None

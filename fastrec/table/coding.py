@@ -51,7 +51,7 @@ def _by_marks(
 
 
 def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Code values that are too far apart for a table: codes from 1 and the distinct values."""
+    # Code values that are too far apart for a table: codes from 1 and the distinct values
     order, ordered = sort_rows(values, low, high)
     first = torch.ones(len(values), dtype=torch.bool, device=values.device)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -63,7 +63,7 @@ def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, t
 def _close_ranks(
     codes: torch.Tensor, distinct: torch.Tensor, missing: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Drop the codes of missing rows that no other row has."""
+    # Drop the codes of missing rows that no other row has
     used = torch.bincount(codes[~missing], minlength=len(distinct)) > 0
     table = torch.cumsum(used, 0)
     return torch.where(missing, 0, table.index_select(0, codes)), distinct[used]

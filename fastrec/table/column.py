@@ -13,10 +13,9 @@ import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.memory import naming_out_of_memory
-from fastrec._core.warn import warn
 from fastrec.errors import DataError
 from fastrec.table.coding import code_integers
-from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_numeric
+from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_huge, is_numeric
 
 # ``Column``: one column's values as tensors.
 
@@ -86,7 +85,7 @@ class Column:
             dtype: a float dtype.
 
         Returns:
-            ``[n]``, NaN where missing. A datetime gives seconds since 1970 in UTC, a category of decimals their values.
+            ``[n]``, NaN where missing. A datetime gives seconds since 1970 in UTC, a category of numbers their values.
 
         Raises:
             DataError: the column holds no numbers.
@@ -102,18 +101,14 @@ class Column:
         return values if self.missing is None else torch.where(self.missing, torch.nan, values)
 
     def _category_as_number(self, dtype: torch.dtype) -> torch.Tensor:
-        kind = self.distinct.type
-        if not (is_numeric(kind) or len(self.distinct) == 0):
+        if not (is_numeric(self.distinct.type) or len(self.distinct) == 0):
             raise self._refuse("a number")
-        if self._is_huge():
+        if is_huge(self.distinct):  # a float64 would merge neighbours
+            huge = np.append(False, pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64())))
             raise DataError(
-                "holds integers above 2^63, which cannot be used as numbers",
-                column=self.name or None,
-                row=int(self._rows_of(pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64()))).nonzero()[0]),
-                remedy="Use it as a key, or rescale it first",
-            )
-        if pa.types.is_decimal(kind):
-            warn(f"column {self.name!r}: decimals are used as float64 numbers")
+                "holds integers above 2^63, which cannot be used as numbers", column=self.name or None,
+                row=int(np.flatnonzero(huge[self.values.cpu()])[0]), remedy="Use it as a key, or rescale it first",
+            )  # fmt: skip
         table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
         table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
         return table.to(self.values.device)[self.values.long()]
@@ -121,7 +116,7 @@ class Column:
     def plain(self) -> Column:
         """Return a category of integers or booleans that int64 holds as a number column, any other as it is."""
         kind = self.distinct.type if self.kind == "category" else None
-        if kind is None or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) or self._is_huge():
+        if kind is None or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) or is_huge(self.distinct):
             return self
         wide = self.distinct if pa.types.is_boolean(kind) else self.distinct.cast(pa.int64())
         table = np.zeros(len(wide) + 1, dtype=wide.type.to_pandas_dtype())
@@ -129,16 +124,6 @@ class Column:
         values = torch.from_numpy(table).to(self.values.device)[self.values.long()]
         missing = self.values == 0
         return Column("number", values, name=self.name, missing=missing if bool(missing.any()) else None)
-
-    def _is_huge(self) -> bool:
-        huge = pa.types.is_uint64(self.distinct.type) and len(self.distinct)
-        return bool(huge) and pc.max(self.distinct).as_py() >= 1 << 63
-
-    def _rows_of(self, chosen: pa.Array) -> torch.Tensor:
-        """Return bool ``[n]``: the rows of a category whose distinct value is chosen."""
-        table = torch.zeros(len(self.distinct) + 1, dtype=torch.bool)
-        table[1:] = torch.from_numpy(np.array(chosen))
-        return table.to(self.values.device)[self.values.long()]
 
     def integer(self) -> torch.Tensor:
         """Return the values as exact int64 ``[n]``; undefined where missing (see ``is_missing``).
@@ -198,7 +183,7 @@ class Column:
         return Coded(codes, Keys((kept,), (self.name,)), whole is not None)
 
     def _as_whole(self, missing: torch.Tensor) -> torch.Tensor | None:
-        """Return int64 ``[n]``, undefined where missing; None if not all are whole numbers."""
+        # Int64 ``[n]``, undefined where missing; None if not all are whole numbers
         if not self.values.is_floating_point():
             return self.values.to(torch.int64)
         whole = self.values.to(torch.int64)  # exact wherever it is equal
@@ -314,7 +299,7 @@ class Column:
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
-    """Return codes (0 = missing) and distinct values of floats, in any order."""
+    # Codes (0 = missing) and distinct values of floats, in any order
     if values.is_cuda:
         distinct, codes = torch.unique(values, return_inverse=True)
         used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from fastrec.errors import DataError
 from fastrec.table.convert import as_column
-from fastrec.table.keys import is_text
+from fastrec.table.from_arrow import plain_decimals
+from fastrec.table.keys import is_numeric, is_text
 from fastrec.table.read import MISSING_TEXT
 
 if TYPE_CHECKING:
@@ -38,10 +39,8 @@ def type_of(kind: pa.DataType) -> str | None:
         return "text"
     if pa.types.is_boolean(kind):
         return "bool"
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_duration(kind):
+    if is_numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_duration(kind):
         return "number"
-    if pa.types.is_decimal(kind):
-        return "decimal"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         zone = kind.tz if pa.types.is_timestamp(kind) else None
         return "time" if zone is None else f"{ZONED}{zone}"
@@ -58,20 +57,17 @@ def types_of(table: pa.Table | Table) -> dict[str, str]:
 
     Decimals are numbers, or text where they are integers that no number holds.
     """
-    names = table.column_names if isinstance(table, pa.Table) else table.names
-    said = {n: _type_of_values(table[n]) for n in names}
-    return {n: t for n, t in said.items() if t is not None}
-
-
-def _type_of_values(values: Any) -> str | None:
-    some = values.slice(0, 0) if isinstance(values, pa.ChunkedArray) else values.slice(0, 0).to_arrow()
-    kind = type_of(some.type)
-    if kind is None or (_is_empty(values) if isinstance(values, pa.ChunkedArray) else values.is_missing().all()):
-        return None
-    if kind != "decimal":
-        return kind
-    most = pc.max(pc.abs(values if isinstance(values, pa.ChunkedArray) else values.distinct)).as_py()
-    return "text" if some.type.scale <= 0 and most >= 1 << 63 else "number"
+    found: dict[str, str] = {}
+    for name in table.column_names if isinstance(table, pa.Table) else table.names:
+        values, chunked = table[name], isinstance(table, pa.Table)
+        kind = (values.slice(0, 0) if chunked else values.slice(0, 0).to_arrow()).type
+        word = type_of(kind)
+        if word is None or (_is_empty(values) if chunked else values.is_missing().all()):
+            continue
+        if pa.types.is_decimal(kind):
+            word = str(type_of(plain_decimals(values.combine_chunks(), name=name).type))
+        found[name] = word
+    return found
 
 
 def shared_types(*tables: pa.Table | Table | None) -> dict[str, str]:
@@ -144,12 +140,14 @@ def as_type(
         DataError: a value is none of the type, naming column and row.
     """
     kind = type_of(values.type)
-    if kind == wanted:
+    if kind == wanted and "decimal" not in str(values.type):
         return values
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if pa.types.is_decimal(values.type):
+        return as_type(plain_decimals(values, name=column), wanted, column=column, file=file)
     if _is_empty(values):
         return pa.nulls(len(values), _arrow_type(wanted))
     if kind is not None and wanted.startswith(LIST) and kind.startswith(LIST):
@@ -220,7 +218,7 @@ def _arrow_type(wanted: str) -> pa.DataType:
 
 
 def _is_value(values: pa.Array) -> pa.Array:
-    """Tell whether a value is there: no null, no NaN, no text that means missing."""
+    # Whether a value is there: no null, no NaN, no text that means missing
     if is_text(values.type):
         text = pc.utf8_trim_whitespace(values.cast(pa.string()))
         return pc.and_(values.is_valid(), pc.invert(pc.is_in(text, value_set=pa.array(MISSING_TEXT))))
@@ -306,22 +304,11 @@ def _number_to_bool(values: pa.Array) -> pa.Array:
     return pc.if_else(known, pc.equal(numbers, 1.0), pa.scalar(None, pa.bool_()))
 
 
-def _decimal_to_number(values: pa.Array) -> pa.Array:
-    if values.type.scale <= 0:
-        try:
-            return values.cast(pa.int64())
-        except pa.ArrowInvalid:
-            pass
-    return values.cast(pa.float64(), safe=False)
-
-
 _MAKERS: dict[tuple[str | None, str], Any] = {
     ("number", "text"): _number_to_text,
-    ("decimal", "text"): lambda v: v.cast(pa.string()),
     ("bool", "text"): lambda v: pc.if_else(v, "True", "False"),
     ("text", "number"): _text_to_number,
     ("bool", "number"): lambda v: v.cast(pa.int8()),
-    ("decimal", "number"): _decimal_to_number,
     ("text", "bool"): _text_to_bool,
     ("number", "bool"): _number_to_bool,
     ("text", "time"): lambda v: times_in_text(v, zoned=False),

@@ -156,7 +156,7 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
 
 
 def _lost_digits(values: Any) -> bool:
-    """Tell whether objects hold integers that floats, and so Arrow, would round."""
+    # Whether objects hold integers that floats, and so Arrow, would round
     if str(getattr(values, "dtype", "object")) != "object":
         return False
     return any(isinstance(v, int) and abs(v) > 1 << 53 and int(float(v)) != v for v in values)

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core.warn import warn
 from fastrec.errors import DataError
 from fastrec.table import keys as text_codes
 from fastrec.table.column import Column, mask_of
-from fastrec.table.keys import UNITS_PER_SECOND, is_numeric, is_text
+from fastrec.table.keys import UNITS_PER_SECOND, is_huge, is_numeric, is_text
 
 # types that few kernels take, and what they are widened to: every value is kept
 _WIDE = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("float16"): np.float32}
@@ -27,7 +28,7 @@ def _vector_column(values: np.ndarray, *, name: str, missing: torch.Tensor | Non
 
 
 def _shared(values: np.ndarray) -> torch.Tensor:
-    """Return numbers as a tensor that shares memory if type and layout allow."""
+    # Numbers as a tensor that shares memory if type and layout allow
     values = np.ascontiguousarray(values.astype(_WIDE.get(values.dtype, values.dtype), copy=False))
     if not values.flags.writeable:
         values = values.copy() if values.size == 0 else np.asarray(_WritableView(values))
@@ -50,13 +51,11 @@ def arrow_column(array: pa.Array, *, name: str) -> Column:
         return _dictionary_column(array, name=name)
     if pa.types.is_null(kind):
         return Column("number", torch.full((len(array),), torch.nan, dtype=torch.float64), name=name)
-    if (
-        is_text(kind)
-        or pa.types.is_decimal(kind)
-        or (pa.types.is_uint64(array.type) and len(array) > array.null_count and (pc.max(array).as_py() >= 1 << 63))
-    ):
+    if pa.types.is_decimal(kind):
+        return arrow_column(plain_decimals(array, name=name), name=name)
+    if is_text(kind) or is_huge(array):
         # float64 would merge such keys: they are coded by their exact values.
-        codes, distinct = text_codes.encode(_wide_decimals(array))
+        codes, distinct = text_codes.encode(array)
         return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return _arrow_number(array, name=name)
@@ -108,7 +107,7 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
     elif pa.types.is_date(kind):
         values = _date_as_time(values)
     elif pa.types.is_decimal(kind):
-        values = _wide_decimals(values)
+        values = plain_decimals(values, name=name)
     elif pa.types.is_float16(kind):
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32))
     elif not (is_numeric(kind) or pa.types.is_timestamp(kind)):
@@ -128,12 +127,23 @@ def _date_as_time(array: pa.Array) -> pa.Array:
     return array
 
 
-def _wide_decimals(values: pa.Array) -> pa.Array:
+def plain_decimals(values: pa.Array, *, name: str = "") -> pa.Array:
+    """Convert whole decimals to int64, or to text where that does not hold them, and others to float64."""
     kind = values.type
-    narrow = pa.types.is_decimal(kind) and kind.bit_width < 128
-    return values.cast(pa.decimal128(kind.precision, kind.scale)) if narrow else values
+    if kind.bit_width < 128:  # few of Arrow's kernels take these
+        values = values.cast(pa.decimal128(kind.precision, kind.scale))
+    if kind.scale <= 0:
+        try:
+            return values.cast(pa.int64())
+        except pa.ArrowInvalid:
+            warn(f"column {name!r}: whole numbers beyond 64 bits are read as text")
+            return values.cast(pa.large_string())
+    text = values.cast(pa.string())
+    if (pc.max(pc.utf8_length(text)).as_py() or 0) > 17:  # 15 digits, sign and point: all that a float64 keeps
+        warn(f"column {name!r}: decimals of more than 15 digits are read as float64")
+    return text.cast(pa.float64())  # the nearest float, as of a CSV file; Arrow's own cast may be one off
 
 
 def _plain_zero(values: pa.Array) -> pa.Array:
-    """Replace negative zeros, which would be a second key for the same number."""
+    # Replace negative zeros, which would be a second key for the same number
     return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import RLock
@@ -20,10 +19,9 @@ from fastrec.table.coding import code_integers, sort_rows
 
 # Exact conversion of key values between types, or none.
 #
-# An id is int64 in one file, float64 in another because pandas met a missing value, a decimal in the next.
+# An id is int64 in one file and float64 in another, because pandas met a missing value.
 
 UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_WIDE_INTEGER = pa.decimal128(20, 0)  # the whole of int64 and of uint64
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
@@ -44,7 +42,9 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
     if is_text(a) and is_text(b):
         return pa.large_string()
     if is_numeric(a) and is_numeric(b):
-        return _common_number(a, b)
+        if pa.types.is_floating(a) or pa.types.is_floating(b):
+            return pa.float64()
+        return pa.uint64() if pa.types.is_uint64(a) or pa.types.is_uint64(b) else pa.int64()
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and (a.tz is None) == (b.tz is None):
         unit = max(a.unit, b.unit, key=UNITS_PER_SECOND.__getitem__)
         return pa.timestamp(unit, a.tz if a.tz == b.tz else "UTC")
@@ -53,25 +53,10 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
     )
 
 
-def _common_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    if pa.types.is_floating(a) or pa.types.is_floating(b):
-        return pa.float64()
-    if pa.types.is_decimal(a) or pa.types.is_decimal(b):
-        a, b = (t if pa.types.is_decimal(t) else _WIDE_INTEGER for t in (a, b))
-        scale = max(a.scale, b.scale)
-        digits = scale + max(a.precision - a.scale, b.precision - b.scale)
-        return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(min(digits, 76), scale)
-    if not (pa.types.is_uint64(a) or pa.types.is_uint64(b)):
-        return pa.int64()
-    signed = pa.types.is_signed_integer(a) or pa.types.is_signed_integer(b)
-    return _WIDE_INTEGER if signed else pa.uint64()
-
-
 def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
     """Convert ``values`` to ``kind``, exactly.
 
-    One that ``kind`` cannot hold becomes missing: it cannot be among values of that kind. A float and a decimal are
-    equal if the float's shortest text says so: 0.1 is the decimal 0.1.
+    One that ``kind`` cannot hold becomes missing: it cannot be among values of that kind.
 
     Args:
         values: ``[K]`` of any key type.
@@ -90,12 +75,7 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
         return values.cast(kind)
     if pa.types.is_timestamp(kind):
         return _match_times(values, kind)
-    if pa.types.is_decimal(kind) or pa.types.is_decimal(values.type):
-        matched = [None if v is None else _match_one(v, kind) for v in values.to_pylist()]
-        return pa.array([bool(v) if v is not None and pa.types.is_boolean(kind) else v for v in matched], kind)
-    if pa.types.is_floating(values.type):
-        return _match_floats(values, kind)
-    return _match_integers(values, kind)
+    return (_match_floats if pa.types.is_floating(values.type) else _match_integers)(values, kind)
 
 
 def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[pa.Array, pa.Array]:
@@ -112,7 +92,9 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
     if len(a) == a.null_count or len(b) == b.null_count:
         kind = b.type if len(a) == a.null_count else a.type
         return match_type(a, kind), match_type(b, kind)
-    for kind in (*_integer_choices(a.type, b.type), common_type(a.type, b.type, name=name)):
+    common = common_type(a.type, b.type, name=name)
+    whole = [pa.uint64() if pa.types.is_uint64(a.type) or pa.types.is_uint64(b.type) else pa.int64()]
+    for kind in (*(whole if _is_whole(a.type) or _is_whole(b.type) else ()), common):
         left, right = match_type(a, kind, name=name), match_type(b, kind, name=name)
         if left.null_count == a.null_count and right.null_count == b.null_count:
             return left, right
@@ -121,17 +103,6 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
         column=name or None,
         remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
     )
-
-
-def _integer_choices(a: pa.DataType, b: pa.DataType) -> list[pa.DataType]:
-    kinds = (a, b)
-    if (
-        not all(is_numeric(k) for k in kinds)
-        or not any(_is_whole(k) for k in kinds)
-        or any(map(pa.types.is_decimal, kinds))
-    ):
-        return []
-    return [pa.uint64()] if any(map(pa.types.is_uint64, kinds)) else [pa.int64()]
 
 
 def _missing(values: pa.Array) -> np.ndarray:
@@ -185,23 +156,6 @@ def _match_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.array(np.where(inside, numbers, 0).astype(kind.to_pandas_dtype()), mask=missing | ~inside)
 
 
-def _match_one(value: bool | int | float | decimal.Decimal, kind: pa.DataType) -> int | float | decimal.Decimal | None:
-    exact = decimal.Decimal(repr(value)) if isinstance(value, float) else decimal.Decimal(value)
-    if not exact.is_finite():
-        return None
-    if pa.types.is_floating(kind):
-        found = float(np.dtype(kind.to_pandas_dtype()).type(float(exact)))
-        return found if decimal.Decimal(repr(found)) == exact else None
-    with decimal.localcontext(prec=200):
-        if pa.types.is_decimal(kind):
-            if abs(exact) >= decimal.Decimal(10) ** (kind.precision - kind.scale):
-                return None
-            found = exact.quantize(decimal.Decimal(1).scaleb(-kind.scale))
-            return found if found == exact else None
-        low, high = _integer_bounds(kind)
-        return int(exact) if exact == exact.to_integral_value() and low <= exact < high else None
-
-
 def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
     if pa.types.is_boolean(kind):
         return 0, 2
@@ -219,8 +173,13 @@ def _is_whole(kind: pa.DataType) -> bool:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type holds integers, booleans, floats or decimals."""
-    return _is_whole(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    """Tell whether an Arrow type holds integers, booleans or floats."""
+    return _is_whole(kind) or pa.types.is_floating(kind)
+
+
+def is_huge(values: pa.Array) -> bool:
+    """Tell whether some integers are above the largest of int64."""
+    return pa.types.is_uint64(values.type) and (pc.max(values).as_py() or 0) >= 1 << 63
 
 
 # Text coded by its distinct values; without compiled loops, text of one width up to eight bytes is coded as integers,
@@ -299,7 +258,7 @@ def _plus_one(indices: pa.Array) -> np.ndarray:
 
 
 def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
-    """Return the bytes of present values as words int64, and their width; None if widths differ."""
+    # The bytes of present values as words int64, and their width; None if widths differ
     dtype, n = _OFFSETS.get(str(array.type)), len(array) - array.null_count
     if dtype is None or not n:
         return None, 0
@@ -319,7 +278,7 @@ def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
 
 
 def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
-    """Return bytes ``[n * width]`` as integers ``[n]`` of the next machine width."""
+    # Bytes ``[n * width]`` as integers ``[n]`` of the next machine width
     if width in (1, 2, 4, _WORD):
         return raw.view(f"<i{width}")
     n = len(raw) // width
@@ -386,7 +345,7 @@ class _HashedValues(_Values):
 
 
 def _rising(values: pa.Array) -> np.ndarray | None:
-    """Return whole numbers that rise, as a state's keys do; None for others."""
+    # Whole numbers that rise, as a state's keys do; None for others
     if not pa.types.is_integer(values.type) or values.null_count:
         return None
     numbers = values.to_numpy(zero_copy_only=False)
@@ -394,7 +353,7 @@ def _rising(values: pa.Array) -> np.ndarray | None:
 
 
 def _hashes(values: pa.Array) -> np.ndarray | None:
-    """Hash each value, for this process alone; None: not for values of this type."""
+    # Hash each value, for this process alone; None: not for values of this type
     if pa.types.is_integer(values.type) and not values.null_count:
         return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -513,7 +472,7 @@ class Keys:
         return torch.from_numpy(mine if prepared.rows is None else prepared.rows[mine])
 
     def _to_find_in(self, count: int) -> _Prepared:
-        """Prepare a lookup of ``count`` keys; cached if few are looked up again and again, as requests do."""
+        # Prepare a lookup of ``count`` keys; cached if few are looked up again and again, as requests do
         prepared = self.__dict__.get("_prepared")
         if prepared is not None:
             return prepared
@@ -640,7 +599,7 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
 
 
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
+    # Codes int64 ``[n]`` from 0 (first appearance) and the distinct values
     encoded = values.dictionary_encode()
     codes = encoded.indices
     if codes.null_count:

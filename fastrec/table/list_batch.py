@@ -110,12 +110,7 @@ class ListBatch(Tensor):
 
 
 def _copied(
-    lists: ListBatch,
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    non_blocking: bool = False,
-    **_: Any,
+    lists: ListBatch, *, dtype: torch.dtype | None = None, device: Any = None, non_blocking: bool = False, **_: Any
 ) -> ListBatch:
     dtype = dtype or lists.values.dtype
     if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:

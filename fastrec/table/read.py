@@ -204,7 +204,7 @@ def _convert_csv(
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
-    """Read the file; a column that outgrows the type guessed from its first block gets a wider one."""
+    # Read the file; a column that outgrows the type guessed from its first block gets a wider one
     while True:
         options = pa_csv.ConvertOptions(
             column_types=types,
@@ -242,7 +242,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: E
 
 
 def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
-    """Tell whether floats include some beyond 2^63."""
+    # Whether floats include some beyond 2^63
     if not pa.types.is_float64(column.type):
         return False
     top = pc.max(pc.abs(column)).as_py()
@@ -250,7 +250,7 @@ def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
 
 
 def _long_integers(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return integers as uint64, of 20 digits and more as text; floats if some are no integers."""
+    # Integers as uint64, of 20 digits and more as text; floats if some are no integers
     digits = pc.utf8_trim_whitespace(text)
     if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
         return floats

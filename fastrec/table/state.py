@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from decimal import Decimal
 from importlib import import_module
 from inspect import Parameter, isabstract, signature
 from pathlib import Path
@@ -98,7 +97,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
 
 
 def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> str:
-    """Store a copy and return its name: the path, numbered if another path reads the same."""
+    # Store a copy and return its name: the path, numbered if another path reads the same
     if tensor.is_complex() or tensor.layout != torch.strided:
         raise DataError(f"{path} holds a {tensor.dtype} tensor that cannot be saved", remedy="Keep dense, real tensors")
     name, number = path, 1
@@ -126,10 +125,7 @@ def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) ->
     if array.null_count:
         raise DataError(f"{path} holds missing values, which a key never does", remedy="Drop them first")
     kind, length = array.type, len(array)
-    if pa.types.is_decimal(kind):
-        about = {"type": "decimal", "precision": kind.precision, "scale": kind.scale}
-        plain = pa.array([str(v) for v in array.to_pylist()], pa.large_string())  # exact for 256 bits, too
-    elif pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         plain, about = array.cast(pa.int64()), {"type": "time", "unit": kind.unit, "zone": kind.tz}
     elif is_text(kind):
         plain, about = array.cast(pa.large_string()), {"type": "text"}
@@ -159,14 +155,11 @@ def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) ->
 
 def _unpack_array(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> pa.Array:
     kind, values = about["type"], tensors[about["at"]].numpy()
-    if kind in ("text", "decimal"):
+    if kind == "text":
         offsets = tensors[about["offsets"]].numpy()
         text = pa.LargeStringArray.from_buffers(about["length"], pa.py_buffer(offsets), pa.py_buffer(values))
         text.validate(full=True)
-        if kind == "text":
-            return text
-        make = pa.decimal128 if about["precision"] <= 38 else pa.decimal256
-        return pa.array([Decimal(v) for v in text.to_pylist()], make(about["precision"], about["scale"]))
+        return text
     if kind == "time":
         return pa.array(values).cast(pa.timestamp(about["unit"], about["zone"]))
     if kind == "bool":

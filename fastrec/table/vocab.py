@@ -186,7 +186,7 @@ class Vocab:
 
     @property
     def _absent(self) -> int:
-        """Code of an unseen value."""
+        # Code of an unseen value
         return self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _kept(
     keep_empty: bool = False,
     unseen: bool = False,
 ) -> torch.Tensor:
-    """Return bool ``[K]``: which values get a code."""
+    # Bool ``[K]``: which values get a code
     keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
     if max_size is not None and int(keep.sum()) > max_size:
         ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
@@ -353,7 +353,7 @@ class ClassList(Sequence):
 
     @cached_property
     def _codes(self) -> tuple[type | None, dict[Any, int], int]:
-        """Type of the values that can be looked up one by one, their codes, and the code of others."""
+        # Type of the values that can be looked up one by one, their codes, and the code of others
         vocab, kind = self.vocab, self.vocab.values.type
         plain = next((t for t, holds in _PLAIN if holds(kind)), None)
         if plain is None or len(vocab) > limits.LISTED_CLASSES:

@@ -146,7 +146,7 @@ def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
 
 
 def _is_plain(values: Any) -> bool:
-    """Return whether values are numbers in one piece, none missing, of a type that tensors have."""
+    # Whether values are numbers in one piece, none missing, of a type that tensors have
     if isinstance(values, torch.Tensor | Column):
         return True
     if library_of(values) == "pandas":

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import json
 import math
 import resource
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.table import Keys, load_state, save_state
 
-D = decimal.Decimal
 ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = {
     "text": pa.array(["a", "", "🎉", "naïve", "a\x00b", "x" * 5000], pa.large_string()),
@@ -38,8 +36,6 @@ ARRAYS = {
     "float32": pa.array([1.5, -math.inf], pa.float32()),
     "float64": pa.array([0.1, math.inf, -0.0, 5e-324]),
     "no numbers": pa.array([], pa.int64()),
-    "decimal": pa.array([D("1.20"), D("-99999.99")], pa.decimal128(7, 2)),
-    "long decimal": pa.array([D("12345678901234567890123456789012345678901234.5")], pa.decimal256(45, 1)),
     "naive time": pa.array([dt.datetime(1969, 12, 31, 23), dt.datetime(2024, 2, 29)], pa.timestamp("us")),
     "zoned time": pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("ns", "Asia/Kathmandu")),
     "seconds": pa.array([-1, 10**12], pa.int64()).cast(pa.timestamp("s", "+05:30")),
@@ -151,7 +147,7 @@ def test_keys_that_could_be_misread_are_refused(key, tmp_path):
 
 
 def saved(tmp_path):
-    save_state(tmp_path / "s", {"t": torch.arange(100), "k": ARRAYS["text"], "d": ARRAYS["decimal"]})
+    save_state(tmp_path / "s", {"t": torch.arange(100), "k": ARRAYS["text"]})
     return tmp_path / "s"
 
 

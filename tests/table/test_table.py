@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError, DataWarning, DeviceError, MissingColumnError
+from fastrec.errors import DataError, DeviceError, MissingColumnError
 from fastrec.table import Column, Table, as_column, concat
 
 FRAME = {
@@ -48,11 +48,11 @@ def test_a_table_is_what_was_read():
     assert len(table) == 4
     assert "i" in table
     assert "z" not in table
-    assert rows(table) == pa.table(FRAME).to_pylist()
+    assert rows(table) == pa.table(FRAME).to_pylist()  # Decimal("1.5") == 1.5
     kinds = {n: table[n].kind for n in table}
     assert kinds == {
-        **dict.fromkeys("ifgb", "number"),
-        **dict.fromkeys("sduc", "category"),
+        **dict.fromkeys("ifgbd", "number"),
+        **dict.fromkeys("suc", "category"),
         "t": "datetime",
         "l": "list",
         "v": "vector",
@@ -136,8 +136,7 @@ def test_concat_is_the_inverse_of_cutting(cuts):
         ([None], pa.array([{"a": 1}]), [None, {"a": 1}]),
         (["b", "a"], ["c", None, "a"], ["b", "a", "c", None, "a"]),
         ([2], np.array([2**63], np.uint64), [2, 2**63]),
-        (np.array([2**63], np.uint64), [-2], [Decimal(2**63), Decimal(-2)]),
-        ([Decimal("1.5")], [Decimal("22.25"), None], [Decimal("1.50"), Decimal("22.25"), None]),
+        ([Decimal("1.5")], [Decimal("22.25"), None], [1.5, 22.25, None]),
         (
             np.array([1], "M8[s]"),
             np.array([1500], "M8[ms]"),
@@ -159,6 +158,7 @@ def test_concat_of_parts_of_several_types(first, second, wanted):
     [
         ([1], ["a"]),
         ([2**53 + 1], [0.5]),
+        (np.array([2**63], np.uint64), [-2]),
         ([[1]], [1]),
         (np.ones((1, 2)), np.ones((1, 3))),
         (np.array([1], "M8[s]"), [1]),
@@ -205,8 +205,7 @@ def test_numbers():
     assert table["b"].number().nan_to_num(-1).tolist() == [1, -1, 0, 1]
     assert table["t"].number().nan_to_num(-1).tolist() == [0.001, -1, -0.005, 2**40 / 1000]
     assert table["t"].integer().tolist()[2:] == [-5, 2**40]
-    with pytest.warns(DataWarning, match="column 'd': decimals are used as float64"):
-        assert table["d"].number().nan_to_num(-1).tolist() == [1.5, -1, 2.5, 1.5]
+    assert table["d"].number().nan_to_num(-1).tolist() == [1.5, -1, 2.5, 1.5]
     assert as_column(pd.Categorical([True, None, False])).number().nan_to_num(-1).tolist() == [1, -1, 0]
     assert as_column([None, "x"]).take(torch.tensor([0])).is_missing().tolist() == [True]
     for name in "slvo":

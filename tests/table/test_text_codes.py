@@ -33,12 +33,7 @@ def check(array: pa.Array) -> None:
         assert distinct.type == pa.large_string()
 
 
-@given(
-    width=st.integers(0, 10),
-    kind=st.sampled_from(TYPES),
-    start=st.integers(0, 3),
-    data=st.data(),
-)
+@given(width=st.integers(0, 10), kind=st.sampled_from(TYPES), start=st.integers(0, 3), data=st.data())
 def test_one_width_equals_a_loop(width: int, kind: pa.DataType, start: int, data: st.DataObject) -> None:
     value = st.text(alphabet=st.sampled_from("ab\0\x7f"), min_size=width, max_size=width)
     values = data.draw(st.lists(st.none() | value if data.draw(st.booleans()) else value, max_size=40))

@@ -90,10 +90,7 @@ def check_batch(batch, codes):
 # ---- a tensor of lists
 
 
-@given(
-    lists=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=4), max_size=12),
-    data=st.data(),
-)
+@given(lists=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=4), max_size=12), data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_list_batch_does_what_a_list_of_lists_does(lists, data):
     batch = ListBatch.of(lists)

@@ -447,10 +447,7 @@ def test_splits_of_every_form():
     want = build(TabularFrame, df, splits=([5, 3, 8], [1, 0]))
     assert want.rows.tolist() == [5, 3, 8, 1, 0]
     assert want.x_cont.shape == (5, 3)
-    for splits in (
-        (np.array([5, 3, 8]), np.array([1, 0])),
-        (torch.tensor([5, 3, 8]), torch.tensor([1, 0])),
-    ):
+    for splits in ((np.array([5, 3, 8]), np.array([1, 0])), (torch.tensor([5, 3, 8]), torch.tensor([1, 0]))):
         assert torch.equal(build(TabularFrame, df, splits=splits).packed.buffer, want.packed.buffer)
     mask = np.arange(30) < 20
     by_mask, by_slice = (

@@ -71,10 +71,7 @@ def test_every_row_comes_exactly_once(n, bs, drop_last, shuffle, chunk, seed):
 
 
 @given(
-    ids=st.lists(st.integers(0, 12), max_size=60),
-    bs=st.integers(1, 70),
-    shuffle=st.booleans(),
-    drop_last=st.booleans(),
+    ids=st.lists(st.integers(0, 12), max_size=60), bs=st.integers(1, 70), shuffle=st.booleans(), drop_last=st.booleans()
 )
 @settings(max_examples=150, deadline=None)
 def test_groups_come_whole_and_once(ids, bs, shuffle, drop_last):

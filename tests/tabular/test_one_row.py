@@ -96,10 +96,8 @@ def test_a_value_that_its_column_cannot_hold_is_named(column, value):
 
 def test_decimals_are_numbers():
     data = {"n": [decimal.Decimal("1.5"), decimal.Decimal("2.5")], "c": [decimal.Decimal("1.50"), None]}
-    with pytest.warns(UserWarning, match="decimals are used as float64"):
-        to = TabularFrame(data, [Categorify], "c", "n")
-    with pytest.warns(UserWarning, match="decimals are used as float64"):
-        got = to.one_row({"n": decimal.Decimal("7.25"), "c": decimal.Decimal("1.5")})
+    to = TabularFrame(data, [Categorify], "c", "n")
+    got = to.one_row({"n": decimal.Decimal("7.25"), "c": decimal.Decimal("1.5")})
     assert (got.x_cat.tolist(), got.x_cont.tolist()) == ([[1]], [[7.25]])
 
 

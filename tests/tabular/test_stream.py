@@ -23,14 +23,7 @@ from fastai.tabular.learner import tabular_learner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import (
-    DataError,
-    DataWarning,
-    MissingColumnError,
-    MissingFileError,
-    UnreadableFileError,
-    WriteError,
-)
+from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.features import CountEncode, Cyclic, FeatureSet, Lag, ListLength, TargetEncode, Tokens
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, RankGauss, TabularFrame
 from fastrec.tabular.stream.loader import StreamLoader

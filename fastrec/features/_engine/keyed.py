@@ -61,8 +61,6 @@ def key_text(values: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         return _time_text(values.cast(pa.int64()).to_numpy(zero_copy_only=False), UNITS_PER_SECOND[kind.unit])
     text = values.cast(pa.large_string())
-    if pa.types.is_decimal(kind):
-        return pc.replace_substring_regex(text, r"(\.\d*[1-9])0+$|\.0*$", r"\1")
     if not pa.types.is_floating(kind):
         return text
     numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)

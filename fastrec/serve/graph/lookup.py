@@ -120,8 +120,6 @@ def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.n
             raise _incomparable(column, values.type)
         same = match_type(values, pa.timestamp(column.unit, values.type.tz)).cast(pa.int64())
         return _exact(same, places), tensor.value
-    if pa.types.is_decimal(values.type):
-        raise _incomparable(column, values.type)
     if tensor.dtype.is_floating_point:
         wide = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
         same = match_type(wide, pa.float64())

@@ -89,7 +89,7 @@ class LogRows(CachedRows):
         self._fingerprint["settings"]["rows"] = held["rows"]
 
     def _about(self) -> dict[str, Any] | None:
-        """Describe existing rows; None if they are missing or incomplete."""
+        # Describe existing rows; None if they are missing or incomplete
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]

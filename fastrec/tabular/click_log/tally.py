@@ -52,7 +52,7 @@ class _Column:
     done: bool = False
 
     def halve(self) -> None:
-        """Halve the share; the other half is counted later."""
+        # Halve the share; the other half is counted later
         bits, part = self.share
         self.share = (bits + 1, part << 1)
         self.left.append((bits + 1, (part << 1) | 1))
@@ -94,7 +94,7 @@ class Tally:
         return [np.sort(np.concatenate(c.kept)) for c in self.columns]
 
     def _settle(self) -> None:
-        """Store the counts, and begin the next share of each category that has one."""
+        # Store the counts, and begin the next share of each category that has one
         for column in self.columns:
             if column.done:
                 continue

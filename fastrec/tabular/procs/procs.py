@@ -196,7 +196,7 @@ class FillMissing(ContProc):
 
 
 def _none_missing(values: torch.Tensor) -> bool:
-    """Return whether a sum, at a tenth of a scan's cost, tells that nothing is missing."""
+    # Whether a sum, at a tenth of a scan's cost, tells that nothing is missing
     return not values.is_cuda and bool(values.sum().isfinite())
 
 
@@ -211,7 +211,7 @@ def _median(values: np.ndarray, present: int) -> float:
 
 
 def _ranked(values: np.ndarray, lower: int, upper: int) -> tuple[float, float]:
-    """Return the numbers of two ranks, from 0, of which the second is the first or its successor."""
+    # The numbers of two ranks, from 0, of which the second is the first or its successor
     ranked = np.partition(values, upper)
     high = float(ranked[upper])
     return (high if lower == upper else float(ranked[:upper].max())), high
@@ -561,7 +561,7 @@ class RobustScale(ContProc):
 
 
 def _center_and_scale(values: torch.Tensor) -> tuple[float, float]:
-    """Return the median, and the scale by quartiles or by the range, of finite values."""
+    # The median, and the scale by quartiles or by the range, of finite values
     ranked = torch.sort(values).values
     places = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64) * (len(ranked) - 1)
     low = places.long()

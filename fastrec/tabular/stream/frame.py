@@ -122,7 +122,7 @@ class MedianSearch:
         self.count += len(values)
 
     def _wanted(self) -> list[tuple[int, int]]:
-        """Return bin, and place in it, of the one or two middle numbers."""
+        # Bin, and place in it, of the one or two middle numbers
         if not self.count:
             return []
         ends = np.cumsum(self._bins)
@@ -155,7 +155,7 @@ class MedianSearch:
 
 
 def _ordered_bits(values: np.ndarray) -> np.ndarray:
-    """Convert floats to integers of the same order (-0.0 and 0.0 are one)."""
+    # Convert floats to integers of the same order (-0.0 and 0.0 are one)
     bits = (values + 0.0).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
@@ -315,7 +315,7 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
 
 
 def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dict[str, Column]:
-    """Return one row of every target's type, missing if the target ever is."""
+    # One row of every target's type, missing if the target ever is
     found: dict[str, Column] = {}
     for name in names:
         kind = rows.source.schema.field(name).type

@@ -379,7 +379,7 @@ class CachedRows(StreamRows):
         return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
 
     def _held(self, given: dict[str, Any]) -> list[int] | None:
-        """Return the checksums of existing rows of the right number of bytes; None if there are none."""
+        # The checksums of existing rows of the right number of bytes; None if there are none
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, sums = (self.folder / _ROWS).stat().st_size, about.pop("sums")
