@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,11 +131,6 @@ class TreeStart:
 
     def __repr__(self) -> str:
         return f"TreeStart({self._digest})"
-
-    @staticmethod
-    def rounds(usual: int) -> int:
-        """Return the most trees that are grown on top: half as many as from the beginning."""
-        return math.ceil(usual / 2)
 
     def differs(self, inputs: TreeInputs, rows: Rows) -> str:
         """Return why the trees cannot be continued; empty: they can.
@@ -340,16 +335,9 @@ class TreeModel(Estimator):
     """A column of scores that the trees start from."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        rounds: int = 2000,
-        early_stopping_rounds: int | None = 50,
-        columns: Sequence[str] | None = None,
-        class_weight: ClassWeight = None,
-        objective: str | None = None,
-        **params: Any,
-    ) -> None:
+        self, name: str, rounds: int, early_stopping_rounds: int | None, columns: Sequence[str] | None,
+        class_weight: ClassWeight, objective: str | None, params: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         odd = next((n for n in params if n in self.elsewhere), None)
         if odd is not None:
             raise DataError(f"{type(self).__name__} does not take {odd}", remedy=f"Give it as {self.elsewhere[odd]}")
@@ -357,7 +345,7 @@ class TreeModel(Estimator):
         self.name, self.rounds, self.early_stopping_rounds = name, rounds, early_stopping_rounds
         self.columns = None if columns is None else list(columns)
         self.class_weight = check_class_weight(class_weight, name=name)
-        self.objective, self.params = objective, params
+        self.objective, self.params = objective, dict(params)
         self.start_anew()
         self.forget()
 
@@ -386,11 +374,10 @@ class TreeModel(Estimator):
         """Continue from another's trees if columns, values of categories and outputs are the same; half the rounds
         follow.
         """
-        if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
+        alike = ("objective", "native_cats", "keys", "margin")
+        if type(other) is not type(self) or any(getattr(other, n, None) != getattr(self, n, None) for n in alike):
             return False
-        if any(
-            getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys", "margin")
-        ):
+        if other._task is None:
             return False
         trees = [p for p in other._parts if not isinstance(p, float)]
         texts = [self._text_of(t) for t in trees]
@@ -425,13 +412,22 @@ class TreeModel(Estimator):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
                 self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
-                data = [self._data(rows, values, i) for rows, values in parts]
+                matrices: list[Any] = []
                 with self._refusals_as_errors():
-                    grown.append(self._grow(*data, params=params))
+                    for rows, values in parts:  # those to stop by go by the bins of those to learn from
+                        matrices.append(self._matrix(self._data(rows, values, i), params, *matrices))
+                    trees, curve = self._train(params, *matrices)
+                    gains = dict(zip(self._inputs.names, map(float, self._gains(trees)), strict=True))
+                    grown.append(Grown(trees, curve, gains))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
         self._task, self._n_outputs, self._deadline, self._before = train.task, train.n_outputs, None, None
-        self.trace = _trace(grown, self._inputs.names)
-        self.trace.began = began
+        several = len(grown) > 1
+        curves = [
+            {"round": number, "held_out": float(value), **({"output": i} if several else {})}
+            for i, g in enumerate(grown) if isinstance(g, Grown) for number, value in enumerate(g.curve)
+        ]  # fmt: skip
+        of_all = [g.gains for g in grown if isinstance(g, Grown)]
+        self.trace = Trace(curves, {n: sum(gains[n] for gains in of_all) for n in self._inputs.names}, began)
         return self
 
     @contextmanager
@@ -464,8 +460,8 @@ class TreeModel(Estimator):
 
     @property
     def _rounds(self) -> int:
-        """How many trees of the output at hand are grown at most."""
-        return self.rounds if self._before is None else TreeStart.rounds(self.rounds)
+        """How many trees of the output at hand are grown at most; on top of others half as many."""
+        return self.rounds if self._before is None else math.ceil(self.rounds / 2)
 
     def _data(self, rows: Rows, values: Any, output: int) -> TreeData:
         label = outputs_of(rows)[output]
@@ -498,11 +494,8 @@ class TreeModel(Estimator):
         names = self._inputs.names
         odd = next((n for n in monotone if n not in names), None)
         if odd is not None:
-            raise DataError(
-                f"{self.name} has a constraint of a column that it does not use",
-                column=odd,
-                remedy=f"Its columns are {', '.join(names[:5])}",
-            )
+            problem = f"{self.name} has a constraint of a column that it does not use"
+            raise DataError(problem, column=odd, remedy=f"Its columns are {', '.join(names[:5])}")
         return {**params, "monotone_constraints": [int(monotone.get(n, 0)) for n in names]}
 
     @abstractmethod
@@ -514,8 +507,25 @@ class TreeModel(Estimator):
         """Return the columns of rows as the library takes them."""
 
     @abstractmethod
-    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
-        """Grow the trees of one output; ``held``: rows to stop by."""
+    def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> Any:
+        """Return rows with labels as the library takes them; ``ref``: the matrix whose bins they are to have."""
+
+    @abstractmethod
+    def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
+        """Grow the trees of one output on top of ``_before``, within ``_deadline``.
+
+        Args:
+            params: the library's, in full.
+            matrix: rows to learn from.
+            held: rows to stop by; None: all rounds are grown.
+
+        Returns:
+            The trees up to the best, and the figure on ``held`` that they stop by, after each tree.
+        """
+
+    @abstractmethod
+    def _gains(self, trees: Any) -> Iterable[float]:
+        """Return the total gain of each column."""
 
     @abstractmethod
     def _predicted(self, trees: Any, values: Any) -> torch.Tensor:
@@ -533,13 +543,14 @@ class TreeModel(Estimator):
         # Constants need no columns.
         trees = any(not isinstance(part, float) for part in self._parts)
         values = self._values(data, {}) if trees else None
-        predictions = [
-            torch.full((len(data),), part, dtype=torch.float64)
-            if isinstance(part, float)
-            else self._predicted(part, values)
-            for part in self._parts
-        ]
-        return assembled(predictions, self._task)
+        constant = (len(data),)
+        return assembled(
+            [
+                torch.full(constant, p, dtype=torch.float64) if isinstance(p, float) else self._predicted(p, values)
+                for p in self._parts
+            ],
+            self._task,
+        )
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
@@ -558,10 +569,9 @@ class TreeModel(Estimator):
         """Write the trees of each output in the library's own form, and the vocabularies."""
         if self._task is None:
             raise self.not_fitted()
-        constants: list[float | None] = []
+        constants = [part if isinstance(part, float) else None for part in self._parts]
         for i, part in enumerate(self._parts):
-            constants.append(part if isinstance(part, float) else None)
-            if not isinstance(part, float):
+            if constants[i] is None:
                 self._write_trees(part, folder / f"trees{i}{self.suffix}")
         learned = {"task": self._task, "n_outputs": self._n_outputs, "constants": constants}
         return {**self._inputs.write(folder), **learned}
@@ -574,15 +584,3 @@ class TreeModel(Estimator):
             self._read_trees(folder / f"trees{i}{self.suffix}") if constant is None else float(constant)
             for i, constant in enumerate(about["constants"])
         ]
-
-
-def _trace(grown: Sequence[Grown | float], names: Sequence[str]) -> Trace:
-    """Gains are summed over the outputs; a record of the curves says which output it is of where there are several."""
-    trees = [(i, g) for i, g in enumerate(grown) if isinstance(g, Grown)]
-    several = len(grown) > 1
-    curves = [
-        {"round": number, "held_out": float(value), **({"output": i} if several else {})}
-        for i, g in trees
-        for number, value in enumerate(g.curve)
-    ]
-    return Trace(curves, {n: sum(g.gains.get(n, 0.0) for _, g in trees) for n in names})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from fastrec.errors import DataError, MissingFileError, NotFittedError, Unreadab
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Table, load_state, save_state
-from fastrec.table.state import class_named, saved_name
+from fastrec.table.state import class_named, saved_name, settings_of
 from fastrec.validate import Rows, whole_lists
 from fastrec.validate.target import Task
 
@@ -156,23 +155,7 @@ class Estimator(ABC):
                 f"{type(self).__name__} does not say what it has learned",
                 remedy="Name the attributes that fit sets in learned, or define settings(), write() and read()",
             )
-        given: dict[str, Any] = {}
-        for kind in (c for c in type(self).__mro__ if "__init__" in vars(c)):
-            passed_on = False
-            for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]:
-                if not hasattr(self, name) and parameter.kind is parameter.VAR_KEYWORD:
-                    passed_on = True  # ``**options`` that a class hands to its base are the base's arguments
-                    continue
-                if not hasattr(self, name):
-                    raise DataError(
-                        f"{type(self).__name__} keeps no attribute {name!r} to be saved by",
-                        remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
-                    )
-                value = getattr(self, name)
-                given |= value if parameter.kind is parameter.VAR_KEYWORD else {name: value}
-            if not passed_on:
-                break
-        return given
+        return settings_of(self)
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write what was learned into an existing folder, without pickle.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 
 from fastrec._core.imports import require
 from fastrec.errors import DataError, WriteError
-from fastrec.estimators._tree_model import Grown, TreeData, TreeModel, catboost_in_time
+from fastrec.estimators._tree_model import TreeData, TreeModel, catboost_in_time
 from fastrec.estimators.base import ClassWeight
 from fastrec.validate import Rows
 
@@ -89,15 +89,7 @@ class CatBoostModel(TreeModel):
     ) -> None:
         if isinstance(keys, str):
             raise DataError("CatBoostModel: keys is one text", remedy=f"Give a list: keys=[{keys!r}]")
-        super().__init__(
-            name,
-            rounds=rounds,
-            early_stopping_rounds=early_stopping_rounds,
-            columns=columns,
-            class_weight=class_weight,
-            objective=objective,
-            **params,
-        )
+        super().__init__(name, rounds, early_stopping_rounds, columns, class_weight, objective, params)
         self.keys = list(keys)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
@@ -122,48 +114,48 @@ class CatBoostModel(TreeModel):
             columns[str(i)] = column.cpu().numpy()  # of text CatBoost would hash every row: codes are as good
         return pd.DataFrame(columns)
 
-    def _pool(self, data: TreeData) -> Any:
+    def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> Any:
         label, ranks = data.label, data.groups is not None
         if ranks:
             label = label / max(label.max(), 1.0)  # its metrics of ranking want 0 to 1
-        names = self._inputs.names
         return catboost().Pool(
             data.values,
             label,
-            cat_features=[i for i, n in enumerate(names) if n in self._inputs.vocabs],
+            cat_features=self._cats,
             group_id=data.groups,
             group_weight=data.weight if ranks else None,
             weight=None if ranks else data.weight,
         )
 
-    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
-        pool, params = self._pool(data), self._by_place(params)
-        options: dict[str, Any] = {}
+    @property
+    def _cats(self) -> list[int]:
+        """The places of the columns that are categories."""
+        return [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
+
+    def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
+        params, options = self._by_place(params), {}
         if (deadline := self._deadline) is not None:
             options["callbacks"] = [SimpleNamespace(after_iteration=lambda info: not deadline.is_over)]
-            params = catboost_in_time(deadline, catboost(), params, pool, self.rounds)
+            params = catboost_in_time(deadline, catboost(), params, matrix, self.rounds)
         if self._before is not None:
             params = {**params, "iterations": min(params["iterations"], self._rounds)}
             options["init_model"] = self._before
-        trees = catboost().CatBoost(params)
-        if held is None:
-            trees.fit(pool, **options)
-        else:
-            stop = {"early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
-            trees.fit(pool, eval_set=self._pool(held), **stop, **options)
+        if held is not None:
+            options |= {"eval_set": held, "early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
+        trees = catboost().CatBoost(params).fit(matrix, **options)
         results = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
         # a metric may be called by its name with options that were not given; YetiRank tells of another one first
-        curve = next((v for n, v in results.items() if n == metric or n.startswith(f"{metric}:")), [])
-        gains = trees.get_feature_importance(type="PredictionValuesChange")
-        return Grown(trees, curve, dict(zip(self._inputs.names, map(float, gains), strict=True)))
+        return trees, next((v for n, v in results.items() if n == metric or n.startswith(f"{metric}:")), [])
+
+    def _gains(self, trees: Any) -> Iterable[float]:
+        return trees.get_feature_importance(type="PredictionValuesChange")
 
     def _predicted(self, trees: Any, values: pd.DataFrame) -> torch.Tensor:
         kind = "Probability" if self._task in ("binary", "multiclass", "multilabel") else "RawFormulaVal"
         if self._task == "regression" and (self.objective or "").startswith(_EXPONENTS):
             kind = "Exponent"
-        cats = [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
-        pool = catboost().Pool(values, cat_features=cats)
+        pool = catboost().Pool(values, cat_features=self._cats)
         predictions = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
         predictions = predictions[:, 1] if self._task in ("binary", "multilabel") else predictions
         return torch.from_numpy(np.array(predictions, dtype=np.float64))

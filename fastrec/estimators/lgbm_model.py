@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from fastrec._core.imports import require
 from fastrec.errors import DataError
-from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
+from fastrec.estimators._tree_model import TreeData, TreeModel
 from fastrec.estimators.base import ClassWeight
 from fastrec.validate import Rows
 
@@ -93,15 +93,7 @@ class LGBMModel(TreeModel):
         **params: Any,
     ) -> None:
         self.native_cats = native_cats
-        super().__init__(
-            name,
-            rounds=rounds,
-            early_stopping_rounds=early_stopping_rounds,
-            columns=columns,
-            class_weight=class_weight,
-            objective=objective,
-            **params,
-        )
+        super().__init__(name, rounds, early_stopping_rounds, columns, class_weight, objective, params)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         params = {"num_threads": torch.get_num_threads(), "verbosity": -1, **self._over_defaults()}
@@ -126,7 +118,7 @@ class LGBMModel(TreeModel):
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> np.ndarray:
         return self._inputs.matrix(rows.table).cpu().numpy()
 
-    def _dataset(self, data: TreeData, params: Mapping[str, Any], reference: Any = None) -> Any:
+    def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> Any:
         coded = [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs] if self.native_cats else []
         return lightgbm().Dataset(
             data.values,
@@ -136,42 +128,45 @@ class LGBMModel(TreeModel):
             # names that any column may have are not names that LightGBM takes
             feature_name=[f"f{i}" for i in range(len(self._inputs.names))],
             categorical_feature=coded,
-            params=dict(params),
-            reference=reference,
+            params=self._by_place(params),
+            reference=ref,
         )
 
-    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
-        lgb, params = lightgbm(), self._by_place(params)
-        dataset = self._dataset(data, params)
+    def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
+        lgb, params, deadline, rounds = lightgbm(), self._by_place(params), self._deadline, self._rounds
         results: dict[str, dict[str, list[float]]] = {}
-        options: dict[str, Any] = {"init_model": self._before}
-        if (deadline := self._deadline) is not None:
-            rate, rounds = float(params["learning_rate"]), self._rounds
-
-            def in_time(env: Any) -> None:
-                reset = env.model.reset_parameter
-                if deadline.after_round(env.iteration + 1, rounds, rate, lambda r: reset({"learning_rate": r})):
-                    raise lgb.callback.EarlyStopException(env.iteration, env.evaluation_result_list or [])
-
-            in_time.order = 40  # type: ignore[attr-defined]  # after early stopping (30) and the curve's recorder (20)
-            options["callbacks"] = [in_time]
+        options: dict[str, Any] = {"init_model": self._before, "callbacks": []}
         if held is not None:
             stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
-            options |= {"valid_sets": [self._dataset(held, params, dataset)], "valid_names": ["held"]}
-            options["callbacks"] = [stop, lgb.record_evaluation(results), *options.get("callbacks", [])]
-            higher_is_better = _Direction()
-            options["callbacks"].append(higher_is_better)
-        trees = lgb.train(params, dataset, self._rounds, **options)
-        best = trees.best_iteration
-        if held is not None and deadline is not None and deadline.is_over:  # stopped before it was known to be over
-            curve = np.array(next(iter(results["held"].values())))
-            best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
+            options = {**options, "valid_sets": [held], "valid_names": ["held"]}
+            options["callbacks"] = [stop, lgb.record_evaluation(results)]
+        more_is_better = False
+
+        def in_time(env: Any) -> None:
+            nonlocal more_is_better
+            more_is_better = held is not None and bool(env.evaluation_result_list[0][3])
+            reset = env.model.reset_parameter
+            if deadline.after_round(env.iteration + 1, rounds, rate, lambda r: reset({"learning_rate": r})):
+                raise lgb.callback.EarlyStopException(env.iteration, env.evaluation_result_list or [])
+
+        in_time.order = 40  # type: ignore[attr-defined]  # after early stopping (30) and the curve's recorder (20)
+        if deadline is not None:
+            rate = float(params["learning_rate"])
+            options["callbacks"].append(in_time)
+        trees = lgb.train(params, matrix, rounds, **options)
+        if held is None:
+            return trees, []
+        curve, best = next(iter(results["held"].values())), trees.best_iteration
+        if deadline is not None and deadline.is_over:  # stopped before it was known to be over
+            best = int(np.argmax(curve) if more_is_better else np.argmin(curve)) + 1
             best += 0 if self._before is None else self._before.current_iteration()
         # LightGBM keeps the trees after the best one.
-        if held is not None and 0 < best < trees.current_iteration():
+        if 0 < best < trees.current_iteration():
             trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=best))
-        gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))
-        return Grown(trees, next(iter(results["held"].values())) if results else [], gains)
+        return trees, curve
+
+    def _gains(self, trees: Any) -> Iterable[float]:
+        return trees.feature_importance("gain")
 
     def _predicted(self, trees: Any, values: np.ndarray) -> torch.Tensor:
         predictions = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
@@ -185,13 +180,3 @@ class LGBMModel(TreeModel):
         if trees.num_feature() != len(self._inputs.names):
             raise ValueError("the trees are of other columns")
         return trees
-
-
-class _Direction:
-    """LightGBM's callback that notes whether more of the first metric is better."""
-
-    order = 5
-    found = False
-
-    def __call__(self, env: Any) -> None:
-        self.found = bool(env.evaluation_result_list[0][3])

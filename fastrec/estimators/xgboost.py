@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xgboost as xgb
 
-from fastrec.estimators._tree_model import Deadline, Grown, TreeData, TreeInputs, TreeModel
+from fastrec.estimators._tree_model import Deadline, TreeData, TreeInputs, TreeModel
 from fastrec.estimators.base import ClassWeight, Ranker, Trace
 from fastrec.table import Vocab
 from fastrec.validate import Rows
@@ -190,15 +190,7 @@ class XGBModel(TreeModel):
         **params: Any,
     ) -> None:
         self.native_cats = native_cats
-        super().__init__(
-            name,
-            rounds=rounds,
-            early_stopping_rounds=early_stopping_rounds,
-            columns=columns,
-            class_weight=class_weight,
-            objective=objective,
-            **params,
-        )
+        super().__init__(name, rounds, early_stopping_rounds, columns, class_weight, objective, params)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         objective = self._objective(train.task)
@@ -237,21 +229,20 @@ class XGBModel(TreeModel):
             **more,
         )
 
-    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
-        matrix = self._matrix(data, params)
-        results: dict[str, dict[str, list[float]]] = {}
+    def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[xgb.Booster, Sequence[float]]:
         callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
         go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:
-            trees = xgb.train(dict(params), matrix, **go_on)
-        else:
-            evals = [(self._matrix(held, params, ref=matrix), "held")]
-            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": results, "verbose_eval": False}
-            trees = xgb.train(dict(params), matrix, evals=evals, **go_on, **stop)
-            best = trees.attr("best_iteration")  # None where time ended in the first round
-            trees = trees if best is None else trees[: int(best) + 1]
+            return xgb.train(dict(params), matrix, **go_on), []
+        results: dict[str, dict[str, list[float]]] = {}
+        stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": results, "verbose_eval": False}
+        trees = xgb.train(dict(params), matrix, evals=[(held, "held")], **go_on, **stop)
+        best = trees.attr("best_iteration")  # None where time ended in the first round
         curve = list(results["held"].values())[-1] if results else []  # of several metrics the last stops
-        return Grown(trees, curve, gains(trees, self._inputs.names))
+        return trees if best is None else trees[: int(best) + 1], curve
+
+    def _gains(self, trees: xgb.Booster) -> Iterable[float]:
+        return gains(trees, self._inputs.names).values()
 
     def _predicted(self, trees: xgb.Booster, values: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
         names, types = self._inputs.names, self._types()
@@ -332,15 +323,9 @@ class XGBRanker(XGBModel, Ranker):
         early_stopping_rounds: int | None = None,
         **params: Any,
     ) -> None:
-        super().__init__(
-            name,
-            rounds=rounds,
-            early_stopping_rounds=early_stopping_rounds,
-            columns=columns,
-            objective=objective,
-            **params,
-        )
-        self.margin = margin
+        # past XGBModel's constructor, whose other arguments a ranking has no use for
+        TreeModel.__init__(self, name, rounds, early_stopping_rounds, columns, None, objective, params)
+        self.native_cats, self.margin = False, margin
 
     @property
     def ranks(self) -> bool:

@@ -180,13 +180,30 @@ def saved_name(cls: type) -> str:
 
 
 def settings_of(thing: object) -> dict[str, Any]:
-    """Return the arguments of an object's constructor, read from its attributes of the same names."""
-    arguments = list(signature(type(thing).__init__).parameters.values())[1:]
-    return {
-        a.name: getattr(thing, a.name)
-        for a in arguments
-        if a.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    }
+    """Return the arguments of an object's constructor, read from its attributes of the same names.
+
+    The values of ``**params`` are those of an attribute ``params``; without one they are the base class's arguments.
+
+    Raises:
+        DataError: an argument is no attribute.
+    """
+    given: dict[str, Any] = {}
+    for kind in (c for c in type(thing).__mro__ if "__init__" in vars(c)):
+        passed_on = False
+        for name, argument in list(signature(kind.__init__).parameters.items())[1:]:
+            if hasattr(thing, name):
+                value = getattr(thing, name)
+                given |= value if argument.kind is Parameter.VAR_KEYWORD else {name: value}
+            elif argument.kind is Parameter.VAR_KEYWORD:
+                passed_on = True
+            elif argument.kind is not Parameter.VAR_POSITIONAL:
+                raise DataError(
+                    f"{type(thing).__name__} keeps no attribute {name!r} to be saved by",
+                    remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
+                )
+        if not passed_on:
+            break
+    return given
 
 
 def known_classes(base: type[T]) -> dict[str, type[T]]:

@@ -43,7 +43,7 @@ from sklearn.tree import DecisionTreeClassifier
 from fastrec._core.digests import digests_below
 from fastrec.errors import DataError, DataWarning, UnreadableFileError
 from fastrec.estimators import CuMLModel, Estimator, SKModel
-from fastrec.estimators.sklearn import packed, unpacked
+from fastrec.estimators._sklearn_saving import packed, unpacked
 from fastrec.table import Table
 from fastrec.validate import Rows
 
