@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError
 
-# What all losses ask of their arguments.
-
 Reduction = Literal["mean", "sum", "none"]
 
 
@@ -35,6 +33,15 @@ def _like(x: Tensor, scores: Tensor, what: str) -> Tensor:
     return _same_length(x, scores, what).to(scores.dtype)
 
 
+def _in_lists(scores: Tensor, targets: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores and targets ``[b]`` of a loss of lists, and the number of each row's list."""
+    scores = _flat(scores, "scores")
+    if groups is None:
+        targets, groups = _split_targets(targets)
+    target = _same_length(targets, scores, "targets")
+    return scores, target, _dense_ids(_same_length(groups, scores, "groups"))
+
+
 def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:
     return losses if reduction == "none" else losses.sum()
 
@@ -56,9 +63,6 @@ def _dense_ids(groups: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, new.cumsum(0))
 
 
-# ``ListwiseSoftmax``: the softmax over a list's candidates.
-
-
 class ListwiseSoftmax(nn.Module):
     """Softmax cross-entropy over each list's candidates (ListNet's top-one loss; Cao et al., ICML 2007, section 5).
 
@@ -77,13 +81,7 @@ class ListwiseSoftmax(nn.Module):
         self.reduction = reduction
 
     def denominator(self, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Count the lists with a positive, over which ``'mean'`` is taken, a scalar.
-
-        By it the means of several processes' batches become one mean.
-
-        Args:
-            targets, groups: as for the loss.
-        """
+        """Count the lists with a positive, a scalar: by it the means of several processes' batches become one mean."""
         if groups is None:
             targets, groups = _split_targets(targets)
         lists = _dense_ids(_flat(groups, "groups"))
@@ -105,11 +103,8 @@ class ListwiseSoftmax(nn.Module):
         Raises:
             DataError: list ids are missing or not exact, or the lengths differ.
         """
-        scores = _flat(scores, "scores")
-        if groups is None:
-            targets, groups = _split_targets(targets)
-        target = _like(targets, scores, "targets")
-        lists = _dense_ids(_same_length(groups, scores, "groups"))
+        scores, target, lists = _in_lists(scores, targets, groups)
+        target = target.to(scores.dtype)
         total = torch.zeros_like(scores).index_add_(0, lists, target)
         log_z = _log_sum_exp(scores, lists)
         share = target / torch.where(total > 0, total, torch.ones_like(total))[lists]
@@ -126,9 +121,6 @@ def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
     top = torch.where(top.isfinite(), top, torch.zeros_like(top))
     sums = torch.zeros_like(scores).index_add(0, lists, (scores - top[lists]).exp())
     return torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
-
-
-# ``BPR`` and ``PairwiseHinge``: losses over pairs of a list's candidates.
 
 
 class _OverPairs(nn.Module):
@@ -161,26 +153,18 @@ class _OverPairs(nn.Module):
         """Compute the loss over all pairs of rows of one list, the first of them more relevant.
 
         Args:
-            scores: ``[b]`` or ``[b, 1]``, float.
-            targets: relevance ≥ 0, ``[b]`` or ``[b, 1]``; or, without ``groups``, ``[b, 2]`` of integers or float64:
-                relevance and list id (what a loader makes of two target columns).
-            groups: id of each row's list, ``[b]`` or ``[b, 1]``, integers, in any order.
+            scores, targets, groups: as for ``ListwiseSoftmax``.
 
         Returns:
             A scalar: the mean or the sum over pairs; or ``[b]`` where the reduction is ``'none'``: the sum over the
             pairs in which the row is the more relevant one. Without any pair it is 0.
         """
-        scores = _flat(scores, "scores")
-        if groups is None:
-            targets, groups = _split_targets(targets)
-        target = _same_length(targets, scores, "targets")
-        better, worse = _pairs(target, _dense_ids(_same_length(groups, scores, "groups")))
+        scores, target, lists = _in_lists(scores, targets, groups)
+        better, worse = _pairs(target, lists)
         losses = self.of_difference(scores[better] - scores[worse])
-        if self.reduction == "mean":
-            return losses.sum() / max(len(losses), 1)
-        if self.reduction == "sum":
-            return losses.sum()
-        return torch.zeros_like(scores).index_add(0, better, losses)
+        if self.reduction == "none":
+            return torch.zeros_like(scores).index_add(0, better, losses)
+        return losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
 
     def activation(self, scores: Tensor) -> Tensor:
         """Return scores unchanged: they rank, and are no probabilities."""
@@ -232,9 +216,6 @@ def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
     return better[kept], worse[kept]
 
 
-# ``InBatchSoftmax``: every other row's item of the batch as a negative.
-
-
 class PairScores(Tensor):
     """The scores ``[b, 1]`` of a batch's own pairs, which know the vectors that they come from.
 
@@ -248,7 +229,7 @@ class PairScores(Tensor):
 
     @classmethod
     def of(cls, queries: Tensor, items: Tensor, ids: Tensor | None = None) -> PairScores:
-        """Scores of each row's own pair.
+        """Return the scores of each row's own pair.
 
         Args:
             queries: ``[b, d]``, divided by the temperature.

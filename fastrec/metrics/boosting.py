@@ -64,16 +64,10 @@ def lightgbm_metric(
     """Make a metric for ``lightgbm.train(feval=…)``; with ``params['metric'] = 'None'`` it is the only one.
 
     Args:
-        name: as for :func:`fastrec.metrics.get_metric`.
-        groups: ``[n]`` integers for every set that is evaluated; None for the sets' own (``group``).
-        weight: ``[n]`` weights; None for the sets' own.
-        transform: as for :func:`xgboost_metric`.
+        name, groups, weight, transform: as for :func:`xgboost_metric`.
 
     Returns:
         A function of predictions and ``Dataset`` that returns name, value and whether greater is better.
-
-    Raises:
-        DataError: an unknown name; while it trains, what the metric raises.
     """
     metric = get_metric(name)
 
@@ -119,7 +113,17 @@ def catboost_metric(
             column="groups",
             remedy="Pass groups=[of the training rows, of the validation rows]",
         )
-    by_length = _by_length(groups)
+    by_length: dict[int, np.ndarray] = {}
+    for given in groups:
+        if np.ndim(given) == 0:
+            raise DataError("groups are one list of rows", column="groups", remedy="Give a list for each evaluated set")
+        codes = flat_tensor(given, "groups").cpu().numpy()
+        if not np.array_equal(by_length.setdefault(len(codes), codes), codes):
+            raise DataError(
+                f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates",
+                column="groups",
+                remedy="Leave a list out of one of them",
+            )
     if not several_targets:
         return _CatBoostMetric(metric, by_length, several_targets, transform)
     base = require("catboost", "CatBoost", "pip install catboost").MultiTargetCustomMetric
@@ -144,7 +148,14 @@ class _CatBoostMetric:
         raw = np.column_stack([np.asarray(a) for a in approxes])
         y = np.column_stack([np.asarray(t) for t in target]) if self.several else np.asarray(target)
         raw = raw if self.several or raw.shape[1] > 1 else raw[:, 0]
-        groups = self._groups_of(len(y)) if self.groups else None
+        groups = self.groups.get(len(y))
+        if groups is None and self.groups:
+            given = ", ".join(map(str, self.groups))
+            raise DataError(
+                f"CatBoost evaluates {len(y)} rows, and there are groups for {given}",
+                column="groups",
+                remedy="Give the groups of the training rows and of every evaluated set",
+            )
         p = _transformed(raw, self.transform) if self.transform else self._activated(raw, y)
         # what CatBoost hands over lives no longer than this call
         return self.metric(y.copy(), p, groups=groups, weight=None if weight is None else np.array(weight)), 1.0
@@ -163,31 +174,6 @@ class _CatBoostMetric:
         if self.metric.wants == "scores" or (self.metric.wants == "classes" and not np.isin(y, (0, 1)).all()):
             return raw.copy()
         return margins.sigmoid().numpy()
-
-    def _groups_of(self, rows: int) -> np.ndarray:
-        if rows not in self.groups:
-            given = ", ".join(map(str, self.groups))
-            raise DataError(
-                f"CatBoost evaluates {rows} rows, and there are groups for {given}",
-                column="groups",
-                remedy="Give the groups of the training rows and of every evaluated set",
-            )
-        return self.groups[rows]
-
-
-def _by_length(groups: Sequence[Any]) -> dict[int, np.ndarray]:
-    by_length: dict[int, np.ndarray] = {}
-    for given in groups:
-        if np.ndim(given) == 0:
-            raise DataError("groups are one list of rows", column="groups", remedy="Give a list for each evaluated set")
-        codes = flat_tensor(given, "groups").cpu().numpy()
-        if not np.array_equal(by_length.setdefault(len(codes), codes), codes):
-            raise DataError(
-                f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates",
-                column="groups",
-                remedy="Leave a list out of one of them",
-            )
-    return by_length
 
 
 def _transformed(predictions: np.ndarray, transform: Transform | None) -> Any:

@@ -39,10 +39,6 @@ class _CollectingMetric(Metric):
     def check(self, learn: Any) -> None:
         """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins.
 
-        Args:
-            learn: the learner: its loss, if that is a cross-entropy, has an output for each class; its validation
-                rows need a group each.
-
         Raises:
             DataError: there are more than two classes, or the groups are not one integer for each validation row.
         """
@@ -78,14 +74,7 @@ class _CollectingMetric(Metric):
         self._epoch_groups: Any = None
 
     def accumulate(self, learn: Any) -> None:
-        """Keep one batch.
-
-        Args:
-            learn: the learner; ``learn.pred`` is ``[b]``, ``[b, 1]`` or two-class ``[b, 2]``, its first target ``[b]``.
-
-        Raises:
-            DataError: predictions of another shape, or no groups for these rows.
-        """
+        """Keep one batch: ``learn.pred`` is ``[b]``, ``[b, 1]`` or two-class ``[b, 2]``, its first target ``[b]``."""
         if self.needs_groups and self._epoch_groups is None:
             self._epoch_groups = self._of_rows(learn, "groups")
         pred = learn.pred

@@ -66,11 +66,7 @@ class RegistryMetric(_CollectingMetric):
         self._epoch_weight: Any = None
 
     def accumulate(self, learn: Any) -> None:
-        """Keep one batch.
-
-        Args:
-            learn: the learner; ``learn.pred`` is ``[b]`` or ``[b, k]``, its first target ``[b]`` or ``[b, t]``.
-        """
+        """Keep one batch: ``learn.pred`` is ``[b]`` or ``[b, k]``, its first target ``[b]`` or ``[b, t]``."""
         if self.needs_groups and self._epoch_groups is None:
             self._epoch_groups = self._of_rows(learn, "groups")
         if self.weighted and self._epoch_weight is None:

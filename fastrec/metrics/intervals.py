@@ -104,7 +104,15 @@ def cluster_means(
         DataError: no rows, a value that is not finite, lengths that differ, or fewer than one resample.
     """
     values = np.asarray(values, dtype=np.float64)
-    _refuse_clustered(values, clusters, repeats)
+    if values.ndim != 2 or not len(values):
+        raise DataError("there are no values to resample", remedy="Give at least one row and one column")
+    if len(clusters) != len(values):
+        raise DataError(f"{len(values)} rows have {len(clusters)} clusters", remedy="Give one cluster per row")
+    bad = ~np.isfinite(values).all(axis=1)
+    if bad.any():
+        raise DataError("a value is not a finite number", row=int(bad.argmax()), remedy="Drop or fill it first")
+    if repeats < 1:
+        raise DataError(f"{repeats} resamples were asked for", remedy="Ask for at least one")
     _, codes = np.unique(clusters, return_inverse=True)
     n_clusters = int(codes.max()) + 1
     sums = np.stack([np.bincount(codes, weights=column, minlength=n_clusters) for column in values.T], axis=1)
@@ -114,32 +122,17 @@ def cluster_means(
 
 
 def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Interval:
-    """Compute the percentile interval of resampled means.
-
-    Args:
-        mean: the mean of the data itself.
-        draws: float64 ``[repeats]`` resampled means, or differences of two columns of them.
-        level: share of the draws inside the interval, between 0 and 1.
-
-    Returns:
-        The mean and the ends of its interval.
-    """
+    """Compute the percentile interval of resampled means ``[repeats]``, or of differences of two columns of them."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(mean), float(low), float(high))
 
 
 def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray | None = None) -> np.ndarray:
-    """Sum over resamples with replacement of as many rows as there are.
+    """Sum over ``repeats`` resamples, with replacement, of as many rows ``[n]`` or ``[n, c]`` as there are.
 
     Args:
-        rows: float64 ``[n]`` or ``[n, c]``.
-        repeats: number of resamples.
-        seed: the same seed gives the same draws.
         counts: int64 ``[n]``, how often each row stands; None: once. How often each is drawn is then one draw from a
             multinomial distribution, instead of one draw for every time it stands.
-
-    Returns:
-        float64 ``[repeats]`` or ``[repeats, c]``.
     """
     rng, n = np.random.default_rng(seed), len(rows)
     step = max(1, limits.RESAMPLED_AT_ONCE // n)
@@ -155,20 +148,6 @@ def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray 
         blocks.append(times @ rows)
     return np.concatenate(blocks)
 
-
-def _refuse_clustered(values: np.ndarray, clusters: np.ndarray, repeats: int) -> None:
-    if values.ndim != 2 or not len(values):
-        raise DataError("there are no values to resample", remedy="Give at least one row and one column")
-    if len(clusters) != len(values):
-        raise DataError(f"{len(values)} rows have {len(clusters)} clusters", remedy="Give one cluster per row")
-    bad = ~np.isfinite(values).all(axis=1)
-    if bad.any():
-        raise DataError("a value is not a finite number", row=int(bad.argmax()), remedy="Drop or fill it first")
-    if repeats < 1:
-        raise DataError(f"{repeats} resamples were asked for", remedy="Ask for at least one")
-
-
-# Bootstrap intervals of any metric, and of differences between predictions: whole clusters of rows are resampled.
 
 _MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -10,10 +10,16 @@ from torch import Tensor
 
 from fastrec.errors import DataError
 
-# What the grouped metrics share: checked float64 inputs, groups as dense codes, and orders within groups.
-
 Ties = Literal["worst", "ordinal", "best"]
 Empty = Literal["zero", "skip"]
+
+
+class ListRules(TypedDict, total=False):
+    """Rules that the metrics of lists share, see ``mrr``."""
+
+    ties: Ties
+    empty: Empty
+    sample_weight: Any
 
 
 class ScoredLists:
@@ -129,10 +135,6 @@ def plain_tensor(x: Any, name: str) -> Tensor:
         return x.detach().as_subclass(Tensor)
     if hasattr(x, "__cuda_array_interface__"):
         return torch.as_tensor(x, device="cuda")
-    return torch.from_numpy(_plain_array(x, name))
-
-
-def _plain_array(x: Any, name: str) -> np.ndarray:
     a = np.asarray(x)
     if a.dtype == object:  # nullable columns come as objects, with None or pandas' NA among them
         a = np.array([np.nan if v is None or type(v).__name__ == "NAType" else v for v in a.tolist()])
@@ -142,7 +144,7 @@ def _plain_array(x: Any, name: str) -> np.ndarray:
         raise DataError("a value is above 2^63 - 1", column=name, remedy="Code such ids as smaller integers first")
     a = a.astype({"b": bool, "f": np.float64}.get(a.dtype.kind, np.int64), copy=False)
     # torch warns about arrays that it could not write to, such as pandas'
-    return a if a.flags.writeable and a.flags.c_contiguous else a.copy()
+    return torch.from_numpy(a if a.flags.writeable and a.flags.c_contiguous else a.copy())
 
 
 def refuse_rows(bad: Tensor, column: str, problem: str, remedy: str) -> None:
@@ -219,18 +221,10 @@ def mrr(
 def reciprocal_ranks(
     scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst", empty: Empty = "zero"
 ) -> tuple[Tensor, Tensor]:
-    """Compute the reciprocal rank of each group, for intervals and paired comparisons.
-
-    Args:
-        scores, labels, groups: as for :func:`mrr`.
-        k: ranks below the k-th count 0; None for no cut.
-        ties, empty: as for :func:`mrr`.
+    """Compute the reciprocal rank of each group, for intervals and paired comparisons; see :func:`mrr`.
 
     Returns:
         Group ids ``[g]`` in ascending order, and their reciprocal ranks ``[g]`` float64, on the device of the scores.
-
-    Raises:
-        DataError: lengths differ, no rows, a label is missing, groups are not integers.
     """
     lists = prepare(scores, labels, groups)
     values = _reciprocal(lists, k, ties)
@@ -255,13 +249,11 @@ def ndcg(
     Discount 1 / log2(rank + 1) and gain 2^label - 1 as in Burges et al. 2005 (RankNet), section 6.
 
     Args:
-        scores: ``[n]`` numbers, higher is better.
+        scores, groups, empty, sample_weight: as for :func:`mrr`.
         labels: ``[n]`` grades >= 0.
-        groups: ``[n]`` integers.
         k: length of the list that counts; None for all of it.
         gains: ``'exp2'`` for 2^label - 1, ``'linear'`` for the label itself. Equal where labels are 0 and 1.
         ties: among equal scores, lower grades first (``'worst'``), higher first (``'best'``) or input order.
-        empty, sample_weight: as for :func:`mrr`.
 
     Returns:
         The mean over groups; NaN where no group is left to count.
@@ -278,81 +270,31 @@ def ndcg(
     return lists.mean(_discounted(lists, gain, order, k) / _discounted(lists, gain, ideal, k), empty)
 
 
-def hit_rate(
-    scores: Any,
-    labels: Any,
-    groups: Any,
-    *,
-    k: int | None,
-    ties: Ties = "worst",
-    empty: Empty = "zero",
-    sample_weight: Any = None,
-) -> float:
-    """Compute the share of the groups that have a relevant candidate among their first k (HR@k).
-
-    Args:
-        scores, labels, groups: as for :func:`mrr`.
-        k: length of the list that counts; None for all of it.
-        ties, empty, sample_weight: as for :func:`mrr`.
-
-    Returns:
-        The mean over groups; NaN where no group is left to count.
-    """
-    lists = prepare(scores, labels, groups, sample_weight)
+def hit_rate(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
+    """Compute the share of the groups that have a relevant candidate among their first k (HR@k); see :func:`mrr`."""
+    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
     return lists.mean((_reciprocal(lists, k, ties) > 0).double(), empty)
 
 
-def recall(
-    scores: Any,
-    labels: Any,
-    groups: Any,
-    *,
-    k: int | None,
-    ties: Ties = "worst",
-    empty: Empty = "zero",
-    sample_weight: Any = None,
-) -> float:
-    """Compute the mean share of each group's relevant candidates that are among its first k.
+def recall(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
+    """Compute the mean share of each group's relevant candidates that are among its first k; see :func:`mrr`.
 
-    Args:
-        scores, labels, groups: as for :func:`mrr`.
-        k: length of the list that counts; None for all of it.
-        ties: among equal scores, non-relevant first (``'worst'``), relevant first or input order.
-        empty, sample_weight: as for :func:`mrr`.
-
-    Returns:
-        The mean over groups; NaN where no group is left to count.
+    Among equal scores those not relevant come first (``ties='worst'``), the relevant ones, or the input's order.
     """
-    lists = prepare(scores, labels, groups, sample_weight)
+    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
     codes, relevant, position = _relevant_in_order(lists, ties)
     hits = lists.sums((relevant & (position < cut(k))).double(), codes)
     return lists.mean(hits / lists.sums(relevant.double(), codes), empty)
 
 
 def mean_average_precision(
-    scores: Any,
-    labels: Any,
-    groups: Any,
-    *,
-    k: int | None = None,
-    ties: Ties = "worst",
-    empty: Empty = "zero",
-    sample_weight: Any = None,
+    scores: Any, labels: Any, groups: Any, *, k: int | None = None, **rules: Unpack[ListRules]
 ) -> float:
-    """Compute the mean over groups of the average precision at k (MAP@k).
+    """Compute the mean over groups of the average precision at k (MAP@k); see :func:`mrr` and :func:`recall`.
 
     A group's average precision is the sum of the precisions at its relevant ranks up to k, over min(relevant, k).
-
-    Args:
-        scores, labels, groups: as for :func:`mrr`.
-        k: length of the list that counts; None for all of it.
-        ties: among equal scores, non-relevant first (``'worst'``), relevant first or input order.
-        empty, sample_weight: as for :func:`mrr`.
-
-    Returns:
-        The mean over groups; NaN where no group is left to count.
     """
-    lists = prepare(scores, labels, groups, sample_weight)
+    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
     codes, relevant, position = _relevant_in_order(lists, ties)
     total = lists.sums(relevant.double(), codes)
     so_far = relevant.double().cumsum(0) - (total.cumsum(0) - total)[codes]
@@ -379,7 +321,13 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
     """
     lists = prepare(scores, labels, None, sample_weight)
     if sample_weight is None and lists.scores.device.type == "cpu" and not bool(lists.scores.isnan().any()):
-        return _area_of_two(lists.scores[~lists.relevant].numpy(), lists.scores[lists.relevant].numpy())
+        # NumPy sorts plain numbers several times as fast as an order of rows is found.
+        others, relevant = (np.sort(lists.scores[rows].numpy()) for rows in (~lists.relevant, lists.relevant))
+        pairs = len(others) * len(relevant)
+        if not pairs:
+            return float("nan")
+        below = np.searchsorted(others, relevant, "left").sum() + np.searchsorted(others, relevant, "right").sum()
+        return float(below) / 2 / pairs
     return float(_auc_by_group(lists)[0][0])
 
 
@@ -434,6 +382,12 @@ def group_ranks(scores: Any, groups: Any, ties: Ties = "worst") -> Tensor:
     return torch.empty_like(place).scatter_(0, order, place + 1)
 
 
+def _with_rules(
+    scores: Any, labels: Any, groups: Any, ties: Ties = "worst", empty: Empty = "zero", sample_weight: Any = None
+) -> tuple[ScoredLists, Ties, Empty]:
+    return prepare(scores, labels, groups, sample_weight), ties, empty
+
+
 def _reciprocal(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
     # By counting, without a sort: the best placed relevant candidate is the one with the highest relevant score.
     missing, codes, n = lists.scores.isnan(), lists.codes, len(lists.ids)
@@ -468,16 +422,6 @@ def _discounted(lists: ScoredLists, gain: Tensor, order: Tensor, k: int | None) 
     codes = lists.codes[order]
     position = lists.position(codes)
     return lists.sums(gain[order] * (position < cut(k)) / torch.log2(position.double() + 2), codes)
-
-
-def _area_of_two(others: np.ndarray, relevant: np.ndarray) -> float:
-    # NumPy sorts plain numbers several times as fast as an order of rows is found.
-    others, relevant = np.sort(others), np.sort(relevant)
-    pairs = len(others) * len(relevant)
-    if not pairs:
-        return float("nan")
-    below = np.searchsorted(others, relevant, "left").sum() + np.searchsorted(others, relevant, "right").sum()
-    return float(below) / 2 / pairs
 
 
 def _auc_by_group(lists: ScoredLists) -> tuple[Tensor, Tensor]:

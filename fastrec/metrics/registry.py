@@ -15,12 +15,9 @@ from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.metrics import ranking
-from fastrec.metrics import rows as c
 from fastrec.metrics import rows as r
 from fastrec.metrics.ranking import choice, refuse_rows
 from fastrec.metrics.rows import check_probabilities, paired, row_weights, to_classes
-
-# ``Metric``: a function of targets and predictions with what a program must know of it; ``as_metric`` makes one.
 
 TASKS = ("ranking", "binary", "multiclass", "regression", "multilabel")
 WANTS = ("scores", "probabilities", "classes", "values")
@@ -113,19 +110,18 @@ class Metric:
             bad = p.isinf() if p.ndim == 1 else p.isinf().any(1)
             refuse_rows(bad, "prediction", "is infinite", "Look at what predicted it")
         if of_classes and p.shape[1] == 2 and "binary" in self.tasks and self.wants != "values" and (y <= 1).all():
-            p = self._one_column(p)
+            # two columns as one: class 1 if they are probabilities, else their difference
+            if self.wants == "classes":
+                p = (p[:, 1] > p[:, 0]).double()
+            elif bool(((p.sum(1) - 1).abs() < 1e-3).all() & (p >= 0).all()):
+                p = p[:, 1]
+            else:
+                p = p[:, 1] - p[:, 0]
         elif of_classes and "multiclass" not in self.tasks:
             self._refuse(f"{p.shape[1]} numbers a row for one target", "prediction")
         if self.wants == "classes":
             return to_classes(y, p, rounded="regression" in self.tasks)
         return p
-
-    def _one_column(self, p: Tensor) -> Tensor:
-        """Turn two columns into one: class 1 if they are probabilities, else their difference."""
-        if self.wants == "classes":
-            return (p[:, 1] > p[:, 0]).double()
-        are_probabilities = bool(((p.sum(1) - 1).abs() < 1e-3).all() & (p >= 0).all())
-        return p[:, 1] if are_probabilities else p[:, 1] - p[:, 0]
 
     def _refuse(self, given: str, column: str) -> None:
         tasks = ", ".join(self.tasks)
@@ -201,11 +197,7 @@ class LostFunction:
     name: str
 
     def __call__(self, *_: Any, **__: Any) -> float:
-        """Refuse.
-
-        Raises:
-            DataError: always.
-        """
+        """Refuse."""
         raise DataError(
             f"{self.name} is a metric of one's own, and its function is not in the file",
             remedy="Give the estimator the metric again (stop_by=), or make it anew",
@@ -237,23 +229,27 @@ def _listwise(y: Tensor, p: Tensor, *, function: Callable[..., float], groups: A
     return function(p, y, groups, sample_weight=weight, **k)
 
 
+def _of_lists(function: Callable[..., float], *more: Any, tasks: tuple[str, ...] = ("ranking",), **rest: Any) -> _Entry:
+    return _Entry(partial(_listwise, function=function), True, "scores", tasks, True, *more, **rest)
+
+
 # What a submission scores: equal scores are written in the order in which the candidates were shown.
 MRR_AS_SHOWN = Metric(
     "mrr", partial(_listwise, function=ranking.mrr, ties="ordinal"), True, "scores", ("ranking",), needs_groups=True
 )
 
 _METRICS = {
-    "auc": _Entry(c.auc, True, "scores", ("ranking", *_LABELS)),
-    "average_precision": _Entry(c.average_precision, True, "scores", _LABELS),
-    "logloss": _Entry(c.log_loss, False, "probabilities", _LABELS),
-    "brier": _Entry(c.brier, False, "probabilities", _LABELS),
-    "accuracy": _Entry(c.accuracy, True, "classes", _LABELS),
-    "balanced_accuracy": _Entry(partial(c.of_counts, formula=c.balanced_accuracy_of), True, "classes", _CLASSES),
-    "f1": _Entry(c.f1, True, "classes", ("binary",)),
-    "f1_macro": _Entry(c.f1_macro, True, "classes", _LABELS),
-    "f1_micro": _Entry(c.f1_micro, True, "classes", _LABELS),
-    "mcc": _Entry(partial(c.of_counts, formula=c.mcc_of), True, "classes", _CLASSES),
-    "quadratic_kappa": _Entry(c.quadratic_kappa, True, "classes", (*_CLASSES, "regression")),
+    "auc": _Entry(r.auc, True, "scores", ("ranking", *_LABELS)),
+    "average_precision": _Entry(r.average_precision, True, "scores", _LABELS),
+    "logloss": _Entry(r.log_loss, False, "probabilities", _LABELS),
+    "brier": _Entry(r.brier, False, "probabilities", _LABELS),
+    "accuracy": _Entry(r.accuracy, True, "classes", _LABELS),
+    "balanced_accuracy": _Entry(partial(r.of_counts, formula=r.balanced_accuracy_of), True, "classes", _CLASSES),
+    "f1": _Entry(r.f1, True, "classes", ("binary",)),
+    "f1_macro": _Entry(r.f1_macro, True, "classes", _LABELS),
+    "f1_micro": _Entry(r.f1_micro, True, "classes", _LABELS),
+    "mcc": _Entry(partial(r.of_counts, formula=r.mcc_of), True, "classes", _CLASSES),
+    "quadratic_kappa": _Entry(r.quadratic_kappa, True, "classes", (*_CLASSES, "regression")),
     "gini": _Entry(r.gini, True, "scores", ("binary", "regression")),
     "rmse": _Entry(r.rmse, False, "values", ("regression",)),
     "mae": _Entry(r.mae, False, "values", ("regression",)),
@@ -265,16 +261,12 @@ _METRICS = {
     "pinball": _Entry(r.pinball, False, "values", ("regression",), parameter="q", usual=0.5),
     "poisson_deviance": _Entry(r.poisson_deviance, False, "values", ("regression",)),
     "gamma_deviance": _Entry(r.gamma_deviance, False, "values", ("regression",)),
-    "mrr": _Entry(partial(_listwise, function=ranking.mrr), True, "scores", ("ranking",), True, "k", optional=True),
-    "ndcg": _Entry(
-        partial(_listwise, function=ranking.ndcg), True, "scores", ("ranking",), True, "k", 10, optional=True
-    ),
-    "map": _Entry(
-        partial(_listwise, function=ranking.mean_average_precision), True, "scores", ("ranking",), True, "k", 10, True
-    ),
-    "hit_rate": _Entry(partial(_listwise, function=ranking.hit_rate), True, "scores", ("ranking",), True, "k", 10),
-    "recall": _Entry(partial(_listwise, function=ranking.recall), True, "scores", ("ranking",), True, "k", 10),
-    "gauc": _Entry(partial(_listwise, function=ranking.gauc), True, "scores", ("ranking", "binary"), True),
+    "mrr": _of_lists(ranking.mrr, "k", optional=True),
+    "ndcg": _of_lists(ranking.ndcg, "k", 10, optional=True),
+    "map": _of_lists(ranking.mean_average_precision, "k", 10, optional=True),
+    "hit_rate": _of_lists(ranking.hit_rate, "k", 10),
+    "recall": _of_lists(ranking.recall, "k", 10),
+    "gauc": _of_lists(ranking.gauc, tasks=("ranking", "binary")),
 }
 _DEFAULTS = {"ranking": "mrr", "binary": "auc", "multiclass": "logloss", "regression": "rmse", "multilabel": "auc"}
 

@@ -24,23 +24,8 @@ def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
     return (values * w).sum(0) / w.sum(0)
 
 
-def counted(bad: Tensor, weight: Tensor | None) -> Tensor:
-    """Return weights of the rows with those marked set to 0, in the shape of the marks."""
-    keep = (~bad).double()
-    if weight is None:
-        return keep
-    return keep * (weight if weight.ndim == keep.ndim else weight[:, None])
-
-
 def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
-    """Integrate cumulated ``w y`` over the weights, rows from high to low, equal values as one step.
-
-    Args:
-        weight: float64 ``[n]``, or None.
-
-    Returns:
-        The integral, a scalar; see Kaggle's normalised Gini, which it becomes after its diagonal is taken off.
-    """
+    """Integrate cumulated ``w y`` over the weights, rows from high to low, equal values as one step."""
     w = torch.ones_like(y) if weight is None else weight
     order = torch.sort(order_by, descending=True, stable=True).indices
     ends = last_of_runs(order_by[order])
@@ -64,9 +49,7 @@ def between(distinct: Tensor) -> Tensor:
     return torch.cat([distinct.new_tensor([-torch.inf]), middle, distinct.new_tensor([torch.inf])])
 
 
-# What every metric of the registry asks of its inputs: numbers, one row of each for a row of the other, none missing.
-#
-# Also what lies between kinds of prediction: probabilities to classes. The shapes tell what is scored:
+# The shapes tell what is scored:
 #
 # - target ``[n]``, prediction ``[n]``: one number a row (binary, regression, ranking, or class codes);
 # - target ``[n]``, prediction ``[n, k]``: class codes and one number a class (multiclass);
@@ -74,15 +57,7 @@ def between(distinct: Tensor) -> Tensor:
 
 
 def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """Return targets and predictions as float64 tensors on the predictions' device.
-
-    Args:
-        y: ``[n]``, ``[n, 1]`` or ``[n, t]`` numbers without a missing one.
-        prediction: ``[n]``, ``[n, 1]`` or ``[n, k]`` numbers without a missing one.
-
-    Returns:
-        Both float64; a single column is ``[n]``.
-    """
+    """Return targets ``[n]`` or ``[n, t]`` and predictions ``[n]`` or ``[n, k]``: float64, on one device, complete."""
     p = _columns(prediction, "prediction")
     p = (p.cpu() if p.device.type == "mps" else p).double()  # Apple's GPU has no float64
     target = _columns(y, "y").to(p.device).double()
@@ -118,12 +93,7 @@ def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
 
 
 def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
-    """Refuse what cannot be probabilities.
-
-    Args:
-        prediction: ``[n]`` or ``[n, k]``.
-        of_classes: whether the k columns exclude each other, so that a row sums to 1.
-    """
+    """Refuse what cannot be probabilities, ``[n]`` or ``[n, k]``; ``of_classes``: a row sums to 1."""
     outside = ~((prediction >= 0) & (prediction <= 1))
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
     refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
@@ -137,15 +107,8 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
     """Turn predictions into class codes.
 
     Several classes: the highest of a row (the first among equals). One column: whole numbers are codes already;
-    for a target of 0 and 1, class 1 is above .5. Several targets: each above .5.
-
-    Args:
-        y: float64 ``[n]`` or ``[n, t]``.
-        prediction: float64 ``[n]`` or ``[n, k]``.
-        rounded: round values of an ordinal target to the nearest code instead of refusing them.
-
-    Returns:
-        Codes as float64, in the shape of ``y``.
+    for a target of 0 and 1, class 1 is above .5. Several targets: each above .5. ``rounded``: values of an ordinal
+    target become the nearest code instead of being refused.
     """
     if y.ndim == 2:
         return (prediction > 0.5).double()
@@ -163,12 +126,7 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
 
 
 def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
-    """Return class codes as int64.
-
-    Args:
-        name: what to call them in a message.
-        n: number of classes, so that codes are 0..n-1; None for any whole numbers.
-    """
+    """Return class codes as int64: of ``n`` classes from 0 to n-1, else any whole numbers."""
     bad = (codes != codes.round()) | codes.isinf()
     if n is not None:
         bad = bad | (codes < 0) | (codes >= n)
@@ -385,16 +343,16 @@ def average_precision(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) 
     """
     if p.ndim == 1 or y.ndim == 2:
         check_binary(y)
-    return _each_against_the_rest(lambda t, s: _average_precision(t, s, weight), y, p)
 
+    def of_one(y: Tensor, p: Tensor) -> float:
+        w = torch.ones_like(y) if weight is None else weight
+        order = torch.sort(p, descending=True, stable=True).indices
+        ends = last_of_runs(p[order])
+        hits, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
+        gain = hits.diff(prepend=hits.new_zeros(1))
+        return float((gain * torch.nan_to_num(hits / seen)).sum() / hits[-1])
 
-def _average_precision(y: Tensor, p: Tensor, weight: Tensor | None) -> float:
-    w = torch.ones_like(y) if weight is None else weight
-    order = torch.sort(p, descending=True, stable=True).indices
-    ends = last_of_runs(p[order])
-    hits, seen = (w * y)[order].cumsum(0)[ends], w[order].cumsum(0)[ends]
-    gain = hits.diff(prepend=hits.new_zeros(1))
-    return float((gain * torch.nan_to_num(hits / seen)).sum() / hits[-1])
+    return _each_against_the_rest(of_one, y, p)
 
 
 def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p: Tensor) -> float:
@@ -436,16 +394,14 @@ def rmsle(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 def rmspe(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the root mean squared error as a share of the target, without targets of 0 (Kaggle, Rossmann 2015)."""
-    zero = y == 0
-    share = torch.where(zero, 0.0, (y - p) / y)
-    return float(mean_of(share.square(), counted(zero, weight)).sqrt().mean())
+    share, weight = _relative_error(y, p, weight)
+    return float(mean_of(share.square(), weight).sqrt().mean())
 
 
 def mape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the mean absolute error as a share (not a percentage) of the target; rows of target 0 left out."""
-    zero = y == 0
-    share = torch.where(zero, 0.0, (y - p) / y)
-    return float(mean_of(share.abs(), counted(zero, weight)).mean())
+    share, weight = _relative_error(y, p, weight)
+    return float(mean_of(share.abs(), weight).mean())
 
 
 def smape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
@@ -499,5 +455,14 @@ def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     return float((area_under_steps(y, p, w) - diagonal) / (area_under_steps(y, y, w) - diagonal))
 
 
+def _relative_error(y: Tensor, p: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return errors as shares of the targets, and weights that leave out targets of 0."""
+    zero = y == 0
+    counted = (~zero).double()
+    if weight is not None:
+        counted = counted * (weight if weight.ndim == y.ndim else weight[:, None])
+    return torch.where(zero, 0.0, (y - p) / y), counted
+
+
 def _refuse(bad: Tensor, problem: str) -> None:
-    refuse_rows(bad if bad.ndim == 1 else bad.any(1), "y", problem, "Take another metric, or other targets")
+    refuse_rows(_any_column(bad), "y", problem, "Take another metric, or other targets")

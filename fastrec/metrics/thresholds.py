@@ -14,8 +14,6 @@ from fastrec.metrics.ranking import flat_tensor, plain_tensor, refuse_rows
 from fastrec.metrics.registry import Metric, OwnFunction, get_metric
 from fastrec.metrics.rows import between, check_binary, last_of_runs, mean_of, one_column, paired, row_weights
 
-# Values of an ordinal target (grades, stars) to its classes, by the cut points that a metric is best at.
-
 
 def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", *, weight: Any = None) -> Tensor:
     """Find the cut points between ordered classes that a metric is best at.
@@ -78,11 +76,7 @@ def apply_cuts(value: Any, cuts: Any) -> Tensor:
 
 
 def of_classes(metric: str | Metric, task: str) -> Metric:
-    """Return the metric, if cut points matter to it.
-
-    Raises:
-        DataError: it does not want classes, is not of the task, or needs groups.
-    """
+    """Return the metric, if cut points matter to it and it is of the task."""
     chosen = get_metric(metric)
     if chosen.wants != "classes" or chosen.needs_groups:
         raise DataError(
@@ -107,13 +101,10 @@ class _SortedRows:
         return torch.cat([of_row.new_zeros(1), of_row.cumsum(0)[self.ends]])
 
     def partition(self, cost: Callable[[int], Tensor]) -> Tensor:
-        """Find the cuts of the lowest cost.
+        """Find the cuts of the lowest cost, ascending int64 ``[highest - lowest]``.
 
         Args:
             cost: class → cost of all rows below each cut, if they were of this class, ``[m + 1]``.
-
-        Returns:
-            Which cuts, ascending int64 ``[highest - lowest]``.
         """
         best, came_from = cost(self.lowest), []
         for c in range(self.lowest + 1, self.highest + 1):
@@ -192,8 +183,6 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
     return places
 
 
-# Cut points learned from predictions: probabilities to two classes, values to ordered classes, scored out of fold.
-#
 # A row is above a cut where its prediction is greater than it. Cuts that are learned and scored on the same rows
 # flatter: ``cross_fitted_classes`` learns the cuts of each fold on the others.
 
@@ -361,7 +350,6 @@ _Cut = Callable[[Tensor], Tensor]
 
 def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tensor, Tensor | None], _Cut]:
     """Return a function that learns cuts from targets, predictions and weights, and returns one that applies them."""
-    two = bool(((target == 0) | (target == 1)).all())
     if target.ndim == 2:
         name = of_classes(metric, "multilabel").name
         if name not in ("f1_macro", "f1_micro"):
@@ -376,15 +364,12 @@ def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tenso
             return lambda rows: (rows > torch.tensor(each).to(rows)).long()
 
         return by_label
-    if two:
-
-        def by_threshold(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-            threshold = best_threshold(y, p, metric, weight=w)
-            return lambda rows: (rows > threshold).long()
-
-        return by_threshold
+    two = bool(((target == 0) | (target == 1)).all())
 
     def by_cuts(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+        if two:
+            threshold = best_threshold(y, p, metric, weight=w)
+            return lambda rows: (rows > threshold).long()
         cuts = best_rounding(y, p, metric, weight=w)
         return lambda rows: apply_cuts(rows, cuts)
 

@@ -81,7 +81,15 @@ class EmbeddingTables(nn.Module):
         self.slices = lay_out([*tables.values()], [*tables], pad=False, grads=grads, kinds=kinds)
         self.placed = make_placed(asked, self.slices)
         self._by_name = {s.name: s for s in self.slices}
-        _check_ties(tie or {}, dict(zip([*names, *lists], [*emb_szs, *list_szs], strict=True)), lists)
+        sizes = dict(zip([*names, *lists], [*emb_szs, *list_szs], strict=True))
+        for name, other in (tie or {}).items():
+            known = name in lists and other in sizes and other not in tie
+            if not known or sizes[name] != sizes[other]:
+                raise DataError(
+                    f"the list column cannot use the table of {other!r}",
+                    column=name,
+                    remedy="Tie a list column to a column that has a table of its own, of the same rows and width",
+                )
         self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
         self.list_names = lists
         columns_of = self.slices[: len(names)]
@@ -105,7 +113,8 @@ class EmbeddingTables(nn.Module):
         self.reset_parameters(std)
         self.register_state_dict_post_hook(_with_all_rows)
         self.register_load_state_dict_pre_hook(_take_rows)
-        self.register_load_state_dict_post_hook(_tag_after_load)
+        # load_state_dict(assign=True) puts other parameters in place
+        self.register_load_state_dict_post_hook(_tag_again)
 
     def reset_parameters(self, std: float = 0.01) -> None:
         """Draw every table anew, column by column, from a normal of scale ``std`` truncated at two scales."""
@@ -130,10 +139,6 @@ class EmbeddingTables(nn.Module):
 
     def pieces(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> list[Tensor]:
         """Look up as ``forward``, before the vectors are copied into one tensor.
-
-        Args:
-            x_cat: ids ``[b, columns]``.
-            lists: a ``ListBatch`` of ids for each list column.
 
         Returns:
             Tensors ``[b, ·]`` whose concatenation along dimension 1 is what ``forward`` returns; a caller that
@@ -186,14 +191,10 @@ class EmbeddingTables(nn.Module):
         return self.vectors(s.group, ids.long()[:, None] + s.start)
 
     def on_device(self, x_cat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the parameters of a batch's columns, and the batch with places in them instead of ids.
+        """Return the parameters of a batch's columns by group, and the batch with places in them instead of ids.
 
         Args:
             x_cat: ids ``[b, columns]`` that have been checked.
-
-        Returns:
-            Group → parameter; and ids as given, of tables that are not on the device counted from the parameter's
-            first row.
         """
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
         weights, places = {group: self.weights[group] for group in groups}, x_cat
@@ -217,12 +218,7 @@ class EmbeddingTables(nn.Module):
                 self.placed[group].count(rows)
 
     def fetch_ahead(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> None:
-        """Begin to bring the next batch's rows of tables on the host; ids out of range are ignored.
-
-        Args:
-            x_cat: ids ``[b, columns]``.
-            lists: a ``ListBatch`` of ids for each list column.
-        """
+        """Begin to bring a batch's rows of tables on the host; ids out of range are ignored."""
         if all(placed.sharded for placed in self.placed.values()):
             return
         wanted: dict[str, list[tuple[str, Tensor]]] = {}
@@ -281,15 +277,9 @@ class EmbeddingTables(nn.Module):
     def table(self, name: str) -> Tensor:
         """Return one column's table, as a view that gradients flow through.
 
-        Args:
-            name: the column.
-
         Returns:
             ``[rows, width]`` view of the shared parameter; of a table on the host of its rows there, as they are now,
             and of one that ranks share a copy, for which all ranks have to ask.
-
-        Raises:
-            MissingColumnError: there is no such column.
         """
         s = self.slice_of(name)
         placed = self.placed.get(s.group)
@@ -303,9 +293,6 @@ class EmbeddingTables(nn.Module):
         Args:
             name: the column.
             anew: all of it will be overwritten; what it holds before is anything.
-
-        Raises:
-            MissingColumnError: there is no such column.
         """
         s = self.slice_of(name)
         placed = self.placed.get(s.group)
@@ -327,7 +314,6 @@ class EmbeddingTables(nn.Module):
             weights: ``[rows, width]``, any float dtype and device.
 
         Raises:
-            MissingColumnError: there is no such column.
             DataError: the shape is not the table's.
         """
         s = self.slice_of(name)
@@ -344,7 +330,7 @@ class EmbeddingTables(nn.Module):
         """Return the row bounds of the tables inside each parameter.
 
         Returns:
-            Parameter name (as in ``named_parameters``) to ``(0, …, rows)``: table ``i`` of that parameter is rows
+            Parameter name (as in ``named_parameters``) to ``(0, …, rows)``: table ``i`` is rows
             ``bounds[i]:bounds[i + 1]``.
         """
         groups = dict.fromkeys(s.group for s in self.slices)
@@ -436,17 +422,6 @@ def _out_of_range(name: str, found: int, s: TableSlice, row: int) -> DataError:
     )
 
 
-def _check_ties(tie: Mapping[str, str], sizes: Mapping[str, tuple[int, int]], lists: Sequence[str]) -> None:
-    for name, other in tie.items():
-        known = name in lists and other in sizes and other not in tie
-        if not known or sizes[name] != sizes[other]:
-            raise DataError(
-                f"the list column cannot use the table of {other!r}",
-                column=name,
-                remedy="Tie a list column to a column that has a table of its own, of the same rows and width",
-            )
-
-
 def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     """Extend a state dict to all rows of a table; of sharded tables each rank's own."""
     for group, placed in module.placed.items():
@@ -474,5 +449,5 @@ def _take_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, *res
         state[f"{prefix}weights.{group}"] = weight.detach()
 
 
-def _tag_after_load(module: EmbeddingTables, incompatible_keys: Any) -> None:
-    module._tag()  # load_state_dict(assign=True) puts other parameters in place
+def _tag_again(module: EmbeddingTables, *_: Any) -> None:
+    module._tag()

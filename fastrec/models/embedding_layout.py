@@ -14,15 +14,7 @@ KINDS = ("host", "cached", "sharded")  # of tables whose rows are not all on the
 
 
 def emb_sz_rule(n: int, *, cap: int = 600) -> int:
-    """Return the width of an embedding table by fastai's rule of thumb.
-
-    Args:
-        n: number of rows (categories, the one for missing included).
-        cap: the largest width to give.
-
-    Returns:
-        ``min(cap, round(1.6 * n ** 0.56))``, at least 1.
-    """
+    """Return fastai's width of a table of ``n`` rows: ``min(cap, round(1.6 * n ** 0.56))``, at least 1."""
     return max(1, min(cap, round(1.6 * n**0.56)))
 
 
@@ -98,8 +90,6 @@ def lay_out(
     """Lay tables out: those of one width, one kind of gradient and one place share a parameter.
 
     Args:
-        pad: round widths up to multiples of 4 floats.
-        grads: see ``EmbeddingTables``.
         kinds: table that is not on the device → one of ``KINDS``.
     """
     filled: dict[str, int] = {}

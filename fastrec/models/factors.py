@@ -18,8 +18,6 @@ from fastrec.models.embedding import EmbeddingTables, side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, training_rows
 from fastrec.models.placement.plan import share_out
 
-# Matrix factorization: the product of two columns' vectors, and a bias for each id.
-
 
 class MatrixFactorization(FieldNet):
     """A score of two ids: the dot product of their vectors, a bias of each, and one for all.
@@ -84,18 +82,7 @@ class MatrixFactorization(FieldNet):
         return {"mean": mean} if y_range is None or y_range[0] < mean < y_range[1] else {}
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None = None) -> Tensor:
-        """Score a batch.
-
-        Args:
-            x_cat: ids ``[b, 2]``, integers.
-            x_cont: not used.
-
-        Returns:
-            ``[b, 1]``.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the scores ``[b, 1]`` of pairs of ids ``[b, 2]``, see ``FieldNet``."""
         one, other = self.fields(x_cat).unbind(1)
         out = (one * other).sum(1, keepdim=True) + self.mean
         if self.biases is not None:
@@ -133,9 +120,6 @@ def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:
     return math.log(share / (1 - share))
 
 
-# Two towers: a query's columns and an item's columns as vectors of one length, whose product is the score.
-
-
 class TwoTower(FieldNet):
     """A multi-layer perceptron over the query's columns, one over the item's; a row's score is their dot product.
 
@@ -144,8 +128,6 @@ class TwoTower(FieldNet):
     items of a batch's other rows are the negatives; with ``BCE`` or ``BPR`` the rows' own targets tell.
 
     Args:
-        emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.
-        n_cont: number of continuous columns.
         out_sz: number of outputs: 1.
         query: names of the query's columns, among ``cat_names``, ``cont_names``, ``list_names``, ``vector_names``.
         item: names of the item's columns; a column may be in both, or in none.
@@ -156,10 +138,7 @@ class TwoTower(FieldNet):
         item_id: the categorical column that tells items apart; by default the first of ``item``.
         cont_names: names of the continuous columns (``rec_learner`` gives them).
         vector_names: names of the vector columns (likewise).
-        ps: dropout after each hidden layer, one for all or one each; none by default.
-        use_bn: batch norm in the hidden layers.
-        act_cls: activation: a module, or a class or function that makes one.
-        **inputs: options of the inputs, see ``FieldNet``.
+        emb_szs, n_cont, ps, use_bn, act_cls, **inputs: see ``TabularNet``.
 
     Raises:
         DataError: a tower without a column, more than one output, a temperature or width that is not above 0.
@@ -199,7 +178,12 @@ class TwoTower(FieldNet):
         widths = self._widths(cats, cont_names, vector_names, inputs.get("vector_szs", ()))
         self.normalize, self.temperature, self.dim = normalize, temperature, dim
         self.query_runs, self.item_runs = _runs(query, widths), _runs(item, widths)
-        self.item_column = _item_column(item_id, item, cats)
+        if item_id is not None and item_id not in cats:
+            raise MissingColumnError(
+                "it is not a categorical column", column=item_id, remedy=f"Categorical columns are {cats}"
+            )
+        item_id = next((n for n in item if n in cats), None) if item_id is None else item_id
+        self.item_column = None if item_id is None else cats.index(item_id)
         options = {"ps": ps, "use_bn": use_bn, "act_cls": act_cls}
         for side, runs in (("query", self.query_runs), ("item", self.item_runs)):
             n_in = sum(stop - start for start, stop in runs)
@@ -213,54 +197,37 @@ class TwoTower(FieldNet):
         return {k: v for k, v in named.items() if k not in given}
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Return the query's vector of each row.
+        """Return the query's vector of each row, ``[b, dim]``; the item's columns have to be there, with any values.
 
         Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, dim]``. The item's columns have to be there, with any values.
+            x_cat, x_cont, *extras: a batch, see ``FieldNet``.
         """
-        return self._query(self._inputs(x_cat, x_cont, extras))
+        return self._vectors("query", self._inputs(x_cat, x_cont, extras))
 
     def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the item's vector of each row, as ``query_vectors``."""
-        return self._item(self._inputs(x_cat, x_cont, extras))
+        return self._vectors("item", self._inputs(x_cat, x_cont, extras))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Score each row's query and item.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
+        """Score each row's query and item, see ``FieldNet``.
 
         Returns:
             ``[b, 1]``: dot product over temperature. Until something is computed from it, it also knows the vectors
             (``PairScores``), from which ``InBatchSoftmax`` makes the scores of all pairs.
-
-        Raises:
-            DataError: an id is out of range.
         """
         inputs = self._inputs(x_cat, x_cont, extras)
-        queries, items = self._query(inputs) / self.temperature, self._item(inputs)
+        queries, items = self._vectors("query", inputs) / self.temperature, self._vectors("item", inputs)
         if torch.compiler.is_compiling():  # a graph has plain tensors
             return (queries * items).sum(1, keepdim=True)
         ids = None if self.item_column is None else x_cat[:, self.item_column]
         return PairScores.of(queries, items, ids)
 
     def _inputs(self, x_cat: Tensor | None, x_cont: Tensor | None, extras: Sequence[Tensor]) -> Tensor:
-        pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        return side_by_side(pieces)
+        return side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
 
-    def _query(self, inputs: Tensor) -> Tensor:
-        out = self.query_tower(_taken(inputs, self.query_runs))
-        return F.normalize(out, dim=1) if self.normalize else out
-
-    def _item(self, inputs: Tensor) -> Tensor:
-        out = self.item_tower(_taken(inputs, self.item_runs))
+    def _vectors(self, side: str, inputs: Tensor) -> Tensor:
+        taken = [inputs[:, start:stop] for start, stop in getattr(self, f"{side}_runs")]
+        out = getattr(self, f"{side}_tower")(side_by_side(taken))
         return F.normalize(out, dim=1) if self.normalize else out
 
     def _widths(
@@ -317,17 +284,3 @@ def _runs(names: Sequence[str], widths: Mapping[str, int]) -> tuple[tuple[int, i
         elif name in names:
             runs.append((start, stop))
     return tuple(runs)
-
-
-def _taken(inputs: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
-    pieces = [inputs[:, start:stop] for start, stop in runs]
-    return side_by_side(pieces)
-
-
-def _item_column(item_id: str | None, item: Sequence[str], cats: Sequence[str]) -> int | None:
-    if item_id is not None and item_id not in cats:
-        raise MissingColumnError(
-            "it is not a categorical column", column=item_id, remedy=f"Categorical columns are {list(cats)}"
-        )
-    found = item_id if item_id is not None else next((n for n in item if n in cats), None)
-    return None if found is None else cats.index(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -18,21 +18,26 @@ from fastrec.models.placement.plan import Embeddings, Placement
 # What every model does first: embedded columns, lists and vectors made from a batch. The base of all models.
 
 
-class InputOptions(TypedDict, total=False):
-    """Options of the inputs, which every model takes (see ``FieldNet``)."""
+class TableOptions(TypedDict, total=False):
+    """Options that a model hands on to its ``EmbeddingTables``."""
 
-    cat_names: Sequence[str] | None
-    list_szs: Sequence[tuple[int, int]]
     list_names: Sequence[str] | None
     pool: Pool
     tie: Mapping[str, str] | None
-    vector_szs: Sequence[int]
-    embed_p: float
-    bn_cont: bool
     pad: bool
     check_ids: CheckIds
     grads: Grads
     placement: Placement | Embeddings | None
+
+
+class InputOptions(TableOptions, total=False):
+    """Options of the inputs, which every model takes (see ``FieldNet``)."""
+
+    cat_names: Sequence[str] | None
+    list_szs: Sequence[tuple[int, int]]
+    vector_szs: Sequence[int]
+    embed_p: float
+    bn_cont: bool
 
 
 class FieldNet(nn.Module):
@@ -47,17 +52,12 @@ class FieldNet(nn.Module):
         n_cont: number of continuous columns.
         cat_names: names of the categorical columns, for ``embeds.table(name)`` and for messages.
         list_szs: ``(rows, width)`` for each list column; of a tied one the rows and width of the other's table.
-        list_names: names of the list columns.
-        pool: how a list's vectors become one: ``'mean'``, ``'sum'`` or ``'max'``; an empty list is zeros.
-        tie: list column → the categorical (or list) column whose table it looks up in.
         vector_szs: width of each vector column; each enters through a LayerNorm of its own.
         embed_p: dropout on the embeddings. Above 0 every row has a mask of its own, so that on a CPU tables of 64 or
             more numbers a row are multiplied row by row in training, not once for every id.
         bn_cont: batch norm on the continuous columns.
-        pad: round the tables' widths up to multiples of 4 floats.
-        check_ids: when to look for ids out of range, see ``EmbeddingTables``.
-        grads: dense or row-sparse gradients of the tables, see ``EmbeddingTables``.
-        placement: where large tables lie, see ``Embeddings``.
+        **tables: ``list_names``, ``pool``, ``tie``, ``pad``, ``check_ids``, ``grads`` and ``placement`` of the tables,
+            see ``EmbeddingTables``.
 
     Raises:
         DataError: there is no input column at all.
@@ -70,37 +70,17 @@ class FieldNet(nn.Module):
         *,
         cat_names: Sequence[str] | None = None,
         list_szs: Sequence[tuple[int, int]] = (),
-        list_names: Sequence[str] | None = None,
-        pool: Pool = "mean",
-        tie: Mapping[str, str] | None = None,
         vector_szs: Sequence[int] = (),
         embed_p: float = 0.0,
         bn_cont: bool = True,
-        pad: bool = True,
-        check_ids: CheckIds = "auto",
-        grads: Grads = "dense",
-        placement: Placement | Embeddings | None = None,
+        **tables: Unpack[TableOptions],
     ) -> None:
         super().__init__()
         emb_szs, list_szs = list(emb_szs), list(list_szs)
-        if not emb_szs and not n_cont and not list_szs and not vector_szs:
+        has_tables = bool(emb_szs or list_szs)
+        if not has_tables and not n_cont and not vector_szs:
             raise DataError("a net without any input column cannot be", remedy="Give cat_names or cont_names")
-        self.embeds = (
-            EmbeddingTables(
-                emb_szs,
-                names=cat_names,
-                list_szs=list_szs,
-                list_names=list_names,
-                pool=pool,
-                tie=tie,
-                pad=pad,
-                check_ids=check_ids,
-                grads=grads,
-                placement=placement,
-            )
-            if emb_szs or list_szs
-            else None
-        )
+        self.embeds = EmbeddingTables(emb_szs, names=cat_names, list_szs=list_szs, **tables) if has_tables else None
         self.n_lists, self.n_fields = len(list_szs), len(emb_szs) + len(list_szs)
         self.n_emb = self.embeds.embedding_dim if self.embeds is not None else 0
         self.n_cont, self.n_dense = n_cont, n_cont + sum(vector_szs)
@@ -116,13 +96,7 @@ class FieldNet(nn.Module):
         return [self.emb_drop(torch.cat(pieces, 1))] if self.training and self.emb_drop.p else pieces
 
     def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
-        """Begin to bring the next batch's rows of tables that are on the host (see ``Embeddings``).
-
-        Args:
-            x_cat: as for ``forward``.
-            x_cont: not used.
-            *extras: as for ``forward``.
-        """
+        """Begin to bring the next batch's rows of tables that are on the host (see ``Embeddings``)."""
         for tables in self._placed_tables():
             tables.fetch_ahead(x_cat, extras[: len(tables.list_names)])
 
@@ -136,21 +110,17 @@ class FieldNet(nn.Module):
         return [m for m in self.modules() if isinstance(m, EmbeddingTables) and m.placed]
 
     def embed(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
-        """Embed a batch, its columns side by side.
+        """Embed a batch, its columns side by side, then its lists: ``[b, n_emb]``.
 
         Args:
             x_cat: ids ``[b, categorical columns]``, integers.
             extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, n_emb]``: the columns' vectors in order, then the lists'.
         """
         return side_by_side(self.embed_pieces(x_cat, extras))
 
     def fields(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
         """Embed a batch as one vector for each field: ``[b, n_fields, width]``; for tables of one width."""
-        found = self.embed(x_cat, extras)
-        return found.unflatten(1, (self.n_fields, -1))
+        return self.embed(x_cat, extras).unflatten(1, (self.n_fields, -1))
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the numbers and vectors of a batch as pieces ``[b, ·]``."""
@@ -159,15 +129,7 @@ class FieldNet(nn.Module):
         return pieces + [norm(v) for norm, v in zip(self.vector_norms, vectors, strict=True)]
 
     def dense(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
-        """Return the numbers of a batch, then its vectors.
-
-        Args:
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            extras: as for ``embed``.
-
-        Returns:
-            ``[b, n_dense]``; there must be some.
-        """
+        """Return the numbers of a batch, then its vectors, of which there must be some: ``[b, n_dense]``."""
         return side_by_side(self.dense_pieces(x_cont, extras))
 
 
@@ -241,7 +203,7 @@ def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, in
 
 
 def squash(y_range: tuple[float, float] | None) -> nn.Module:
-    """Squash outputs by a sigmoid onto ``y_range``; without one, return them as they are."""
+    """Squash outputs by a sigmoid onto ``y_range``, if there is one."""
     return nn.Identity() if y_range is None else SigmoidRange(*y_range)
 
 
@@ -268,35 +230,16 @@ class LinearTerms(nn.Module):
         given = inputs or {}
         list_szs = given.get("list_szs", ())
         self.n_fields, self.out_sz = len(emb_szs) + len(list_szs), out_sz
-        # Ids are checked where the model's embeddings are looked up, before these.
-        self.tables = (
-            EmbeddingTables(
-                of_width(emb_szs, out_sz),
-                names=given.get("cat_names"),
-                list_szs=of_width(list_szs, out_sz),
-                list_names=given.get("list_names"),
-                pool=given.get("pool", "mean"),
-                tie=given.get("tie"),
-                grads=given.get("grads", "dense"),
-                placement=given.get("placement"),
-                pad=False,
-                check_ids="never",
-            )
-            if self.n_fields
-            else None
-        )
+        self.tables = None
+        if self.n_fields:
+            options = {k: given[k] for k in ("list_names", "pool", "tie", "grads", "placement") if k in given}
+            options |= {"names": given.get("cat_names"), "list_szs": of_width(list_szs, out_sz)}
+            # ids are checked where the model's embeddings are looked up, before these
+            self.tables = EmbeddingTables(of_width(emb_szs, out_sz), pad=False, check_ids="never", **options)
         self.dense = nn.Linear(n_dense, out_sz, bias=False) if n_dense else None
 
     def forward(self, x_cat: Tensor | None, lists: Sequence[Tensor], dense: Tensor | None) -> Tensor:
-        """Add up the weights of a row's categories, and of its dense values times theirs.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, in range.
-            dense: ``[b, n_dense]``; None where there are none.
-
-        Returns:
-            ``[b, out_sz]``.
-        """
+        """Add up the weights of a row's categories, and its dense values times theirs: ``[b, out_sz]``."""
         terms = []
         if self.tables is not None:
             terms.append(self.tables(x_cat, *lists).unflatten(1, (self.n_fields, self.out_sz)).sum(1))
@@ -332,25 +275,20 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
     elif len(packed):
         found = (frame.x_cat, frame.x_cont, frame.y)
     else:  # a stream's frame holds no rows itself
-        return _from_batches(dls, limit, seed)
+        parts, n = [], 0
+        for x_cat, x_cont, *rest in dls.train.new(
+            shuffle=limit is not None, seed=seed, drop_last=False, rank=0, world_size=1
+        ):
+            parts.append(tuple(t.cpu() for t in (x_cat, x_cont, *rest[-1:])))
+            n += len(x_cat)
+            if limit is not None and n >= limit:
+                break
+        joined = [torch.cat(column)[:limit] for column in zip(*parts, strict=True)]
+        found = (*joined, None)[:3] if parts else (torch.empty(0), None, None)
     n = len(found[0])
     if not n:
-        raise DataError("there are no training rows", remedy="Give splits that leave rows to train on")
+        raise DataError("there are no training rows", remedy="Give files or splits that leave rows to train on")
     if limit is None or n <= limit:
         return found
     rows = torch.from_numpy(np.sort(np.random.default_rng(seed).choice(n, limit, replace=False)))
     return tuple(None if t is None else t[rows.to(t.device)] for t in found)
-
-
-def _from_batches(dls: Any, limit: int | None, seed: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    loader = dls.train.new(shuffle=limit is not None, seed=seed, drop_last=False, rank=0, world_size=1)
-    parts, n = [], 0
-    for batch in loader:
-        parts.append(tuple(t.cpu() for t in (batch[0], batch[1], *batch[2:][-1:])))
-        n += len(batch[0])
-        if limit is not None and n >= limit:
-            break
-    if not n:
-        raise DataError("there are no training rows", remedy="Give files that hold some")
-    found = [torch.cat(column)[:limit] for column in zip(*parts, strict=True)]
-    return found[0], found[1], found[2] if len(found) > 2 else None

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks
 
-# ``EventNet``: the base of nets that score candidates by the events before their list; and a batch of such events.
-
 
 class EventBatch(NamedTuple):
     """The events before some lists, a list a row, filled up behind.
@@ -36,7 +34,7 @@ class EventBatch(NamedTuple):
 
 
 class EventNet(FieldNet):
-    """What a candidate makes of the session's events, beside its own columns, into a multi-layer perceptron.
+    """A candidate's reading of the session's events, beside its own columns, into a multi-layer perceptron.
 
     An event's vector is the sum of those of its item, its categories, its numbers, how many events came after it, and,
     where its item stands in the list too, what the list says of that candidate. A candidate's vector is the sum of its
@@ -45,18 +43,13 @@ class EventNet(FieldNet):
     Args:
         emb_szs: ``(rows, width)`` for each categorical column; the last one is the candidates' item, whose vectors
             candidates and events share and nothing else sees.
-        n_cont: number of continuous columns.
-        out_sz: number of outputs.
-        layers: width of each hidden layer.
         event_szs: codes of each categorical column of events.
         n_event_cont: number of continuous columns of events.
         max_events: events of a list, at most.
         width: of the vectors of events and candidates.
         ids: items have vectors of their own; False: an item is known by what its candidate's columns say. Where
             most items are rare, their vectors learn the training lists by heart.
-        ps: dropout after each hidden layer.
-        act_cls: activation of the hidden layers.
-        **inputs: options of the inputs, see ``FieldNet``.
+        n_cont, out_sz, layers, ps, act_cls, **inputs: see ``TabularNet``.
     """
 
     def __init__(
@@ -91,19 +84,15 @@ class EventNet(FieldNet):
         self.layers = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=False, act_cls=act_cls))
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
-        """Compute outputs for a batch of whole lists.
+        """Return the outputs ``[n, out_sz]`` of a batch of whole lists.
 
         Args:
             x_cat: codes ``[n, categorical columns]``, the item's last.
             x_cont: numbers ``[n, n_cont]``.
             *events: the parts of an ``EventBatch``.
-
-        Returns:
-            ``[n, out_sz]``.
         """
         given = EventBatch(*events)
-        pieces = self.embed_pieces(x_cat[:, :-1]) + self.dense_pieces(x_cont)
-        columns = torch.cat(pieces, 1)
+        columns = torch.cat(self.embed_pieces(x_cat[:, :-1]) + self.dense_pieces(x_cont), 1)
         rows = self.row(columns)
         candidate = self.candidate_norm(rows + self._of(x_cat[:, -1].long()))
         there = given.steps >= 0
@@ -146,9 +135,6 @@ def _table(rows: int, width: int) -> nn.Embedding:
     return table
 
 
-# ``BST``: one transformer layer over the session's events and the candidate.
-
-
 class BST(EventNet):
     """Behaviour sequence transformer: a transformer layer over the events and, last, the candidate; read at its place.
 
@@ -156,7 +142,7 @@ class BST(EventNet):
     values of events are had once a list, whatever the number of candidates.
 
     Args:
-        emb_szs, n_cont, out_sz, layers: see ``EventNet``.
+        *sizes: ``emb_szs``, ``n_cont``, ``out_sz`` and ``layers`` of ``EventNet``, also by name.
         heads: of the attention; they divide the width.
         drop: dropout on what attention and the feed-forward net add.
         **options: see ``EventNet``.
@@ -164,18 +150,8 @@ class BST(EventNet):
     Source: Chen et al. 2019, "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", section 2.
     """
 
-    def __init__(
-        self,
-        emb_szs: Sequence[tuple[int, int]],
-        n_cont: int,
-        out_sz: int,
-        layers: Sequence[int] = (128, 64),
-        *,
-        heads: int = 4,
-        drop: float = 0.1,
-        **options: Any,
-    ) -> None:
-        super().__init__(emb_szs, n_cont, out_sz, layers, **options)
+    def __init__(self, *sizes: Any, heads: int = 4, drop: float = 0.1, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         if self.width % heads:
             raise DataError(f"{heads} heads do not divide a width of {self.width}", remedy="Choose another number")
         self.heads = heads
@@ -198,12 +174,9 @@ class BST(EventNet):
         scores = scores.masked_fill(~there[lists][..., None], -torch.inf)
         own = (query * own_key).sum(3) / math.sqrt(each)
         share = torch.cat([scores, own], 1).softmax(1)[..., None]
-        found = (share * torch.cat([value, own_value], 1)).sum(1).flatten(1)
-        made = self.first(candidate + self.drop(self.out(found)))
-        return self.second(made + self.drop(self.back(self.wide(made))))
-
-
-# ``DIN``: a candidate weighs the session's events one by one, and adds them up.
+        heard = (share * torch.cat([value, own_value], 1)).sum(1).flatten(1)
+        attended = self.first(candidate + self.drop(self.out(heard)))
+        return self.second(attended + self.drop(self.back(self.wide(attended))))
 
 
 class DIN(EventNet):
@@ -212,24 +185,15 @@ class DIN(EventNet):
     The weights are no shares: many events like the candidate weigh more in all than one does.
 
     Args:
-        emb_szs, n_cont, out_sz, layers: see ``EventNet``.
+        *sizes: ``emb_szs``, ``n_cont``, ``out_sz`` and ``layers`` of ``EventNet``, also by name.
         hidden: width of the net that weighs.
         **options: see ``EventNet``.
 
     Source: Zhou et al. 2018, "Deep Interest Network for Click-Through Rate Prediction", section 4.3.
     """
 
-    def __init__(
-        self,
-        emb_szs: Sequence[tuple[int, int]],
-        n_cont: int,
-        out_sz: int,
-        layers: Sequence[int] = (128, 64),
-        *,
-        hidden: int = 32,
-        **options: Any,
-    ) -> None:
-        super().__init__(emb_szs, n_cont, out_sz, layers, **options)
+    def __init__(self, *sizes: Any, hidden: int = 32, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         # A layer of (event, candidate, event * candidate, same) in parts: that of an event is had once a list.
         self.of_event = nn.Linear(self.width, hidden)
         self.of_candidate = nn.Linear(self.width, hidden, bias=False)

@@ -67,23 +67,15 @@ class DCNv2(FieldNet):
 
     Example::
 
-        dls = RecDataLoaders.from_df(df, ".", [Categorify, FillMissing, Normalize], cats, conts, "click", bs=4096)
         learn = rec_learner(dls, DCNv2, cross_layers=3, low_rank=32, structure="stacked", loss_func=BCE())
         learn.fit_one_cycle(1, 1e-2)
 
     Args:
-        emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.
-        n_cont: number of continuous columns.
-        out_sz: number of outputs.
         layers: width of each hidden layer of the MLP; none leaves the cross layers alone.
         cross_layers: number of cross layers.
         low_rank: rank of the cross layers' weights; by default they are whole.
         structure: ``'parallel'`` or ``'stacked'``.
-        ps: dropout after each hidden layer, one for all or one each; none by default.
-        y_range: ``(low, high)`` that a sigmoid squeezes the outputs into; none by default.
-        use_bn: batch norm in the hidden layers.
-        act_cls: activation: a module, or a class or function that makes one.
-        **inputs: options of the inputs, see ``FieldNet``.
+        emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
 
     Raises:
         DataError: another structure, a rank below 1, no input columns at all, or ``ps`` not as long as ``layers``.
@@ -135,21 +127,13 @@ class DeepFM(FieldNet):
 
     Example::
 
-        dls = RecDataLoaders.from_df(df, ".", [Categorify, FillMissing, Normalize], cats, conts, "click", bs=4096)
         learn = rec_learner(dls, DeepFM, emb_dim=16, layers=[400, 400], ps=0.1, loss_func=BCE())
         learn.fit_one_cycle(1, 1e-2)
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
-        n_cont: number of continuous columns.
-        out_sz: number of outputs.
-        layers: width of each hidden layer of the MLP.
         emb_dim: width of every field; with ``pad`` (the default) rounded up to a multiple of 4.
-        ps: dropout after each hidden layer, one for all or one each; none by default.
-        y_range: ``(low, high)`` that a sigmoid squeezes the outputs into; none by default.
-        use_bn: batch norm in the hidden layers.
-        act_cls: activation: a module, or a class or function that makes one.
-        **inputs: options of the inputs, see ``FieldNet``.
+        n_cont, out_sz, layers, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
 
     Raises:
         DataError: no input columns at all, or ``ps`` not as long as ``layers``.
@@ -221,24 +205,19 @@ class DLRM(FieldNet):
 
     Example::
 
-        dls = RecDataLoaders.from_df(df, ".", [Categorify, FillMissing, Normalize], cats, conts, "click", bs=4096)
         learn = rec_learner(dls, DLRM, bottom=[64, 16], top=[128, 64], loss_func=BCE(), metrics=AUC())
         learn.fit_one_cycle(1, 1e-2)
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
-        n_cont: number of continuous columns.
-        out_sz: number of outputs.
         bottom: width of each layer of the bottom MLP, the last being the width of the embeddings; ``(64, emb_dim)``
             by default.
         top: width of each hidden layer of the top MLP.
         emb_dim: width of the embeddings, where ``bottom`` does not tell it; 16 by default.
         self_interaction: each vector's product with itself as well.
         ps: dropout after each hidden layer of the top, one for all or one each; none by default.
-        y_range: ``(low, high)`` that a sigmoid squeezes the outputs into; none by default.
         use_bn: batch norm in the layers of both MLPs, and on the continuous columns (``bn_cont`` changes the latter).
-        act_cls: activation: a module, or a class or function that makes one.
-        **inputs: options of the inputs, see ``FieldNet``.
+        n_cont, out_sz, y_range, act_cls, **inputs: see ``TabularNet``.
 
     Raises:
         DataError: ``bottom`` is empty or does not end with ``emb_dim``; one field without dense values, which leaves
@@ -262,8 +241,14 @@ class DLRM(FieldNet):
         **inputs: Unpack[InputOptions],
     ) -> None:
         inputs.setdefault("bn_cont", use_bn)
-        *hidden, width = _bottom_widths(bottom, emb_dim)
-        width = table_width(width, inputs)
+        widths = [64, 16 if emb_dim is None else emb_dim] if bottom is None else list(bottom)
+        if not widths or emb_dim not in (None, widths[-1]):
+            wanted = "" if emb_dim is None else f", {emb_dim}"
+            raise DataError(
+                f"a bottom of layers {widths} does not end with the width of the embeddings{wanted}",
+                remedy="The bottom's last layer is as wide as the embeddings: give bottom alone, or both alike",
+            )
+        hidden, width = widths[:-1], table_width(widths[-1], inputs)
         inputs["list_szs"] = of_width(inputs.get("list_szs", ()), width)
         super().__init__(of_width(emb_szs, width), n_cont, **inputs)
         self.emb_dim, self.n_vectors = width, self.n_fields + bool(self.n_dense)
@@ -276,7 +261,10 @@ class DLRM(FieldNet):
             raise DataError("one field alone makes no pair", remedy="Give a second column, or self_interaction=True")
         sizes = [width * bool(self.n_dense) + len(self._pairs), *top, out_sz]
         self.top = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls), squash(y_range))
-        self._reset_tables()
+        for s in self.embeds.slices if self.embeds is not None else ():
+            bound = (s.stop - s.start) ** -0.5
+            with self.embeds.writing(s.name, anew=True) as table:
+                table.uniform_(-bound, bound)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
@@ -287,23 +275,6 @@ class DLRM(FieldNet):
         vectors = vectors.unflatten(1, (self.n_vectors, self.emb_dim))
         products = (vectors @ vectors.transpose(1, 2)).flatten(1)
         return self.top(side_by_side([*bottom, products.index_select(1, self._pairs)]))
-
-    def _reset_tables(self) -> None:
-        for s in self.embeds.slices if self.embeds is not None else ():
-            bound = (s.stop - s.start) ** -0.5
-            with self.embeds.writing(s.name, anew=True) as table:
-                table.uniform_(-bound, bound)
-
-
-def _bottom_widths(bottom: Sequence[int] | None, emb_dim: int | None) -> list[int]:
-    widths = [64, 16 if emb_dim is None else emb_dim] if bottom is None else list(bottom)
-    if not widths or widths[-1] != (widths[-1] if emb_dim is None else emb_dim):
-        wanted = "" if emb_dim is None else f", {emb_dim}"
-        raise DataError(
-            f"a bottom of layers {widths} does not end with the width of the embeddings{wanted}",
-            remedy="The bottom's last layer is as wide as the embeddings: give bottom alone, or both alike",
-        )
-    return widths
 
 
 # Wide & Deep: a linear model that remembers, and an MLP that generalises, summed.
@@ -325,15 +296,9 @@ class WideAndDeep(FieldNet):
         learn.fit_one_cycle(1, 1e-2)
 
     Args:
-        emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.
-        n_cont: number of continuous columns.
         out_sz: number of outputs; the wide part has a weight for each.
         layers: width of each hidden layer of the deep part.
-        ps: dropout after each hidden layer, one for all or one each; none by default.
-        y_range: ``(low, high)`` that a sigmoid squeezes the outputs into; none by default.
-        use_bn: batch norm in the hidden layers.
-        act_cls: activation: a module, or a class or function that makes one.
-        **inputs: options of the inputs, see ``FieldNet``.
+        emb_szs, n_cont, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
 
     Raises:
         DataError: no input columns at all, or ``ps`` not as long as ``layers``.

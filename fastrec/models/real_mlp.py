@@ -15,8 +15,6 @@ from fastrec.errors import DataError
 from fastrec.models.embedding import side_by_side
 from fastrec.models.fields import FieldNet, InputOptions, dropouts, of_width, squash, training_rows
 
-# ``OneHotTables``: categories of few values as fixed numbers, centred and scaled as numbers are.
-
 
 class OneHotTables(nn.Module):
     """Columns of ids as one-hot numbers, nothing of which is learnt.
@@ -58,26 +56,19 @@ class OneHotTables(nn.Module):
             raise DataError(f"ids of shape [b, {n_columns}] are needed, not {given}", remedy="Give every column of ids")
         ids = x_cat[:, self.columns].long()
         if ids.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
-            self._check(ids)
+            bad = (ids < 0) | (ids >= self._rows)
+            if bool(bad.any()):
+                row, column = bad.nonzero()[0].tolist()
+                raise DataError(
+                    f"id {int(ids[row, column])} is outside the one-hot column's 0 to {int(self._rows[column]) - 1}",
+                    column=self.names[column],
+                    row=row,
+                    remedy="Encode rows with the model's own vocabulary (rows are counted in the batch)",
+                )
         ids = ids + self._starts
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a bag becomes a loop in exported graphs
             return self.table[ids].sum(1)
         return F.embedding_bag(ids, self.table, mode="sum")
-
-    def _check(self, ids: Tensor) -> None:
-        bad = (ids < 0) | (ids >= self._rows)
-        if bool(bad.any()):
-            row, column = bad.nonzero()[0].tolist()
-            raise DataError(
-                f"id {int(ids[row, column])} is outside the one-hot column's 0 to {int(self._rows[column]) - 1}",
-                column=self.names[column],
-                row=row,
-                remedy="Encode rows with the vocabulary that the model was built from (rows are counted in the batch)",
-            )
-
-    def extra_repr(self) -> str:
-        """Show columns and width."""
-        return f"{len(self.columns)} columns, {self.width} wide"
 
 
 def one_hot_table(rows: int, shares: Tensor | None = None) -> Tensor:
@@ -126,10 +117,6 @@ class RealMLP(FieldNet):
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch, the one for missing included; the
             width is not used.
-        n_cont: number of continuous columns.
-        out_sz: number of outputs.
-        layers: width of each hidden layer, one or more.
-        ps: dropout after each hidden layer, one for all or one each.
         act: ``'selu'`` (the paper's for classes) or ``'mish'`` (for amounts).
         frequencies: how many cosines a number is embedded by.
         d_embedding: width of a number's vector, the number itself among it.
@@ -138,7 +125,7 @@ class RealMLP(FieldNet):
         emb_dim: width of the embedding of the others.
         shares: for each categorical column the share of the training rows that has each id, ``[rows]``, by which
             one-hot columns are centred and scaled; ``rec_learner`` takes them from the data; None: as if equal.
-        y_range: ``(low, high)`` that a sigmoid squeezes the outputs into; none by default.
+        n_cont, out_sz, layers, ps, y_range: see ``TabularNet``; one hidden layer or more.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
 
     Raises:
@@ -212,7 +199,9 @@ class RealMLP(FieldNet):
         """Split the parameters by the parts of ``RATES``, as a Learner's ``splitter``; a part may be empty."""
         parts: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
         for name, parameter in net.named_parameters():
-            parts[_part_of(name)].append(parameter)
+            last = name.rpartition(".")[2]
+            whole = "numbers" if name.startswith("numbers.") else "scale" if name == "scale" else None
+            parts[whole or {"alpha": "activations", "bias": "biases"}.get(last, "weights")].append(parameter)
         return list(parts.values())
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
@@ -289,10 +278,6 @@ class NTKLinear(nn.Module):
         mix = torch.empty(limits.BIAS_ROWS, n_out, device=x.device).exponential_()
         self.bias.copy_(-(out.gather(0, rows) * mix / mix.sum(0)).sum(0))
 
-    def extra_repr(self) -> str:
-        """Show widths."""
-        return f"{self.weight.shape[1]}, {self.weight.shape[0]}"
-
 
 class ParametricAct(nn.Module):
     """``(1 - α) x + α f(x)`` with an α for each neuron, from 1 (arXiv 2407.04491, section 3)."""
@@ -305,10 +290,6 @@ class ParametricAct(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[b, n]`` to ``[b, n]``."""
         return x + self.alpha * (_ACTS[self.act](x) - x)
-
-    def extra_repr(self) -> str:
-        """Show neurons and function."""
-        return f"{len(self.alpha)}, {self.act}"
 
 
 class PBLD(nn.Module):
@@ -334,19 +315,5 @@ class PBLD(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Embed numbers ``[b, columns]``: ``[b, columns · d_embedding]``, the columns' vectors side by side."""
         waves = torch.cos(self.turn * x[..., None] * self.frequency + self.phase)  # [b, columns, frequencies]
-        made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1) + self.shift
-        return torch.cat([x[..., None], made.to(x.dtype)], -1).flatten(1)
-
-    def extra_repr(self) -> str:
-        """Show columns, cosines and width."""
-        n, frequencies, d = self.weight.shape
-        return f"{n} columns, {frequencies} cosines, {d + 1} wide"
-
-
-def _part_of(name: str) -> str:
-    if name.startswith("numbers."):
-        return "numbers"
-    if name == "scale":
-        return "scale"
-    last = name.rpartition(".")[2]
-    return {"alpha": "activations", "bias": "biases"}.get(last, "weights")
+        vectors = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1) + self.shift
+        return torch.cat([x[..., None], vectors.to(x.dtype)], -1).flatten(1)

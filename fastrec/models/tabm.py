@@ -51,7 +51,16 @@ class PiecewiseLinear(nn.Module):
     ) -> None:
         super().__init__()
         bins = [torch.as_tensor(b, dtype=torch.float32) for b in bins]
-        _check_bins(bins, d_embedding)
+        if not len(bins) or d_embedding < 1:
+            raise DataError(
+                f"{len(bins)} columns as vectors of {d_embedding}", remedy="Give one column and width 1, or more"
+            )
+        for i, edges in enumerate(bins):
+            if edges.ndim != 1 or len(edges) < 2 or not edges.isfinite().all() or (edges[1:] <= edges[:-1]).any():
+                raise DataError(
+                    f"the bin edges of continuous column {i} are {edges.tolist()}",
+                    remedy="Give two edges or more, finite and increasing, as bins_of does",
+                )
         self.n_columns, self.d_embedding, self.activation = len(bins), d_embedding, activation
         steps = max(len(b) - 1 for b in bins)
         for name, fill in (("left", 0.0), ("scale", 0.0), ("low", 0.0), ("high", 1.0)):
@@ -84,34 +93,19 @@ class PiecewiseLinear(nn.Module):
                 self.bias[i].uniform_(-(n**-0.5), n**-0.5)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Encode how far each number has come through each bin.
+        """Encode how far numbers ``[b, columns]`` have come through each bin: ``[b, columns, bins]``.
 
-        Args:
-            x: numbers ``[b, columns]``, float.
-
-        Returns:
-            ``[b, columns, bins]``, columns with fewer bins filled up with zeros.
+        Columns with fewer bins are filled up with zeros.
         """
         # from the bin's edge first: a product with large numbers would leave no digits for the difference
         return torch.clamp((x[..., None] - self.left) * self.scale, self.low, self.high)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the vectors of a batch.
-
-        Args:
-            x: numbers ``[b, columns]``, float.
-
-        Returns:
-            ``[b, columns · d_embedding]``: the columns' vectors side by side.
-        """
+        """Embed numbers ``[b, columns]``: ``[b, columns · d_embedding]``, the columns' vectors side by side."""
         out = torch.bmm(self.encode(x).transpose(0, 1), self.weight).transpose(0, 1) + self.bias
         if self.slope is not None:
             out = torch.addcmul(out, x[..., None], self.slope)
         return (out.relu() if self.activation else out).flatten(1)
-
-    def extra_repr(self) -> str:
-        """Show columns, bins and width."""
-        return f"{self.n_columns} columns, up to {self.left.shape[1]} bins, {self.d_embedding} wide"
 
 
 def bins_of(
@@ -163,19 +157,6 @@ def bins_of(
     ]
 
 
-def _check_bins(bins: Sequence[Tensor], d_embedding: int) -> None:
-    if not len(bins) or d_embedding < 1:
-        raise DataError(
-            f"vectors of width {d_embedding} for {len(bins)} columns", remedy="Give one column and width 1, or more"
-        )
-    for i, edges in enumerate(bins):
-        if edges.ndim != 1 or len(edges) < 2 or not edges.isfinite().all() or (edges[1:] <= edges[:-1]).any():
-            raise DataError(
-                f"the bin edges of continuous column {i} are {edges.tolist()}",
-                remedy="Give two edges or more, finite and increasing, as bins_of does",
-            )
-
-
 def _one_target(y: Tensor | None, n: int) -> np.ndarray:
     y = None if y is None else torch.as_tensor(y)
     if y is None or y.numel() != n:
@@ -189,16 +170,15 @@ def _edges(x: np.ndarray, n_bins: int, *, target: np.ndarray | None, min_leaf: i
     if not known.any():
         raise DataError("no finite number to make bins of", column=name, remedy="Leave the column out")
     x, target = (x, target) if known.all() else (x[known], None if target is None else target[known])
-    inner = _quantiles(x, n_bins) if target is None else _tree_splits(x, target, n_bins, min_leaf)
+    if target is None:
+        inner = np.quantile(x, np.linspace(0, 1, n_bins + 1)[1:-1])
+    else:
+        inner = _tree_splits(x, target, n_bins, min_leaf)
     edges = np.unique(np.concatenate([[x.min()], inner, [x.max()]]).astype(np.float32))
     if len(edges) == 1:  # wide enough to differ from the value in float32
         reach = max(0.5, float(np.spacing(np.abs(edges[0]))))
         edges = np.array([edges[0] - reach, edges[0] + reach], dtype=np.float32)
     return torch.from_numpy(edges)
-
-
-def _quantiles(x: np.ndarray, n_bins: int) -> np.ndarray:
-    return np.quantile(x, np.linspace(0, 1, n_bins + 1)[1:-1])
 
 
 def _tree_splits(x: np.ndarray, target: np.ndarray, n_bins: int, min_leaf: int) -> np.ndarray:
@@ -232,18 +212,13 @@ class TabM(FieldNet):
     the members' mean, of probabilities where there are such, as the score that the loss's activation turns into it.
 
     Args:
-        emb_szs: ``(rows, width)`` for each categorical column, in the order of the batch.
-        n_cont: number of continuous columns.
-        out_sz: number of outputs.
-        layers: width of each hidden layer, one or more.
+        emb_szs, n_cont, out_sz, layers, ps, act_cls: see ``TabularNet``; one hidden layer or more.
         k: number of members; ``rec_learner`` takes fewer, and smaller layers and vectors, for more than 20 numbers.
         variant: ``'mini'`` or ``'full'``.
         bins: bin edges of each continuous column (``bins_of``; ``rec_learner`` takes them from the training rows), or
             a ``PiecewiseLinear`` made of them; None: the numbers enter as they are.
         d_embedding: width of each number's vector, where there are bins.
-        ps: dropout after each hidden layer, one for all or one each.
         y_range: ``(low, high)`` that a sigmoid squeezes each member's outputs into; none by default.
-        act_cls: activation: a module, or a class or function that makes one.
         combine: what is averaged over members: outputs (``'mean'``), or probabilities by ``'sigmoid'`` or
             ``'softmax'``; None: as the loss given to ``wrap_loss`` has it, else outputs.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
@@ -271,11 +246,24 @@ class TabM(FieldNet):
         **inputs: Unpack[InputOptions],
     ) -> None:
         super().__init__(emb_szs, n_cont, **{"bn_cont": False, **inputs})
-        _check(layers, k, variant, combine)
+        if not layers or k < 1:
+            raise DataError(f"TabM of {k} members and {len(layers)} layers", remedy="Give one of each, or more")
+        if variant not in ("mini", "full") or combine not in (None, "mean", "sigmoid", "softmax"):
+            raise DataError(
+                f"variant={variant!r}, combine={combine!r}",
+                remedy="variant is 'mini' or 'full'; combine 'mean', 'sigmoid', 'softmax' or None",
+            )
         if self.embeds is not None:
             self.embeds.reset_parameters(limits.TABM_EMB_STD)
         self.k, self.out_sz, self.combine = k, out_sz, combine
-        self.numbers = _embedding_of(bins, n_cont, d_embedding)
+        self.numbers = None
+        if bins is not None and n_cont:
+            self.numbers = bins if isinstance(bins, PiecewiseLinear) else PiecewiseLinear(bins, d_embedding)
+            if self.numbers.n_columns != n_cont:
+                raise DataError(
+                    f"bins of {self.numbers.n_columns} columns for {n_cont} continuous columns",
+                    remedy="Give one set of each",
+                )
         n_numbers = self.numbers.embedding_dim if self.numbers is not None else n_cont
         sizes = [self.n_emb + n_numbers + self.n_dense - n_cont, *layers]
         blocks: list[nn.Module] = []
@@ -326,19 +314,7 @@ class TabM(FieldNet):
         return MeanOverMembers(own)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Outputs for a batch.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
-            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
-            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-
-        Returns:
-            ``[b, k, out_sz]`` in training, ``[b, out_sz]`` in evaluation.
-
-        Raises:
-            DataError: an id is out of range.
-        """
+        """Return the outputs of a batch, see ``FieldNet``: ``[b, k, out_sz]`` in training, else ``[b, out_sz]``."""
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
         out = self.members(side_by_side(pieces))
         return out if self.training else self._mean(out)
@@ -391,10 +367,6 @@ class EnsembleLinear(nn.Module):
             out = F.linear((x[:, None] if x.ndim == 2 else x) * self.r, self.weight)
         return out + self.bias if self.s is None else torch.addcmul(self.bias, out, self.s)
 
-    def extra_repr(self) -> str:
-        """Show widths and members."""
-        return f"{self.weight.shape[1]}, {self.weight.shape[0]}, members={len(self.r)}, outputs={self.s is not None}"
-
 
 class MemberHeads(nn.Module):
     """A linear layer for each member."""
@@ -408,11 +380,6 @@ class MemberHeads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[b, k, n_in]`` to ``[b, k, n_out]``."""
         return torch.bmm(x.transpose(0, 1), self.weight).transpose(0, 1) + self.bias
-
-    def extra_repr(self) -> str:
-        """Show members and widths."""
-        k, n_in, n_out = self.weight.shape
-        return f"{n_in}, {n_out}, members={k}"
 
 
 class MeanOverMembers:
@@ -429,15 +396,12 @@ class MeanOverMembers:
         self.loss = loss
 
     def __call__(self, pred: Tensor, *targets: Tensor, **options: Any) -> Tensor:
-        """Compute the loss.
+        """Return the loss, a scalar, or what the given loss returns in evaluation.
 
         Args:
             pred: ``[b, k, out_sz]`` in training, ``[b, out_sz]`` in evaluation.
             *targets: as for the loss.
             **options: as for the loss.
-
-        Returns:
-            A scalar, or what the loss returns in evaluation.
         """
         if pred.ndim != 3:
             return self.loss(pred, *targets, **options)
@@ -460,27 +424,3 @@ class MeanOverMembers:
         if name == "loss" or name.startswith("__"):  # not there yet while it is unpickled
             raise AttributeError(name)
         return getattr(self.loss, name)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.loss!r})"
-
-
-def _check(layers: Sequence[int], k: int, variant: str, combine: str | None) -> None:
-    if not layers or k < 1:
-        raise DataError(f"TabM of {k} members and {len(layers)} layers", remedy="Give one of each, or more")
-    if variant not in ("mini", "full") or combine not in (None, "mean", "sigmoid", "softmax"):
-        raise DataError(
-            f"variant={variant!r}, combine={combine!r}",
-            remedy="variant is 'mini' or 'full'; combine 'mean', 'sigmoid', 'softmax' or None",
-        )
-
-
-def _embedding_of(bins: Any, n_cont: int, d_embedding: int) -> PiecewiseLinear | None:
-    if bins is None or not n_cont:
-        return None
-    numbers = bins if isinstance(bins, PiecewiseLinear) else PiecewiseLinear(bins, d_embedding)
-    if numbers.n_columns != n_cont:
-        raise DataError(
-            f"bins of {numbers.n_columns} columns for {n_cont} continuous columns", remedy="Give one set of each"
-        )
-    return numbers

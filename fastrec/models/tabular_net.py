@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Unpack
 
 import torch
-from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
 from fastrec.models._lookup.joined import WideLinear, can_join, drop_first, join
 from fastrec.models.embedding import side_by_side
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash
 
 
 class TabularNet(FieldNet):
@@ -55,9 +54,7 @@ class TabularNet(FieldNet):
         super().__init__(emb_szs, n_cont, **inputs)
         sizes = [self.n_emb + self.n_dense, *layers, out_sz]
         blocks = mlp_blocks(sizes, ps=ps, use_bn=use_bn, bn_final=bn_final, act_cls=act_cls, lin_first=lin_first)
-        if y_range is not None:
-            blocks.append(SigmoidRange(*y_range))
-        self.layers = nn.Sequential(*blocks)
+        self.layers = nn.Sequential(*blocks, *([] if y_range is None else [squash(y_range)]))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
@@ -70,7 +67,10 @@ class TabularNet(FieldNet):
             return hidden
         if can_join(self.embeds, x_cat):
             others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
-            joined = join(self.embeds, x_cat, others, self._first_dtype())
+            # in the type that the first layer multiplies in
+            multiplies = isinstance(self.layers[0][0], nn.Linear) and torch.is_autocast_enabled("cpu")
+            weight = next(iter(self.embeds.weights.values()))
+            joined = join(self.embeds, x_cat, others, torch.get_autocast_dtype("cpu") if multiplies else weight.dtype)
             return self.layers(drop_first(joined, self.n_emb, self.emb_drop.p) if self._drops() else joined)
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
         return self.layers(side_by_side(pieces))
@@ -86,8 +86,3 @@ class TabularNet(FieldNet):
 
     def _drops(self) -> bool:
         return self.training and self.emb_drop.p > 0
-
-    def _first_dtype(self) -> torch.dtype:
-        weight = next(iter(self.embeds.weights.values()))
-        multiplies = isinstance(self.layers[0][0], nn.Linear) and torch.is_autocast_enabled("cpu")
-        return torch.get_autocast_dtype("cpu") if multiplies else weight.dtype

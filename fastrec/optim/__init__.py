@@ -7,14 +7,4 @@ Optimizers of other packages work too: ``rec_learner(dls, opt_func=torch_optimiz
 from fastrec.optim.torch_optimizers import AdamW, Lamb
 from fastrec.optim.wrapper import TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms, split_embeddings
 
-__all__ = [
-    "AdamW",
-    "Lamb",
-    "TorchOptim",
-    "adamw",
-    "as_opt_func",
-    "lamb",
-    "scale_lr",
-    "scale_moms",
-    "split_embeddings",
-]
+__all__ = ["AdamW", "Lamb", "TorchOptim", "adamw", "as_opt_func", "lamb", "scale_lr", "scale_moms", "split_embeddings"]

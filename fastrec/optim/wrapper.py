@@ -193,13 +193,7 @@ def lamb(
 
 
 def adamw(
-    params: Any,
-    lr: float = 1e-3,
-    *,
-    mom: float = 0.9,
-    sqr_mom: float = 0.99,
-    eps: float = 1e-5,
-    wd: float = 0.01,
+    params: Any, lr: float = 1e-3, *, mom: float = 0.9, sqr_mom: float = 0.99, eps: float = 1e-5, wd: float = 0.01
 ) -> TorchOptim:
     """Make fused AdamW, as a Learner's ``opt_func``, with the defaults and the steps of fastai's ``Adam``.
 

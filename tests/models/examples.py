@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 # What a model may be excused from, each with its reason in the example.
 EXCUSES = (
     "conts",  # it takes no continuous columns
@@ -84,7 +86,11 @@ EXAMPLES: dict[str, list[Example]] = {
         Example({"layers": [16], "act": "mish", "max_one_hot": 20, "ps": 0.0, "d_embedding": 2}),
     ],
     "TabM": [
-        Example({"layers": [16, 8], "k": 4}, loss=lambda net, loss: net.wrap_loss(loss)),
+        Example(
+            {"layers": [16, 8], "k": 4},
+            direct=lambda c: {"bins": [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0])][: len(c.conts)]},
+            loss=lambda net, loss: net.wrap_loss(loss),
+        ),
         Example({"layers": [16], "k": 3, "variant": "full", "ps": 0}, loss=lambda net, loss: net.wrap_loss(loss)),
     ],
     "TabularNet": [Example({"layers": [16, 8], "ps": 0.1, "embed_p": 0.1})],

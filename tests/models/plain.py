@@ -91,16 +91,25 @@ def dense_of(net, row, conts, vectors=()):
     return found
 
 
-def assert_gradients(net, cats, conts, *extras):
-    """Gradients of every weight and number against differences."""
-    net = spread(net)
-    names = [n for n, _ in net.named_parameters()]
+def stirred(net, scale=0.5):
+    """The net with weights such that every one of them shows."""
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=g) * scale)
+    return net
 
-    def f(x, *params):
-        return torch.func.functional_call(net, dict(zip(names, params, strict=True)), (cats, x, *extras))
 
-    params = [p.detach().requires_grad_() for p in net.parameters()]
-    assert torch.autograd.gradcheck(f, (conts.requires_grad_(), *params))
+def assert_gradients(net, cats, conts=None, *extras, of=lambda out: out):
+    """Gradients of every weight and number of a net against differences, in float64."""
+    net = net.double()
+    names, free = [n for n, _ in net.named_parameters()], [] if conts is None else [conts.double().requires_grad_()]
+
+    def f(*given):
+        params = dict(zip(names, given[len(free) :], strict=True))
+        return of(torch.func.functional_call(net, params, (cats, *given[: len(free)], *extras)))
+
+    assert torch.autograd.gradcheck(f, (*free, *(p.detach().requires_grad_() for p in net.parameters())))
 
 
 def count(net):

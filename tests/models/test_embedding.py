@@ -12,6 +12,7 @@ from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models import EmbeddingTables, emb_sz_rule, embedding_sizes
+from tests.models.plain import assert_gradients
 
 SIZES = [(10, 3), (7, 8), (20, 4), (5, 6), (3, 1)]
 NAMES = ["city", "item", "user", "device", "hour"]
@@ -58,14 +59,7 @@ def test_exact_widths_can_be_kept():
 
 
 def test_gradients_are_right():
-    fused = EmbeddingTables(SIZES, std=1.0).double()
-    ids = make_ids(SIZES, 6)
-    names = [n for n, _ in fused.named_parameters()]
-
-    def f(*weights):
-        return torch.func.functional_call(fused, dict(zip(names, weights, strict=True)), (ids,))
-
-    assert torch.autograd.gradcheck(f, tuple(p.detach().requires_grad_() for p in fused.parameters()))
+    assert_gradients(EmbeddingTables(SIZES, std=1.0), make_ids(SIZES, 6))
 
 
 def test_tables_by_name():
@@ -140,14 +134,6 @@ def test_parameters_keep_their_segments(copied):
     fused = copied(EmbeddingTables(SIZES))
     assert {k: p.segments for k, p in fused.named_parameters()} == fused.parameter_segments()
     assert len(fused.parameter_segments()) == 2
-
-
-def test_state_dict_round_trip():
-    a, b = EmbeddingTables(SIZES), EmbeddingTables(SIZES)
-    assert set(a.state_dict()) == {"weights.w4", "weights.w8"}
-    b.load_state_dict(a.state_dict())
-    ids = make_ids(SIZES, 9)
-    assert torch.equal(a(ids), b(ids))
 
 
 def test_the_backward_pass_repeats_to_the_bit():

@@ -10,7 +10,6 @@ import pytest
 import torch
 from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle)
 from fastai.data.block import CategoryBlock, RegressionBlock
-from fastai.learner import Learner, load_learner
 from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
 from fastai.metrics import accuracy
 from fastai.tabular.core import Categorify, Normalize
@@ -23,6 +22,7 @@ from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, TabularNet, b
 from fastrec.models.tabm import EnsembleLinear
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
+from tests.models.plain import assert_gradients, count, stirred
 
 SIZES = [(6, 4), (9, 8)]
 BINS = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0]), torch.tensor([0.0, 0.3, 0.6, 0.9])]
@@ -32,15 +32,6 @@ def batch(b=7, n_cont=3, seed=0):
     g = torch.Generator().manual_seed(seed)
     cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
     return cats, torch.randn(b, n_cont, generator=g)
-
-
-def stirred(net):
-    """With weights such that every one of them shows."""
-    g = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.copy_(torch.randn(p.shape, generator=g) * 0.5)
-    return net
 
 
 def plain_members(net, cats, conts):
@@ -86,6 +77,8 @@ def test_predictions_are_means_of_probabilities():
     assert torch.allclose(net(cats, conts).sigmoid(), members.sigmoid().mean(1), atol=1e-6)
     net.heads.bias.data += 200  # probabilities that float32 calls 1
     assert net(cats, conts).isfinite().all()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert net(cats, conts).dtype == torch.float32
     net.combine, net.squeeze = "mean", TabM(SIZES, 3, 4, [5], y_range=(-1, 3)).squeeze
     assert torch.allclose(net(cats, conts), torch.full((7, 4), 3.0), atol=1e-3)
 
@@ -109,30 +102,22 @@ def test_parameter_counts():
     tables, n_in, k, a, b, out = 6 * 4 + 9 * 8, 4 + 8 + 3, 5, 16, 8, 2
     heads = k * (b * out + out)
     mini = TabM(SIZES, 3, out, [a, b], k=k)
-    assert sum(p.numel() for p in mini.parameters()) == tables + k * n_in + n_in * a + a + a * b + b + heads
+    assert count(mini) == tables + k * n_in + n_in * a + a + a * b + b + heads
     full = TabM(SIZES, 3, out, [a, b], k=k, variant="full")
     layers = n_in * a + k * (n_in + 2 * a) + a * b + k * (a + 2 * b)
-    assert sum(p.numel() for p in full.parameters()) == tables + layers + heads
+    assert count(full) == tables + layers + heads
     one = TabM(SIZES, 3, out, [a, b], k=k, bins=BINS, d_embedding=6)
     wide = 4 + 8 + 3 * 6
     ple = 3 * 3 * 6 + 3 * 6 + 3 * 6
-    assert sum(p.numel() for p in one.parameters()) == tables + ple + k * wide + wide * a + a + a * b + b + heads
+    assert count(one) == tables + ple + k * wide + wide * a + a + a * b + b + heads
 
 
 @pytest.mark.parametrize("variant", ["mini", "full"])
 def test_gradients_are_right(variant):
     net = TabM(SIZES, 3, 1, [4, 3], k=2, variant=variant, bins=BINS, d_embedding=2, ps=0, act_cls=nn.Softplus)
     net = stirred(net.double())
-    cats, conts = batch(4)
-    names = [n for n, _ in net.named_parameters()]
-
-    def f(x, *params):
-        return torch.func.functional_call(net, dict(zip(names, params, strict=True)), (cats, x))
-
-    inputs = (conts.double().requires_grad_(), *(p.detach().requires_grad_() for p in net.parameters()))
     for training in (True, False):
-        net.train(training)
-        assert torch.autograd.gradcheck(f, inputs)
+        assert_gradients(net.train(training), *batch(4))
 
 
 @pytest.mark.parametrize(
@@ -248,41 +233,6 @@ def test_other_targets_losses_and_options(data, tmp_path):
     assert rec_learner(rating, TabularNet).model.layers[0][0].out_features == 200
 
 
-def test_a_stock_learner_trains_it(data, tmp_path):
-    set_seed(0)
-    dls = loaders(data, tmp_path, "kind", CategoryBlock)
-    net = TabM([(7, 4)], 2, 3, [16], k=4, bins=bins_of(dls, 8))
-    before = {n: p.clone() for n, p in net.named_parameters()}
-    learn = quiet_fit(Learner(dls, net, loss_func=net.wrap_loss(CrossEntropyLossFlat()), metrics=accuracy), 2)
-    assert all(not torch.equal(before[n], p) for n, p in net.named_parameters())
-    with learn.no_bar():
-        wanted = learn.get_preds()[0]
-        learn.export("net.pkl")
-        loaded = load_learner(tmp_path / "net.pkl")
-        with loaded.no_bar():
-            found = loaded.get_preds(dl=loaded.dls.test_dl(data[640:]))[0]
-    assert torch.allclose(wanted, found, atol=1e-6)
-
-
-def test_it_exports_to_a_graph_of_any_batch_size():
-    net = TabM(SIZES, 3, 2, [8], k=4, bins=BINS, combine="softmax").eval()
-    rows = torch.export.Dim("rows", min=2, max=4096)
-    program = torch.export.export(net, batch(16), dynamic_shapes=({0: rows}, {0: rows}))
-    cats, conts = batch(33, seed=3)
-    assert torch.allclose(program.module()(cats, conts), net(cats, conts), atol=1e-6)
-
-
-def test_bfloat16_autocast():
-    net = TabM(SIZES, 3, 2, [8], k=4, bins=BINS, combine="softmax")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        training = net(*batch())
-        net.eval()
-        wanted = net(*batch())
-    assert training.isfinite().all()
-    assert wanted.dtype == torch.float32
-    assert torch.allclose(wanted, net(*batch()), atol=0.05)
-
-
 def test_bad_options_are_refused():
     for options, words in [
         ({"k": 0}, "0 members"),
@@ -297,9 +247,8 @@ def test_bad_options_are_refused():
 
 
 def test_members_cost_few_weights():
-    one, many = (TabM(SIZES, 3, 1, [512, 512, 512], k=k) for k in (1, 32))
-    count = [sum(p.numel() for p in net.parameters()) for net in (one, many)]
-    assert count[1] - count[0] == 31 * (15 + 513)
+    one, many = (count(TabM(SIZES, 3, 1, [512, 512, 512], k=k)) for k in (1, 32))
+    assert many - one == 31 * (15 + 513)
 
 
 @pytest.mark.parametrize(

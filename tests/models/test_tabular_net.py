@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from fastai.tabular.model import TabularModel
 from torch import nn
 
-from fastrec.errors import DataError
 from fastrec.models import TabularNet
 from fastrec.models._lookup.joined import join
 from fastrec.table import ListBatch
+from tests.models.plain import assert_gradients, count
 
 SIZES = [(10, 4), (7, 8), (20, 4), (5, 12)]
 
@@ -93,51 +91,12 @@ def test_parameter_count():
     tables = sum(n * w for n, w in SIZES)
     width = sum(w for _, w in SIZES) + 3
     hidden = width * 16 + 2 * 16 + 16 * 8 + 2 * 8  # linear layers before a batch norm have no bias
-    assert sum(p.numel() for p in net.parameters()) == tables + 2 * 3 + hidden + 8 * 2 + 2
+    assert count(net) == tables + 2 * 3 + hidden + 8 * 2 + 2
 
 
 def test_gradients_are_right():
-    net = TabularNet([(5, 3), (4, 4)], 2, 2, [6], act_cls=nn.Softplus).double()
-    cats, conts = batch(7, 2, sizes=[(5, 3), (4, 4)])
-    names = [n for n, _ in net.named_parameters()]
-
-    def f(x, *params):
-        return torch.func.functional_call(net, dict(zip(names, params, strict=True)), (cats, x))
-
-    inputs = (conts.double().requires_grad_(), *(p.detach().requires_grad_() for p in net.parameters()))
-    net.eval()
-    assert torch.autograd.gradcheck(f, inputs)
-
-
-def test_state_dict_and_copies():
-    a, b = TabularNet(SIZES, 3, 2, [8]), TabularNet(SIZES, 3, 2, [8])
-    cats, conts = batch()
-    a(cats, conts)  # moves the running statistics
-    b.load_state_dict(a.state_dict())
-    c = copy.deepcopy(a)
-    for net in (a, b, c):
-        net.eval()
-    assert torch.equal(a(cats, conts), b(cats, conts))
-    assert torch.equal(a(cats, conts), c(cats, conts))
-
-
-def test_it_exports_to_a_graph_of_any_batch_size():
-    net = TabularNet(SIZES, 3, 2, [8]).eval()
-    rows = torch.export.Dim("rows", min=2, max=4096)
-    program = torch.export.export(net, batch(16), dynamic_shapes=({0: rows}, {0: rows}))
-    cats, conts = batch(33, seed=3)
-    assert torch.allclose(program.module()(cats, conts), net(cats, conts), atol=1e-6)
-
-
-def test_bad_configurations_and_ids_are_refused():
-    with pytest.raises(DataError, match="without any input"):
-        TabularNet([], 0, 1, [8])
-    with pytest.raises(DataError, match="3 dropouts for 2 layers"):
-        TabularNet(SIZES, 1, 1, [8, 4], ps=[0.1, 0.2, 0.3])
-    cats, conts = batch()
-    cats[2, 1] = 7
-    with pytest.raises(DataError, match="column 'b', row 2"):
-        TabularNet(SIZES, 3, 1, [8], cat_names=list("abcd"))(cats, conts)
+    net = TabularNet([(5, 3), (4, 4)], 2, 2, [6], act_cls=nn.Softplus).eval()
+    assert_gradients(net, *batch(7, 2, sizes=[(5, 3), (4, 4)]))
 
 
 @pytest.mark.parametrize("p", [0.3, 1.0])

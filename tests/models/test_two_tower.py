@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
@@ -9,18 +8,17 @@ import pytest
 import torch
 from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle)
 from fastai.data.block import RegressionBlock
-from fastai.learner import Learner, load_learner
 from fastai.tabular.core import Categorify, Normalize, TabularPandas
 from fastai.torch_core import set_seed
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.losses import BCE, BPR, InBatchSoftmax
-from fastrec.losses.lists import PairScores
 from fastrec.models import TwoTower, item_log_q
 from fastrec.table import ListBatch
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
+from tests.models.plain import assert_gradients, count, stirred
 
 SIZES, NAMES = [(5, 4), (6, 3), (7, 8)], ["user", "item", "city"]
 COLUMNS = {
@@ -42,14 +40,6 @@ def batch(b=6, seed=0):
     cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
     seen = ListBatch.of([list(range(i % 4)) for i in range(b)])
     return cats, torch.randn(b, 2, generator=g), seen, torch.randn(b, 3, generator=g)
-
-
-def stirred(net):
-    g = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.copy_(torch.randn(p.shape, generator=g) * 0.5)
-    return net
 
 
 def plain_tower(tower, parts):
@@ -119,23 +109,16 @@ def test_parameter_count():
     tables = 5 * 4 + 6 * 3 + 7 * 8 + 6 * 3
     query, item = 4 + 8 + 3 + 1, 3 + 1 + 3
     towers = sum((n + 1) * 5 + (5 + 1) * 6 + (6 + 1) * 4 for n in (query, item))
-    assert sum(p.numel() for p in net.parameters()) == tables + towers + 2 * 3
+    assert count(net) == tables + towers + 2 * 3
     tied = TwoTower(SIZES, 2, 1, **COLUMNS, tie={"seen": "item"}, dim=4, layers=[5, 6])
-    assert sum(p.numel() for p in tied.parameters()) == tables - 6 * 3 + towers + 2 * 3
+    assert count(tied) == tables - 6 * 3 + towers + 2 * 3
 
 
 def test_gradients_are_right():
-    net = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=3, layers=[4], temperature=1.0, act_cls=nn.Softplus).double())
+    net = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=3, layers=[4], temperature=1.0, act_cls=nn.Softplus))
     cats, conts, seen, picture = batch(5)
-    names = [n for n, _ in net.named_parameters()]
     loss = InBatchSoftmax(torch.linspace(-3, -1, 6).double())
-
-    def f(x, *params):
-        args = (cats, x, seen, picture.double())
-        return loss(torch.func.functional_call(net, dict(zip(names, params, strict=True)), args))
-
-    inputs = (conts.double().requires_grad_(), *(p.detach().requires_grad_() for p in net.parameters()))
-    assert torch.autograd.gradcheck(f, inputs)
+    assert_gradients(net, cats, conts, seen, picture.double(), of=loss)
 
 
 def test_which_column_tells_items_apart():
@@ -243,31 +226,6 @@ def test_clicks_by_bce_and_lists_by_bpr(clicks, tmp_path):
     assert scores[clicked].mean() > scores[~clicked].mean() + 0.5
 
 
-def test_a_stock_learner_copies_and_export(clicks, tmp_path):
-    dls = loaders(clicks, tmp_path)
-    net = TwoTower([(61, 8), (50, 8)], 1, 1, **TOWERS, cat_names=["user", "item"], cont_names=["age"])
-    learn = quiet_fit(Learner(dls, net, loss_func=InBatchSoftmax(item_log_q(dls, "item"))), 1)
-    with learn.no_bar():
-        wanted = learn.get_preds()[0]
-        learn.export("net.pkl")
-        loaded = load_learner(tmp_path / "net.pkl")
-        with loaded.no_bar():
-            assert torch.equal(loaded.get_preds(dl=loaded.dls.test_dl(clicks[3200:]))[0], wanted)
-    other = copy.deepcopy(net)
-    x_cat, x_cont, _ = dls.valid.one_batch()
-    assert isinstance(other(x_cat, x_cont), PairScores)
-    assert torch.equal(other(x_cat, x_cont).detach(), net(x_cat, x_cont).detach())
-
-
-def test_it_exports_to_a_graph_of_any_batch_size():
-    net = TwoTower(SIZES, 2, 1, cat_names=NAMES, query=["user", "cont0"], item=["item"]).eval()
-    cats, conts, *_ = batch(16)
-    rows = torch.export.Dim("rows", min=2, max=4096)
-    program = torch.export.export(net, (cats, conts), dynamic_shapes=({0: rows}, {0: rows}))
-    cats, conts, *_ = batch(33, seed=3)
-    assert torch.allclose(program.module()(cats, conts), net(cats, conts), atol=1e-5)
-
-
 def test_bad_options_are_refused():
     for options, error, words in [
         ({"query": []}, DataError, "of 0 and 3 columns"),
@@ -280,7 +238,3 @@ def test_bad_options_are_refused():
     ]:
         with pytest.raises(error, match=words):
             TwoTower(SIZES, 2, **{"out_sz": 1, **COLUMNS, **options})
-    cats, *rest = batch()
-    cats[2, 1] = 9
-    with pytest.raises(DataError, match="column 'item', row 2"):
-        TwoTower(SIZES, 2, 1, **COLUMNS)(cats, *rest)

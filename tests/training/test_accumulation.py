@@ -37,12 +37,7 @@ def trained(tmp_path, bs, opt_func, cbs=(), shuffle=True, amp=None, **options):
 @pytest.mark.parametrize("parts", [2, 3, 8])
 @pytest.mark.parametrize(
     ("opt_func", "options"),
-    [
-        (adamw, {}),
-        (partial(adamw, wd=0.1), {}),
-        (lamb, {}),
-        (adamw, {"grads": "rows", "emb_szs": [(20_000, 4)]}),
-    ],
+    [(adamw, {}), (partial(adamw, wd=0.1), {}), (lamb, {}), (adamw, {"grads": "rows", "emb_szs": [(20_000, 4)]})],
     ids=["adamw", "decay", "lamb", "rows"],
 )
 def test_small_batches_added_up_are_the_large_batch(tmp_path, parts, opt_func, options):

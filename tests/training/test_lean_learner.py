@@ -21,11 +21,7 @@ from fastrec.training import rec_learner
 from fastrec.training.learner import LeanLearner, one_cycle, plain_loss
 
 
-@given(
-    pct=st.floats(0.05, 0.95),
-    done=st.floats(0, 1),
-    values=st.tuples(*[st.floats(1e-6, 1)] * 3),
-)
+@given(pct=st.floats(0.05, 0.95), done=st.floats(0, 1), values=st.tuples(*[st.floats(1e-6, 1)] * 3))
 def test_the_cycle_is_fastais(pct, done, values):
     expected = combined_cos(pct, *values)(done)
     assert one_cycle(pct, *values)(done) == pytest.approx(expected, rel=1e-6, abs=1e-9)

@@ -297,11 +297,7 @@ def test_other_models_classes_and_built(dataloaders):
     ("model", "options", "words"),
     [
         (TabularNet, {"metric": accuracy}, r"TabularNet takes no 'metric', nor do .*; did you mean 'metrics'\?"),
-        (
-            TabularNet,
-            {"embed_ps": 0.1},
-            r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner",
-        ),
+        (TabularNet, {"embed_ps": 0.1}, r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner"),
         (partial(TabularNet, ps=0.1), {"bnfinal": True}, r"TabularNet takes no 'bnfinal'.*'bn_final'\?"),
         (TabularNet, {"config": {"lin_fist": True}}, r"'lin_fist', nor do .*; did you mean 'lin_first'\?"),
         (TabularModel, {"batch_norm": True, "zz": 1}, r"TabularModel takes no 'batch_norm', 'zz', nor do"),

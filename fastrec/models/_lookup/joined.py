@@ -26,12 +26,7 @@ from fastrec.models.embedding_layout import TableSlice
 
 
 class _Group(NamedTuple):
-    """A parameter that holds tables: its name, and its columns.
-
-    Args:
-        columns: int64 ``[k]``.
-        starts: the first row of each one's table, int64 ``[k]``.
-    """
+    """A parameter that holds tables: its name, its columns ``[k]``, and the first row of each one's table."""
 
     name: str
     by_row: bool
@@ -40,13 +35,7 @@ class _Group(NamedTuple):
 
 
 class _CompiledPlan(NamedTuple):
-    """The layout of a lookup.
-
-    Args:
-        group_of: which of these each column's is, int64 ``[columns]``.
-        columns: int64 ``[columns, 9]``.
-        width: floats of all vectors.
-    """
+    """The layout of a lookup: each column's group, a row of 9 numbers a column, and the floats of all vectors."""
 
     groups: tuple[_Group, ...]
     group_of: np.ndarray
@@ -182,22 +171,14 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
 
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Join the columns' vectors and the other values.
-
-    Args:
-        x_cat: ids ``[b, columns]``.
-        others: values ``[b, ·]``.
-
-    Returns:
-        ``[b, width of all columns and values]``, the columns in their order.
-    """
+    """Join the columns' vectors, in their order, and the other values ``[b, ·]``: ``[b, width of all]``."""
     if can_compile(embeds, x_cat, dtype):
         embeds.check_shape(x_cat)
         return compiled_join(embeds, x_cat, others, dtype)
     embeds.check(x_cat)
     # Row-sparse gradients are made by torch's own lookup; what it finds is one more value to join.
     ids = embeds.rows_by_group(x_cat)
-    found = {g: embeds.vectors(g, rows) for g, rows in ids.items() if _is_sparse(g)}
+    found = {g: embeds.vectors(g, rows) for g, rows in ids.items() if g.endswith("_rows")}
     places: dict[str, list[_Run]] = {g: [] for g in ids}
     filled, at = dict.fromkeys(ids, 0), 0
     for group, size in embeds.runs:
@@ -218,9 +199,6 @@ def drop_first(values: Tensor, width: int, p: float) -> Tensor:
     """Apply dropout in place to the first columns of what ``join`` returned.
 
     The mask is drawn as ``nn.Dropout`` draws it for those columns alone: the same seed, the same numbers.
-
-    Args:
-        values: ``[b, columns]``.
     """
     mask = F.dropout(torch.ones(len(values), width), p)  # in float32, whatever the type that is multiplied in
     return _DropFirst.apply(values, mask.to(values.dtype))
@@ -241,10 +219,6 @@ class _DropFirst(torch.autograd.Function):
         grad = grad.clone()  # it may be another's too
         grad.narrow(1, 0, mask.shape[1]).mul_(mask)
         return grad, None
-
-
-def _is_sparse(group: str) -> bool:
-    return group.endswith("_rows")
 
 
 class _JoinPlan(NamedTuple):
@@ -306,11 +280,7 @@ def _width(runs: Sequence[_Run]) -> int:
 
 
 class WideLinear:
-    """Which columns a linear layer multiplies by id.
-
-    Args:
-        linear: a layer on ``[embeddings, other values]``.
-    """
+    """Which columns a linear layer on ``[embeddings, other values]`` multiplies by id."""
 
     def __init__(self, embeds: EmbeddingTables, linear: nn.Linear) -> None:
         self.embeds, self.linear = embeds, linear
@@ -320,14 +290,11 @@ class WideLinear:
             at += s.width
 
     def __call__(self, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:
-        """Compute the layer's output.
+        """Compute the layer's output ``[b, outputs]``.
 
         Args:
             x_cat: ids ``[b, columns]``, already checked.
             others: values ``[b, ·]`` that stand behind the columns' embeddings in the layer's input.
-
-        Returns:
-            ``[b, outputs]``.
         """
         weight, total, plain = self.linear.weight, None, list(self.narrow)
         for i, start, stop in self.wide:

@@ -367,12 +367,12 @@ def _table(
     name: str, size: tuple[int, int], width: int, kind: str | None, room: int | None, skew: float, batch: int
 ) -> TablePlan:
     rows, each = size[0], bytes_per_row(size[1])
-    places: dict[str | None, Placement] = {None: "device", "host": "host", "cached": "cached", "sharded": "row-sharded"}
+    place: Placement = {None: "device", "sharded": "row-sharded"}.get(kind, kind)  # type: ignore[assignment]
     if room is None:
-        return TablePlan(name, rows, width, size[1], places[kind], rows * each, 0, 1.0, 0.0)
+        return TablePlan(name, rows, width, size[1], place, rows * each, 0, 1.0, 0.0)
     hot = 0 if kind == "host" else room
     share, missed = found(rows, hot, skew), rows_missed(rows, hot, skew, batch)
-    return TablePlan(name, rows, width, size[1], places[kind], room * each, rows * each, share, missed)
+    return TablePlan(name, rows, width, size[1], place, room * each, rows * each, share, missed)
 
 
 def _bandwidth(width: int, folder: str | Path | None) -> float:
@@ -392,9 +392,6 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
             values.to(device)
         best = min(best, time.perf_counter() - began)
     return len(some[0]) * bytes_per_row(width) / best
-
-
-# What holds the rows of tables that are not on the device, made as settings say.
 
 
 def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:

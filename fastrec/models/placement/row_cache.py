@@ -61,14 +61,11 @@ class Coldest:
         return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
 
     def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
-        """Return slots to be emptied.
+        """Return ``wanted`` slots to be emptied, int64, or all that may go.
 
         Args:
             row_at: the row in each slot, int64 ``[slots]``, -1 where there is none.
             held: slots that stay, int64, in any number.
-
-        Returns:
-            ``wanted`` slots, int64, or all that may go.
         """
         stays = torch.zeros(len(row_at), dtype=torch.bool)
         stays.index_fill_(0, held[held < len(row_at)], True)
@@ -102,11 +99,7 @@ class Coldest:
 
 
 class Lease:
-    """The rows that one lookup used: they stay until its backward pass has run, or its graph is gone.
-
-    Args:
-        slots: their places on the device, int64 ``[n]``.
-    """
+    """The rows that one lookup used, at places ``[n]``: they stay until its backward pass, or its graph is gone."""
 
     def __init__(self, slots: Tensor) -> None:
         self.slots, self.spent = slots, False
@@ -191,29 +184,13 @@ class RowCache:
         if moved:
             self.reload()
 
-    # ---- lookups
-
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """Look up the vectors of rows.
-
-        Args:
-            rows: int64 ``[b, k]``.
-
-        Returns:
-            ``[b, k · width]``; its gradient is row-sparse.
-        """
+        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]``; the gradient is row-sparse."""
         weight, slots = self.leased(rows, key)
         return F.embedding(slots, weight, sparse=True).flatten(1)
 
     def leased(self, rows: Tensor, key: str = "columns") -> tuple[Tensor, Tensor]:
-        """Bring rows; return the parameter and their places in it, valid until the gradient.
-
-        Args:
-            rows: int64, any shape.
-
-        Returns:
-            The parameter, and slots of the shape of ``rows``.
-        """
+        """Bring rows (int64, any shape); return the parameter and their places in it, valid until the gradient."""
         self.wait()
         ids = rows.reshape(-1).cpu()
         held = self._leases.held(self.weight)
@@ -237,11 +214,7 @@ class RowCache:
         return self.row_at.index_select(0, slots.cpu()).to(slots.device)
 
     def count(self, rows: Tensor) -> None:
-        """Count future lookups, and bring the hottest rows; only before any row has been brought.
-
-        Args:
-            rows: int64, any shape, each as often as it will be looked up.
-        """
+        """Count future lookups and bring the hottest rows, before any row is brought; each row as often as it comes."""
         self.wait()
         if bool((self.row_at >= 0).any()):
             return
@@ -250,15 +223,10 @@ class RowCache:
             for part in self._coldest.hottest(self.slots).split(limits.COPIED_ROWS):
                 self._bring(part, [], must=False, counts=False)
 
-    # ---- the next batch
-
     def fetch_ahead(self, rows: Iterable[tuple[str, Tensor]]) -> None:
-        """Begin to bring the rows of the next batch, as far as there is room.
+        """Begin to bring the rows of the next batch, as far as there is room: for each lookup its key and int64 rows.
 
         Nothing is taken for granted of that batch: it may never come, or another one may.
-
-        Args:
-            rows: for each of its lookups the key and int64 rows, any shape.
         """
         self.wait()
         given = [(key, r.reshape(-1)) for key, r in rows]
@@ -286,17 +254,12 @@ class RowCache:
         if ahead is not None:
             ahead.result()
 
-    # ---- rows come and go
-
     def _bring(self, ids: Tensor, held: list[Tensor], *, must: bool, counts: bool) -> Tensor:
-        """Bring the rows of a lookup.
+        """Bring the rows of a lookup; return the slots of ``ids``, int64, without those of rows that were not brought.
 
         Args:
             ids: int64 ``[n]`` on the host, as often as they are looked up.
             must: all have to be brought; else as many as there is room for.
-
-        Returns:
-            Slots of ``ids``, int64 ``[n]``; without those of rows that were not brought.
         """
         slots = self.slot_of.index_select(0, ids)
         absent = ids[slots < 0]
@@ -310,17 +273,18 @@ class RowCache:
         free = self._room_for(len(rows), [*held, slots[slots >= 0].long()])
         if len(free) < len(rows):
             if must:
-                self._refuse(len(rows), len(free))
+                raise DeviceMemoryError(
+                    f"a batch needs {len(rows):,} more rows of width {self.store.width} on the device, "
+                    f"{self.slots:,} have room and {len(free):,} of these are free",
+                    remedy="Lower the batch size (bs=), accumulate fewer batches, or give a larger device_bytes",
+                )
             rows = rows[: len(free)]
         self._free = self._free[len(rows) :]
-        self._put(rows, free)
+        self._fill(rows, free)
+        self.slot_of.index_copy_(0, rows, free.int())
+        self.row_at.index_copy_(0, free, rows)
         slots = self.slot_of.index_select(0, ids).long()
         return slots if must else slots[slots >= 0]
-
-    def _put(self, rows: Tensor, slots: Tensor) -> None:
-        self._fill(rows, slots)
-        self.slot_of.index_copy_(0, rows, slots.int())
-        self.row_at.index_copy_(0, slots, rows)
 
     def _fill(self, rows: Tensor, slots: Tensor) -> None:
         values, place = self.store.read(rows), slots.to(self.weight.device)
@@ -347,15 +311,6 @@ class RowCache:
 
     def _columns(self) -> dict[str, Tensor]:
         return {"weight": self.weight.data, **self.state}
-
-    def _refuse(self, wanted: int, free: int) -> None:
-        raise DeviceMemoryError(
-            f"a batch needs {wanted:,} more rows of width {self.store.width} on the device, {self.slots:,} have room "
-            f"and {free:,} of these are free",
-            remedy="Lower the batch size (bs=), add up fewer batches before a step, or give a larger device_bytes",
-        )
-
-    # ---- all rows
 
     def flush(self) -> RowStore:
         """Write all rows back and return the store."""
@@ -429,8 +384,6 @@ class RowCache:
                 kept[name] = value
         self.reload()
         return kept
-
-    # ---- copies
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the rows, and nothing on the device."""

@@ -40,11 +40,7 @@ class RowStore:
         self.begin("weight", width)
 
     def begin(self, name: str, width: int | None) -> Tensor:
-        """Add a column of zeros, in place of an earlier one of that name.
-
-        Args:
-            width: numbers of a row; None: one, and the column has one dimension.
-        """
+        """Add a column of zeros, in place of an earlier one; without ``width`` it has one dimension."""
         shape = (self.rows,) if width is None else (self.rows, width)
         count = self.rows * (width or 1)
         if self._folder is not None:
@@ -56,11 +52,7 @@ class RowStore:
         return self.columns[name]
 
     def read(self, rows: Tensor) -> dict[str, Tensor]:
-        """Copy some rows of all columns, settled.
-
-        Args:
-            rows: int64 ``[n]``.
-        """
+        """Copy some rows (int64 ``[n]``) of all columns, settled."""
         found = {name: column.index_select(0, rows) for name, column in self.columns.items()}
         self._settle(found)
         return found
@@ -174,13 +166,9 @@ class ShardedRows:
         self.weight, weight.placed = weight, self
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """Look up the vectors of rows of all ranks; every rank must call as often as the others.
+        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks; all ranks must call equally often.
 
-        Args:
-            rows: int64 ``[b, k]``.
-
-        Returns:
-            ``[b, k · width]``; the gradient of each rank's rows is row-sparse.
+        The gradient of each rank's rows is row-sparse.
         """
         return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
 
@@ -251,11 +239,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Send each rank its part of values.
-
-    Args:
-        values: ``[n, …]``, those for rank 0 first.
-        sizes: how many each rank gets, int64 ``[ranks]``.
+    """Send each rank its part of values ``[n, …]``, those for rank 0 first; ``sizes``: how many each gets.
 
     Returns:
         What came from the ranks, those of rank 0 first; and how many from each.
