@@ -53,8 +53,7 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
             torch.zeros(1, device=found).cpu()
         except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
             raise DeviceError(
-                f"device {str(found)!r} was asked for, but it is not usable here",
-                remedy="Use 'auto', 'cpu' or 'cuda'",
+                f"device {str(found)!r} was asked for, but it is not usable here", remedy="Use 'auto', 'cpu' or 'cuda'"
             ) from error
     return found
 

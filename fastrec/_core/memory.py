@@ -205,11 +205,7 @@ _POWERS = "KMGTP"
 
 @contextmanager
 def naming_out_of_memory(
-    what: str | Callable[[], str],
-    remedy: str,
-    *,
-    device: torch.device | str | None = None,
-    need: int | None = None,
+    what: str | Callable[[], str], remedy: str, *, device: torch.device | str | None = None, need: int | None = None
 ) -> Iterator[None]:
     """Raise a ``DeviceMemoryError`` if anything inside runs out of memory.
 

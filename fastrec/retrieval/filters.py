@@ -201,14 +201,7 @@ class BPRFactors(FactorModel):
     """
 
     def __init__(
-        self,
-        *,
-        factors: int = 64,
-        epochs: int = 40,
-        lr: float = 0.05,
-        reg: float = 0.01,
-        bs: int = 1024,
-        seed: int = 0,
+        self, *, factors: int = 64, epochs: int = 40, lr: float = 0.05, reg: float = 0.01, bs: int = 1024, seed: int = 0
     ) -> None:
         super().__init__()
         self.factors, self.epochs, self.lr, self.reg, self.bs, self.seed = factors, epochs, lr, reg, bs, seed

@@ -166,11 +166,7 @@ class NextItemMetric(Metric):
         target, net = learn.yb[0], learn.model
         asked = target > 0
         keys = net.keys(net.items.all())
-        for query, right in zip(
-            net.query(learn.pred[asked]).split(256),
-            target[asked].split(256),
-            strict=True,
-        ):
+        for query, right in zip(net.query(learn.pred[asked]).split(256), target[asked].split(256), strict=True):
             scores = query @ keys.T
             scores[:, 0] = -torch.inf
             ranks = target_ranks(scores, right).double()

@@ -31,15 +31,9 @@ TORCH = torch.cuda.OutOfMemoryError  # torch.OutOfMemoryError under the name tha
 SAID = [
     (TORCH(CUDA), 20 * 2**30),
     (MemoryError("std::bad_alloc: out_of_memory: Maximum pool size exceeded (failed to allocate 1.5 GiB)"), 3 * 2**29),
-    (
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."),
-        4096,
-    ),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), 4096),
     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), None),
-    (
-        ValueError("Memory allocation error: bad_alloc\n- Free memory: 2GB\n- Requested memory: 3GB"),
-        3 * 2**30,
-    ),
+    (ValueError("Memory allocation error: bad_alloc\n- Free memory: 2GB\n- Requested memory: 3GB"), 3 * 2**30),
 ]
 
 

@@ -10,15 +10,7 @@ import torch
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.sequences import (
-    VSTAN,
-    NextItemNet,
-    SessionBlend,
-    SessionFrame,
-    SessionModel,
-    prefixes,
-    sequence_metrics,
-)
+from fastrec.sequences import VSTAN, NextItemNet, SessionBlend, SessionFrame, SessionModel, prefixes, sequence_metrics
 from fastrec.sequences.session_blend import standardised
 
 SMALL = {"width": 8, "tokens": 64, "epochs": 3}

@@ -9,15 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fastrec._core import limits
-from fastrec.sequences import (
-    GBCE,
-    BPRMax,
-    FullSoftmax,
-    ItemTower,
-    SampledSoftmax,
-    SessionNet,
-    linear_cross_entropy,
-)
+from fastrec.sequences import GBCE, BPRMax, FullSoftmax, ItemTower, SampledSoftmax, SessionNet, linear_cross_entropy
 from fastrec.sequences.losses import ItemDraw
 
 

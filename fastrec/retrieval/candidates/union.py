@@ -349,8 +349,7 @@ class EventFeatures(Saved):
         """Count the log's events of each kind about each item; of the log that the sources learn from."""
         self._kinds = kinds_of(sessions, self.event)
         counts = torch.bincount(
-            self._of(sessions) * len(sessions.items) + sessions.values,
-            minlength=len(self._kinds) * len(sessions.items),
+            self._of(sessions) * len(sessions.items) + sessions.values, minlength=len(self._kinds) * len(sessions.items)
         )
         self._counts = counts.view(len(self._kinds), -1).float()
         return self
