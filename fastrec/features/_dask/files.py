@@ -143,7 +143,7 @@ class PartFiles:
         return PartFiles(self.files, self.together, names)
 
     def to_delayed(self) -> list[Any]:
-        return [task(_read_part_files, str(file), self.columns) for file in self.files]
+        return [task(lambda f, names: pq.ParquetFile(f).read(columns=names), str(f), self.columns) for f in self.files]
 
 
 class MadeParts:
@@ -159,10 +159,6 @@ class MadeParts:
 
     def to_delayed(self) -> list[Any]:
         return list(self._parts)
-
-
-def _read_part_files(file: str, names: list[str]) -> pa.Table:
-    return pq.ParquetFile(file).read(columns=names)
 
 
 # Tables in files while others are processed, in one process with little memory.

@@ -104,10 +104,8 @@ def quantiles_here(
 def _at_shares(
     value: torch.Tensor, total: torch.Tensor, shares: Sequence[float], reached: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Compute quantiles of values sorted by key; each key has ``total`` of them.
-
-    ``reached``: how many values there are up to each, where equal ones are kept once; None: each is there for itself.
-    """
+    """Compute quantiles of values sorted by key; each key has ``total`` of them."""
+    # reached: how many values there are up to each, where equal ones are kept once; None: each is there for itself
     start, some = torch.cumsum(total, 0) - total, total > 0
     result = []
     for share in shares:

@@ -51,10 +51,8 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
 
 
 def key_text(values: pa.Array) -> pa.Array:
-    """Return key values (``[K]``, none missing) as text for hashing: equal values read the same whatever their type.
-
-    A whole number has no fraction, and a time is in seconds since 1970 in UTC (and nanoseconds).
-    """
+    """Return key values (``[K]``, none missing) as text for hashing: equal values read the same whatever their type."""
+    # A whole number has no fraction, and a time is in seconds since 1970 in UTC (and nanoseconds)
     kind = values.type
     if pa.types.is_boolean(kind):
         return values.cast(pa.uint8()).cast(pa.large_string())
@@ -141,14 +139,6 @@ def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
     return total
 
 
-def extreme_by_cell(
-    values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int, *, largest: bool
-) -> torch.Tensor:
-    """Take the extreme of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf if empty."""
-    places, count = cell_places(codes, cells, size)
-    return (segment_max if largest else segment_min)(values, places, count * size).view(count, size)
-
-
 def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
     """Return the keys of both, sorted, and the places of those of ``a`` and of ``b`` among them."""
     both = a.concat(b)
@@ -168,10 +158,8 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
 
 
 def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
-    """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1).
-
-    Of equal shape; the mean of an empty sample is 0, and an infinite mean stays one.
-    """
+    """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1)."""
+    # Of equal shape; the mean of an empty sample is 0, and an infinite mean stays one
     count = a[0] + b[0]
     share = torch.where(count > 0, b[0] / torch.where(count > 0, count, 1), 0)
     delta = b[1] - a[1]
@@ -244,10 +232,11 @@ def collect_moments(
         # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
         left = total(rest) / some
         result["m3"] = total(rest**3) - 3 * left * result["m2"] + 2 * result["count"] * left**3
-    for part in ("min", "max"):
-        if part in parts:
+    places, count = cell_places(codes, cells, size)
+    for part, extreme in (("min", segment_min), ("max", segment_max)):
+        if part in parts:  # a key without a value keeps ±inf
             edge = torch.where(known, values, EMPTY[part])
-            result[part] = extreme_by_cell(edge, codes, cells, size, largest=part == "max")
+            result[part] = extreme(edge, places, count * size).view(count, size)
     if "bins" in parts:
         # A bin holds its lower edge, the last one both; -1 = none.
         edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)

@@ -44,7 +44,7 @@ from fastrec.features.leakage.rows import (
     with_rows_of,
 )
 from fastrec.features.leakage.static import HeldTarget, follows, numbers, of_key, one_to_one, row_order
-from fastrec.table import Column, as_column, take_rows
+from fastrec.table import Column, as_column, column_names, take_rows
 
 # The checks of ``check_leakage`` that change a row, a time or a fold, and the record of leaks.
 
@@ -159,7 +159,7 @@ class LeakCheck:
         for cut in cuts:
             before, after = (self.choice.rank < cut).nonzero().squeeze(1), (self.choice.rank == cut).nonzero()
             when = f"the rows at or after {name} = {shown(self.choice.table[name], int(after[0]))}"
-            mixed = with_rows_of(self.frame, self.choice.mixed_future(cut, self.runner.columns(self.frame)))
+            mixed = with_rows_of(self.frame, self.choice.mixed_future(cut, column_names(self.frame)))
             left = torch.arange(len(before))
             for what, frame, at_made in (
                 (f"{when} were dropped", take_rows(self.frame, before), left),

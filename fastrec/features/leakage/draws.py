@@ -24,10 +24,8 @@ def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def change(before: Column, after: Column, scale: float | None = None, *, exact: bool = False) -> torch.Tensor:
-    """Return by how much each value has moved: float64 ``[n]``, 0 if not at all; 1 for values that are no numbers.
-
-    ``exact``: count moves that may be rounding too.
-    """
+    """Return by how much each value has moved: float64 ``[n]``, 0 if not at all; 1 for values that are no numbers."""
+    # exact: count moves that may be rounding too
     odd = moved(before, after, scale).to("cpu")
     if not exact and not bool(odd.any()):
         return torch.zeros(len(odd), dtype=torch.float64)
@@ -50,10 +48,9 @@ def change(before: Column, after: Column, scale: float | None = None, *, exact: 
 
 @dataclass(frozen=True)
 class Followers:
-    """Rows of a column that may follow their own target, the likeliest first: int64.
+    """Rows of a column that may follow their own target, the likeliest first: int64."""
 
-    ``effects``: by how much each moves with its target; ``exact``: only the last digits move.
-    """
+    # effects: by how much each moves with its target; exact: only the last digits move
 
     rows: torch.Tensor
     effects: torch.Tensor

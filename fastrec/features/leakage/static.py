@@ -194,10 +194,8 @@ def _statistic(
     y: torch.Tensor,
     close: float,
 ) -> str | None:
-    """Name the statistic of ``y`` by key that the checked rows' values (float64 ``[n]``, equal within keys) are.
-
-    ``whole_codes``, ``y``: keys and targets of all rows ``[m]``; ``rows``: int64 ``[n]``, the checked ones' numbers.
-    """
+    """Name the statistic of ``y`` by key that the checked rows' values (float64 ``[n]``, equal within keys) are."""
+    # whole_codes, y: keys and targets of all rows [m]; rows: int64 [n], the checked ones' numbers
     known = ~y.isnan()
     stats = _Stats.of(whole_codes[known], y[known], int(whole_codes.max()) + 1)
     first = torch.full((int(codes.max()) + 1,), len(rows), dtype=torch.int64)
