@@ -35,18 +35,9 @@ def tasks_of_pieces(
     beside: Sequence[Any] | None = None,
     nout: int | None = None,
 ) -> list[Any]:
-    """Return one delayed call per place, with what every whole has there, all in one layer of the graph.
-
-    ``task`` would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as
-    many as partitions times buckets.
-
-    Args:
-        function: what is called.
-        wholes: tasks that give tuples.
-        places: which elements of the tuples; a call each.
-        beside: a task for each call, whose result it gets too; None: none.
-        nout: how many results a call has; None: one.
-    """
+    """Return one delayed call per place, with what every whole has there, all in one layer of the graph."""
+    # task would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as many
+    # as partitions times buckets. beside: a task for each call, whose result it gets too
     name = f"{function.__name__.strip('_')}-{uuid4().hex}"
     layer: dict[Any, Any] = {}
     for at in places:

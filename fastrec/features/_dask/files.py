@@ -168,12 +168,9 @@ _SETTING = "fastrec.spill"
 
 @contextmanager
 def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """Let Dask work in this thread, and move rows between partitions through files, meanwhile.
-
-    Args:
-        beside: the folder in which that of the files is made, gone at the end; what killed processes left there goes.
-        made: the folder, where this process has made it before it began anew.
-    """
+    """Let Dask work in this thread, and move rows between partitions through files, meanwhile."""
+    # Their folder is made in beside and gone at the end; what killed processes left there goes too. made: the folder,
+    # where this process has made it before it began anew
     beside.mkdir(parents=True, exist_ok=True)
     with (
         working_folder(beside / "spilled", made=made) as folder,

@@ -97,15 +97,9 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
-    """Attach columns of ``blocks`` to the Dask frame whose rows they are.
-
-    Args:
-        frame: the Dask frame.
-        blocks, outputs: its rows, and the columns of them that are added.
-        kept: the frame's own columns that are kept; None: all.
-        meta: a frame without rows, as the partitions of the result are.
-        fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
-    """
+    """Attach columns of ``blocks`` to the Dask frame whose rows they are."""
+    # kept: the frame's own columns that are kept; meta: the result without rows; fold: an outer fold's number, and
+    # whether its rows or the others are wanted. None: all
     own = frame if kept is None else frame[list(kept)]
     parts = partitions(frame, kept)
     more = [] if fold is None else [OUTER]

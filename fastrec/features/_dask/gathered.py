@@ -131,13 +131,7 @@ def compact(column: Column) -> Column:
 
 
 class ByTime:
-    """Rule that puts rows into ranges of equal size by their value; equal values stay together.
-
-    Args:
-        blocks: the rows; a pass over them looks at the column.
-        column: of numbers or times, none missing.
-        ranges: how many, at most.
-    """
+    """Rule that puts rows into ranges of equal size by a column that misses none; equal values stay together."""
 
     def __init__(self, blocks: Blocks, column: str, ranges: int) -> None:
         self.columns = [column]

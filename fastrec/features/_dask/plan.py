@@ -43,13 +43,8 @@ class Group:
 def rounds(
     steps: Sequence[Feature], *, training: bool, here: Callable[[Feature], bool] = lambda step: False
 ) -> Iterator[list[Group]]:
-    """Group generators by rounds: a step's inputs exist before its round, or its group makes them.
-
-    Args:
-        steps: the generators in order.
-        training: whether they learn, and give rows the values that training rows get.
-        here: whether the rows that a generator must see together are so in the partitions that there are.
-    """
+    """Group generators by rounds: a step's inputs exist before its round, or its group makes them."""
+    # here tells whether the rows that a generator must see together are so in the partitions that there are
     keys = {}
     for step in steps:
         key = rows_together(step, training=training)

@@ -109,15 +109,10 @@ def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.
 def accurate_sum(
     values: torch.Tensor, weight: torch.Tensor | None, count: torch.Tensor, places: torch.Tensor
 ) -> torch.Tensor:
-    """Sum weighted values by place so that the mean is exact for many and for large values.
+    """Sum weighted values (float64 ``[n]``, finite) by place so that the mean is exact for many and for large values.
 
     A second pass finds what rounding of a long sum has lost, as the sum of the deviations from the mean.
-
-    Args:
-        values: float64 ``[n]``, finite.
-        weight: float64 ``[n]``; None: 1 each.
-        count: float64 ``[size]``, the sum of the weights at each place.
-        places: int64 ``[n]`` in ``0 … size - 1``.
+    ``count``: float64 ``[size]``, the sum of the weights at each place.
     """
     weighted = values if weight is None else weight * values
     total = segment_sum(weighted, places, len(count))
@@ -251,13 +246,8 @@ def collect_moments(
 def merge_arrays(
     a: Arrays, b: Arrays, left: torch.Tensor | None = None, right: torch.Tensor | None = None, size: int = 0
 ) -> Arrays:
-    """Merge two partitions' arrays.
-
-    Args:
-        a, b: their arrays.
-        left, right: where their keys stand among ``size`` keys of both; None: they have the same keys and cells.
-        size: how many keys there are together.
-    """
+    """Merge two partitions' arrays."""
+    # left, right: where their keys stand among size keys of both; None: they have the same keys and cells
     if left is not None:
         cells = max(len(x) for part in (a, b) for x in part.values())
         a = {n: spread(v, left, size, cells, EMPTY.get(n, 0)) for n, v in a.items()}

@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 
 class CachedStep:
-    """A cache's entry of one step on given rows; without cache or digest everything is computed.
-
-    Args:
-        cache: where to look.
-        key: what the step computes from, as a digest; None: not to be kept.
-        device: where the columns are to be.
-    """
+    """A cache's entry of one step on given rows; without cache or digest (``key``) everything is computed."""
 
     def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
         self.cache, self.key, self.device = cache, key, device
@@ -44,14 +38,9 @@ class CachedStep:
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
     ) -> CachedStep:
-        """Look a step up in a cache.
-
-        Args:
-            cache: the cache, if there is one.
-            step, work, context: the generator, the rows and the other tables.
-            key: columns beside the step's inputs that count: those of the folds' key.
-            also: whatever else the result depends on: numbers of folds, hidden rows, other tables.
-        """
+        """Look a step up in a cache."""
+        # key: columns beside the step's inputs that count, those of the folds' key; also: whatever else the result
+        # depends on: numbers of folds, hidden rows, other tables
         if cache is None:
             return cls()
         names = dict.fromkeys([*step.inputs, *key])

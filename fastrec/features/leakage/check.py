@@ -369,14 +369,8 @@ def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[tor
 def made_beforehand(
     check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: CheckedRows, fixed: Sequence[str]
 ) -> None:
-    """Compare columns that no target moves with statistics of the targets.
-
-    Args:
-        check, drawn: the record of leaks, and what ``draws`` returned.
-        df: the checked rows.
-        given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all.
-        fixed: columns that may be passed on: order, key and folds.
-    """
+    """Compare columns that no target moves with statistics of the targets."""
+    # given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
     columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
     columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in check.leaks for k in _TOLD)}

@@ -117,14 +117,9 @@ def of_key(
     whole_key: Callable[[tuple[str, ...]], torch.Tensor],
     held: HeldTarget,
 ) -> str | None:
-    """Describe a column that is a statistic of the target over the rows of a key; None: it is none.
-
-    Args:
-        column: the column.
-        keys: columns that may be keys, one or two, as codes int64 ``[n]``, and their ``by_group`` order.
-        whole_key: returns the codes of a key in all rows.
-        held: the target.
-    """
+    """Describe a column that is a statistic of the target over the rows of a key; None: it is none."""
+    # keys: columns that may be keys, one or two, as codes int64 [n], and their by_group order; whole_key returns the
+    # codes of one in all rows
     values = numbers(column)
     if values is None:
         return None
