@@ -67,9 +67,8 @@ class FeatureCache:
             return given
         if isinstance(given, str | Path):
             return cls(given)
-        raise DataError(
-            f"FeatureSet: a {type(given).__name__} is no cache", remedy="Give a FeatureCache, or the path of a folder"
-        )
+        problem = f"FeatureSet: a {type(given).__name__} is no cache"
+        raise DataError(problem, remedy="Give a FeatureCache, or the path of a folder")
 
     def clear(self) -> None:
         """Drop all entries."""

@@ -243,9 +243,8 @@ def number_of(table: Table, name: str, *, wanted_by: object) -> torch.Tensor:
     try:
         return column.number()
     except DataError as error:
-        raise DataError(
-            f"{type(wanted_by).__name__}: {error.problem}", column=name, row=error.row, remedy=error.remedy
-        ) from error
+        problem = f"{type(wanted_by).__name__}: {error.problem}"
+        raise DataError(problem, column=name, row=error.row, remedy=error.remedy) from error
 
 
 def masked(name: str, values: torch.Tensor, missing: torch.Tensor | None, kind: str = "number", **parts: Any) -> Column:
@@ -278,9 +277,8 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
 def _order_key(table: Table, name: str) -> torch.Tensor:
     values, missing = comparable(table, name)
     if bool(missing.any()):
-        raise DataError(
-            "an order value is missing", column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows"
-        )
+        problem = "an order value is missing"
+        raise DataError(problem, column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows")
     return values
 
 

@@ -74,23 +74,6 @@ def test_a_functions_in_fold_target_mean_is_named(seed):
     assert leak.generator is None
 
 
-def test_group_statistics_of_the_target_are_named_in_a_set():
-    fs = FeatureSet(
-        [GroupStats("clicked", by="item"), CountEncode("item"), GroupStats("price", by="item"), Lag("price", by="user")]
-    )
-    report = check_leakage(fs, data(), "clicked")
-    assert kinds(report) == {("mean_clicked__item", "own target")}
-    assert report.leaks[0].generator == "GroupStats(cols='clicked', by='item')"
-
-
-def test_what_reads_a_leak_is_named_with_the_generator_where_it_begins():
-    fs = FeatureSet([GroupRank(GroupStats("clicked", by="item"), by="user"), CountEncode("item")])
-    report = check_leakage(fs, data(), "clicked")
-    assert report.columns == ["rank_mean_clicked__item__user"]
-    assert report.leaks[0].generator == "GroupStats(cols='clicked', by='item')"
-    assert fs.outputs == ["rank_mean_clicked__item__user", "count_item"]
-
-
 LEAKY = {
     "sum": lambda g: g.transform("sum"),
     "max of small groups": lambda g: g.transform("max"),
@@ -218,14 +201,6 @@ class Ahead(Grouped):
         return {"ahead": Column("number", best[codes], name="ahead")}
 
 
-def test_a_set_that_looks_ahead_is_named_declared_or_not():
-    clean = [Lag("price", by="user", order="t"), CountEncode("item"), Lag(CountEncode("user"), by="item", order="t")]
-    fs = FeatureSet([*clean, Lag("price", order="t", n=-1), Ahead("price", "user")])
-    report = check_leakage(fs, data(), "clicked", "t")
-    assert kinds(report) == {("lead1_price", "future"), ("ahead", "future")}
-    assert {leak.generator.split("(")[0] for leak in report.leaks} == {"Lag", "Ahead"}
-
-
 def test_statistics_of_all_training_rows_are_noted_and_with_strict_reported():
     fs = FeatureSet([CountEncode("item"), Lag(CountEncode("user"), by="item", order="t"), Lag("price", order="t")])
     report = check_leakage(fs, data(), "clicked", "t")
@@ -249,15 +224,45 @@ class LeakyCausal(CountEncode):
         return "causal_count"
 
 
-def test_a_causal_step_is_not_excused_by_other_steps():
-    report = check_leakage(FeatureSet([LeakyCausal("item"), CountEncode("item")]), data(), "clicked", "t")
-    assert kinds(report) == {("causal_count", "future")}
-    assert [note.split("'")[1] for note in report.notes] == ["count_item"]
+PRICES = [GroupStats("price", by="item"), Lag("price", by="user")]
+CLEAN = [Lag("price", by="user", order="t"), CountEncode("item"), Lag(CountEncode("user"), by="item", order="t")]
+# Generators, options, the leaks, and the class of the generator where each begins.
+LEAKY_SETS = {
+    "group statistics of the target": (
+        [GroupStats("clicked", by="item"), CountEncode("item"), *PRICES], {},
+        {("mean_clicked__item", "own target")}, ["GroupStats(cols='clicked', by='item')"],
+    ),
+    "what reads a leak, with the generator where it begins": (
+        [GroupRank(GroupStats("clicked", by="item"), by="user"), CountEncode("item")], {},
+        {("rank_mean_clicked__item__user", "own target")}, ["GroupStats(cols='clicked', by='item')"],
+    ),
+    "looking ahead, declared or not": (
+        [*CLEAN, Lag("price", order="t", n=-1), Ahead("price", "user")], {"order": "t"},
+        {("lead1_price", "future"), ("ahead", "future")}, ["Lag", "Ahead"],
+    ),
+    "a causal step, not excused by other steps": (
+        [LeakyCausal("item"), CountEncode("item")], {"order": "t"}, {("causal_count", "future")}, ["LeakyCausal"],
+    ),
+    "looking ahead behind a fitted step": (
+        [Lag(CountEncode("user"), by="item", order="t", n=-1), CountEncode("item")], {"order": "t"},
+        {("lead1_count_user__item", "future")}, [""],
+    ),
+    "earlier targets of the fold": (
+        [Lag("clicked", by="user", order="t"), CountEncode("item")], {"order": "t", "folds": "fold"},
+        {("lag1_clicked__user", "outer fold")}, ["Lag"],
+    ),
+}  # fmt: skip
 
 
-def test_looking_ahead_behind_a_fitted_step_is_a_leak_still():
-    fs = FeatureSet([Lag(CountEncode("user"), by="item", order="t", n=-1), CountEncode("item")])
-    assert kinds(check_leakage(fs, data(), "clicked", "t")) == {("lead1_count_user__item", "future")}
+@pytest.mark.parametrize("name", LEAKY_SETS)
+def test_a_set_that_leaks_is_named_with_its_generator(name):
+    features, options, leaks, makers = LEAKY_SETS[name]
+    report = check_leakage(FeatureSet(features), data(), "clicked", **options)
+    assert kinds(report) == leaks
+    assert all(any(leak.generator.startswith(maker) for maker in makers) for leak in report.leaks)
+    assert len({leak.generator for leak in report.leaks}) == len(makers)
+    noted = [note.split("'")[1] for note in report.notes if note.split("'")[1] == "count_item"]
+    assert noted == (["count_item"] if "order" in options else [])
 
 
 def folded(df, *, prior_too):
@@ -295,12 +300,6 @@ def test_outer_fold_targets_in_a_generators_prior_are_named():
     assert ("te_rare__clicked", "outer fold") in kinds(report)
     assert report.columns == ["te_rare__clicked"]
     assert all("LeakyPrior" in leak.generator for leak in report.leaks)
-
-
-def test_earlier_targets_of_the_fold_are_found_by_the_outer_folds_alone():
-    fs = FeatureSet([Lag("clicked", by="user", order="t"), CountEncode("item")])
-    report = check_leakage(fs, data(), "clicked", "t", folds="fold")
-    assert kinds(report) == {("lag1_clicked__user", "outer fold")}
 
 
 def uses_target(make):

@@ -104,39 +104,28 @@ def test_all_examples_are_compared():
     assert sum(map(len, SETS)) == sum(map(len, EXAMPLES.values()))
 
 
+@pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize("chosen", range(len(SETS)))
-def test_every_generator_gives_what_one_frame_gives(chosen):
-    ends = [11, 11, 30]
+def test_every_generator_gives_what_one_frame_gives(chosen, files, tmp_path):
+    def cut(frame, name, ends=(11, 20, 30) if files else (11, 11, 30)):
+        return in_files(frame, ends, tmp_path / name) if files else parted(frame, ends)
+
     whole, parts = fresh(SETS[chosen]), fresh(SETS[chosen])
     train, new, others = frames(0), frames(5), tables()
     near = {"exact": False, "near_zero": 1e-6 if all(map(_of_a_net, SETS[chosen])) else 1e-12}
     expected = whole.fit_transform(train, tables=others, unlabeled=new)
-    log = {"log": parted(others["log"], [7, 20]), "items": others["items"]}
-    made = parts.fit_transform(parted(train, ends), tables=log, unlabeled=parted(new, ends))
+    log = {"log": cut(others["log"], "log", (7, 20)), "items": others["items"]}
+    more = cut(new, "new")
+    made = parts.fit_transform(cut(train, "train"), tables=log, unlabeled=more)
     got = made.compute()
     assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
-    pd.testing.assert_frame_equal(got[list(train)], train)
-    assert list(made.dtypes) == list(got.dtypes) == list(made._meta.dtypes)
-    expected = whole.transform(new, tables=others)
-    got = parts.transform(parted(new, ends), tables=log).compute()
-    assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
-    assert got.index.equals(new.index)
-
-
-@pytest.mark.parametrize("chosen", range(len(SETS)))
-def test_every_generator_reads_a_folder_of_small_files(chosen, tmp_path):
-    ends = [11, 20, 30]
-    whole, parts = fresh(SETS[chosen]), fresh(SETS[chosen])
-    train, new, others = frames(0), frames(5), tables()
-    near = {"exact": False, "near_zero": 1e-6 if all(map(_of_a_net, SETS[chosen])) else 1e-12}
-    log = {"log": in_files(others["log"], [7, 20], tmp_path / "log"), "items": others["items"]}
-    files, more = in_files(train, ends, tmp_path / "train"), in_files(new, ends, tmp_path / "new")
-    expected = whole.fit_transform(train, tables=others, unlabeled=new)
-    got = parts.fit_transform(files, tables=log, unlabeled=more).compute()
-    assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
+    if not files:
+        pd.testing.assert_frame_equal(got[list(train)], train)
+        assert list(made.dtypes) == list(got.dtypes) == list(made._meta.dtypes)
     expected = whole.transform(new, tables=others)
     got = parts.transform(more, tables=log).compute()
     assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
+    assert files or got.index.equals(new.index)
 
 
 @pytest.mark.parametrize("key", ["id", None])

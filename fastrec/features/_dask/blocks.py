@@ -17,6 +17,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
 from fastrec._core import limits
+from fastrec.features._engine.chain import excluded_cells
 from fastrec.features._engine.folds import INNER_SEED, number_folds, row_folds
 from fastrec.features.base import Cells
 from fastrec.table import Column, Keys, Table
@@ -34,18 +35,9 @@ def tasks_of_pieces(
     beside: Sequence[Any] | None = None,
     nout: int | None = None,
 ) -> list[Any]:
-    """Return one delayed call per place, with what every whole has there, all in one layer of the graph.
-
-    ``task`` would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as
-    many as partitions times buckets.
-
-    Args:
-        function: what is called.
-        wholes: tasks that give tuples.
-        places: which elements of the tuples; a call each.
-        beside: a task for each call, whose result it gets too; None: none.
-        nout: how many results a call has; None: one.
-    """
+    """Return one delayed call per place, with what every whole has there, all in one layer of the graph."""
+    # task would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as many
+    # as partitions times buckets. beside: a task for each call, whose result it gets too
     name = f"{function.__name__.strip('_')}-{uuid4().hex}"
     layer: dict[Any, Any] = {}
     for at in places:
@@ -128,30 +120,15 @@ def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
 # Sizes of tables and states, by which a Dask worker decides what to move to its disk.
 
 
-@sizeof.register(torch.Tensor)
-def _of_tensor(tensor: torch.Tensor) -> int:
-    return limits.OBJECT_BYTES + tensor.nelement() * tensor.element_size()
-
-
-@sizeof.register(pa.Array)
-def _of_array(array: pa.Array) -> int:
-    return limits.OBJECT_BYTES + array.nbytes
-
-
-@sizeof.register(Keys)
-def _of_keys(keys: Keys) -> int:
-    return limits.OBJECT_BYTES + sum(c.nbytes for c in keys.columns)
-
-
-@sizeof.register(Column)
-def _of_column(column: Column) -> int:
-    parts = (column.values, column.missing, column.distinct, column.elements)
-    return limits.OBJECT_BYTES + sum(sizeof(p) for p in parts if p is not None)
-
-
-@sizeof.register(Table)
-def _of_table(table: Table) -> int:
-    return limits.OBJECT_BYTES + sum(_of_column(table[n]) for n in table.names)
+_WEIGHTS: dict[type, Callable[[Any], int]] = {
+    torch.Tensor: lambda tensor: tensor.nelement() * tensor.element_size(),
+    pa.Array: lambda array: array.nbytes,
+    Keys: lambda keys: sum(c.nbytes for c in keys.columns),
+    Column: lambda column: sum(map(sizeof, (column.values, column.missing, column.distinct, column.elements))),
+    Table: lambda table: sum(sizeof(table[n]) for n in table.names),
+}
+for _kind, _weight in _WEIGHTS.items():
+    sizeof.register(_kind, lambda thing, weight=_weight: limits.OBJECT_BYTES + weight(thing))
 
 
 # The cell of each row of a partition, and the rows that a fold hides; recomputed wherever the rows are.
@@ -238,8 +215,5 @@ class CellRule:
         return Cells(codes, self.count)
 
     def excluded(self) -> torch.Tensor:
-        """Return bool ``[cells, cells]``: row ``c`` tells which cells rows of cell ``c`` must not see."""
-        found = torch.eye(self.count, dtype=torch.bool) & self.by_fold
-        if self.hidden is not None:
-            found[:, 0] = True
-        return found
+        """Return which cells rows must not see (see ``excluded_cells``)."""
+        return excluded_cells(self.count, self.by_fold, self.hidden is not None)

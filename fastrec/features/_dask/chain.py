@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from typing import Any
@@ -19,13 +19,13 @@ from fastrec.features._dask.files import Mapped, spill_folder
 from fastrec.features._dask.gathered import in_turn, is_causal, looks_back
 from fastrec.features._dask.plan import HERE, Group, Others, Place, in_time, learns, reads, rounds, stays
 from fastrec.features._dask.states import merge_all, share, tree
-from fastrec.features._engine.chain import Chain, compute, masked, mixing_steps, naming
+from fastrec.features._engine.chain import Chain, by_fold, compute, masked, mixing_steps, naming, steps_behind
 from fastrec.features._engine.folds import given_fold_keys
 from fastrec.features._engine.keyed import union_keys
 from fastrec.features._engine.saving import clone_steps
 from fastrec.features.base import Cells, Context, Feature, Fitted, State
 from fastrec.features.encode import count_keys, merge_counts
-from fastrec.table import Column, Keys, Table, concat
+from fastrec.table import Column, Keys, Table
 
 _log = logging.getLogger("fastrec.features")
 
@@ -66,14 +66,22 @@ class DaskChain(Chain):
             states = self._collect(groups, places, beyond, hidden, others)
             fits = self._fits(states, hidden, learn=learn)
             for group, place in zip(groups, places, strict=True):
-                rules = [self._rule(s, hidden) for s in group.steps]
-                jobs = [(s, _way(s, r), r, self._masked_names(s, hidden)) for s, r in zip(group.steps, rules)]
+                jobs = []
+                for step in group.steps:
+                    rule, read = self._rule(step, hidden), [n for n in step.inputs if n in self.targets]
+                    names = [] if hidden is None or isinstance(step, Fitted) else read
+                    jobs.append((step, _way(step, rule), rule, names))
                 work = self._columns(work, group, place, jobs, [fits.get(id(s)) for s in group.steps], others)
             for group, (feeding, place) in zip(groups, beyond, strict=True):
                 if extra is not None and feeding:
                     part = Group(group.key if any(map(looks_back, feeding)) else None, feeding)
                     jobs = [(s, "learned", None, []) for s in feeding]
-                    full = [self._whole_fit(s, fits, learn=learn) for s in feeding]
+                    # Unlabeled rows get the fit on all training rows, even if training rows use folds.
+                    originals = [self.steps[self.bare.index(s)] for s in feeding]
+                    full = [
+                        share(Mapped(_learned(o))) if learn and isinstance(o, Fitted) else fits.get(id(s))
+                        for s, o in zip(feeding, originals)
+                    ]
                     extra = self._columns(extra, part, place, jobs, full, others)
         return work
 
@@ -97,7 +105,7 @@ class DaskChain(Chain):
         if not names:
             return work
         folding = Folding(self.key, self.folds)
-        used = _leading_to(mixing, self.tainted)
+        used = steps_behind(names, self.tainted)
         made = []
         for fold in range(self.folds):
             hidden = Hidden(outer, (folding, fold))
@@ -113,8 +121,9 @@ class DaskChain(Chain):
         """Find the values of the columns that hold folds, in one pass over the rows."""
         columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
         for column in sorted(columns):
-            keys = [task(_fold_keys, table, column) for table in work.select([column])]
-            (self._fold_keys[column],) = dask.compute(tree(_all_keys, keys))
+            keys = [task(lambda t, c: given_fold_keys(t, c)[0], table, column) for table in work.select([column])]
+            every = tree(lambda *parts: reduce(lambda a, b: union_keys(a, b)[0], parts), keys)
+            self._fold_keys[column] = dask.compute(every)[0]
 
     # Parts of a round ------------------------------------------------------------------------------------------------
 
@@ -125,9 +134,6 @@ class DaskChain(Chain):
         if column is not None:
             return CellRule(None, (column, self._fold_keys[column]), hidden)
         return CellRule(Folding(self.key, getattr(step, "folds", None) or self.folds), hidden=hidden)
-
-    def _masked_names(self, step: Feature, hidden: Hidden | None) -> list[str]:
-        return [] if hidden is None or isinstance(step, Fitted) else [n for n in step.inputs if n in self.targets]
 
     def _names(self, group: Group, work: Blocks, hidden: Hidden | None) -> list[str]:
         rules = [n for s in group.steps for n in self._rule(s, hidden).columns]
@@ -207,19 +213,18 @@ class DaskChain(Chain):
             )
         return work.with_layer(group.outputs, place.back(list(made) if spill_folder() is None else made))
 
-    def _whole_fit(self, step: Feature, fits: Mapping[int, Any], *, learn: bool) -> Any:
-        """Return the fit on all training rows, which unlabeled rows use even if training rows use folds."""
-        if learn and isinstance(step, Fitted):
-            return share(Mapped(_learned(self.steps[self.bare.index(step)])))
-        return fits.get(id(step))
-
     def _keeps_together(self, work: Blocks, outer: int | None) -> bool:
         if not self.key or any(getattr(step, "fold_column", None) is not None for step in self.steps):
             return False
         if outer is None:
             return True
-        counted = [task(_count_by_side, t, self.key, Hidden(outer)) for t in work.select([*self.key, OUTER])]
-        counts = dask.compute(tree(_add_counts, counted))[0][1]
+
+        def count(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.Tensor]:
+            return count_keys(table, key, Cells(hidden.of(table).long(), 2))
+
+        counted = [task(count, t, self.key, Hidden(outer)) for t in work.select([*self.key, OUTER])]
+        total = tree(lambda *parts: reduce(lambda a, b: merge_counts(*a, *b), parts), counted)
+        counts = dask.compute(total)[0][1]
         return not bool(((counts[0] > 0) & (counts[-1] > 0)).any()) if len(counts) > 1 else True
 
 
@@ -297,30 +302,7 @@ def _in_a_partition() -> Iterator[None]:
 
 
 def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], made: list[Table]) -> Table:
-    """Take each row's columns from the table of its fold; hidden rows keep theirs."""
-    fold, stays = folding.of(table), hidden.of(table)
-    parts, places = [table.select(names).take(stays)], [stays.nonzero().squeeze(1)]
-    for number, other in enumerate(made):
-        rows = ((fold == number) & ~stays).nonzero().squeeze(1)
-        parts.append(other.take(rows))
-        places.append(rows)
-    return concat(parts).take(torch.argsort(torch.cat(places)))
-
-
-def _count_by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.Tensor]:
-    return count_keys(table, key, Cells(hidden.of(table).long(), 2))
-
-
-def _add_counts(*parts: tuple[Keys, torch.Tensor]) -> tuple[Keys, torch.Tensor]:
-    return reduce(lambda a, b: merge_counts(*a, *b), parts)
-
-
-def _fold_keys(table: Table, column: str) -> Keys:
-    return given_fold_keys(table, column)[0]
-
-
-def _all_keys(*parts: Keys) -> Keys:
-    return reduce(lambda a, b: union_keys(a, b)[0], parts)
+    return by_fold(table.select(names), folding.of(table), hidden.of(table), enumerate(made))
 
 
 # Helpers -------------------------------------------------------------------------------------------------------------
@@ -342,15 +324,6 @@ def say(groups: Sequence[Group]) -> None:
                 DataWarning,
                 stacklevel=6,
             )
-
-
-def _leading_to(chosen: Sequence[Feature], steps: Sequence[Feature]) -> list[Feature]:
-    names, found = {n for s in chosen for n in s.outputs}, []
-    for step in reversed(steps):
-        if names & set(step.outputs):
-            names |= set(step.inputs)
-            found.append(step)
-    return found[::-1]
 
 
 def _collecting(place: Place, steps: Sequence[Feature], jobs: list[Any], others: Others) -> list[Any]:

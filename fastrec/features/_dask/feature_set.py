@@ -20,7 +20,6 @@ from fastrec.features._dask.frames import (
     as_frame,
     as_table,
     declared,
-    named_column,
     no_rows,
     partitions,
     with_outer_folds,
@@ -108,7 +107,9 @@ class _Job:
         work = as_blocks(self.df, [n for n in names if n != target])
         if len(parts) != len(work):
             raise DataError(f"y has {len(parts)} partitions, and the rows have {len(work)}", remedy=remedy)
-        return work.with_layer([target], [task(named_column, part, target) for part in parts])
+        return work.with_layer(
+            [target], [task(lambda part, n: Table({n: as_column(part, name=n)}), part, target) for part in parts]
+        )
 
     def learn(self) -> Blocks:
         """Fit all steps; return the rows with their columns."""
@@ -168,6 +169,5 @@ def _out(fs: Any, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool] | Non
 
 def _check_library(fs: Any) -> None:
     if fs._library not in (None, "pandas"):
-        raise DataError(
-            f"a Dask frame cannot come back as {fs._library}", remedy="Call set_output(transform='default')"
-        )
+        problem = f"a Dask frame cannot come back as {fs._library}"
+        raise DataError(problem, remedy="Call set_output(transform='default')")

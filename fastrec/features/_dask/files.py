@@ -143,7 +143,7 @@ class PartFiles:
         return PartFiles(self.files, self.together, names)
 
     def to_delayed(self) -> list[Any]:
-        return [task(_read_part_files, str(file), self.columns) for file in self.files]
+        return [task(lambda f, names: pq.ParquetFile(f).read(columns=names), str(f), self.columns) for f in self.files]
 
 
 class MadeParts:
@@ -161,10 +161,6 @@ class MadeParts:
         return list(self._parts)
 
 
-def _read_part_files(file: str, names: list[str]) -> pa.Table:
-    return pq.ParquetFile(file).read(columns=names)
-
-
 # Tables in files while others are processed, in one process with little memory.
 
 _SETTING = "fastrec.spill"
@@ -172,12 +168,9 @@ _SETTING = "fastrec.spill"
 
 @contextmanager
 def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """Let Dask work in this thread, and move rows between partitions through files, meanwhile.
-
-    Args:
-        beside: the folder in which that of the files is made, gone at the end; what killed processes left there goes.
-        made: the folder, where this process has made it before it began anew.
-    """
+    """Let Dask work in this thread, and move rows between partitions through files, meanwhile."""
+    # Their folder is made in beside and gone at the end; what killed processes left there goes too. made: the folder,
+    # where this process has made it before it began anew
     beside.mkdir(parents=True, exist_ok=True)
     with (
         working_folder(beside / "spilled", made=made) as folder,

@@ -24,10 +24,8 @@ from fastrec.table.read import check_names
 
 
 def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
-    """Read columns of a frame in partitions: a Dask frame's partitions, any other frame as one.
-
-    ``optional``: columns that are missing in every row where the frame lacks them.
-    """
+    """Read columns of a frame in partitions: a Dask frame's partitions, any other frame as one."""
+    # optional: columns that are missing in every row where the frame lacks them
     there = [str(n) for n in frame.columns] if is_dask(frame) else None
     names = list(dict.fromkeys(names))
     if there is None:
@@ -43,10 +41,8 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
 
 
 def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
-    """Return a task for each of a frame's partitions, also if only some columns are read; None: all columns.
-
-    Dask's full optimization reads several small files as one partition, and how many depends on the columns.
-    """
+    """Return a task for each of a frame's partitions, also if only some columns are read; None: all columns."""
+    # Dask's full optimization reads several small files as one partition, and how many depends on the columns
     some = frame if names is None else frame[list(names)]
     # PartFiles and SplitTable have no optimizer that could combine partitions.
     if not hasattr(some, "simplify"):  # of this library: nothing is put together
@@ -63,15 +59,14 @@ def _read(part: Any, names: list[str], optional: list[str]) -> Table:
     return table.with_columns({n: Column("number", blank, name=n) for n in gone}) if gone else table
 
 
-def named_column(values: Any, name: str) -> Table:
-    """Return a table of one column."""
-    return Table({name: as_column(values, name=name)})
-
-
 def with_row_numbers(blocks: Blocks) -> Blocks:
     """Add each row's number in the whole frame, for folds without a key; this takes a pass over the rows."""
-    starts = row_starts(blocks)
-    parts = [task(_numbered, t, int(at)) for t, at in zip(blocks.select(blocks.names[:1]), starts[:-1], strict=True)]
+
+    def numbered(table: Table, start: int) -> Table:
+        return Table({ROW: torch.arange(start, start + len(table))})
+
+    starts, tables = row_starts(blocks), blocks.select(blocks.names[:1])
+    parts = [task(numbered, t, int(at)) for t, at in zip(tables, starts[:-1], strict=True)]
     return blocks.with_layer([ROW], parts)
 
 
@@ -81,30 +76,19 @@ def row_starts(blocks: Blocks) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
 
 
-def _numbered(table: Table, start: int) -> Table:
-    return Table({ROW: torch.arange(start, start + len(table))})
-
-
 def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
     """Return the rows of ``frame`` with the outer folds (a column's name, or one number per row), and their numbers."""
     if isinstance(folds, str):
-        parts = [task(_outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
+        tables = as_blocks(frame, [folds]).select([folds])
+        parts = [task(lambda t: Table({OUTER: fold_numbers(t[folds], folds)}), t) for t in tables]
     else:
         starts, column = row_starts(blocks), as_column(folds, name="folds")
         if len(column) != starts[-1]:
             raise DataError(f"{len(column)} folds for {starts[-1]} rows", remedy="Give one fold number per row")
         numbers = fold_numbers(column).cpu()
         parts = [task(Table, {OUTER: numbers[a:b].numpy().copy()}) for a, b in pairwise(starts)]
-    seen = dask.compute(*[task(_present, part) for part in parts])
+    seen = dask.compute(*[task(lambda t: torch.unique(t[OUTER].values).tolist(), part) for part in parts])
     return blocks.with_layer([OUTER], parts), sorted(set().union(*seen))
-
-
-def _outer_numbers(table: Table, column: str) -> Table:
-    return Table({OUTER: fold_numbers(table[column], column)})
-
-
-def _present(table: Table) -> set[int]:
-    return set(torch.unique(table[OUTER].values).tolist())
 
 
 # Back to the user's frame --------------------------------------------------------------------------------------------
@@ -113,15 +97,9 @@ def _present(table: Table) -> set[int]:
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
-    """Attach columns of ``blocks`` to the Dask frame whose rows they are.
-
-    Args:
-        frame: the Dask frame.
-        blocks, outputs: its rows, and the columns of them that are added.
-        kept: the frame's own columns that are kept; None: all.
-        meta: a frame without rows, as the partitions of the result are.
-        fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
-    """
+    """Attach columns of ``blocks`` to the Dask frame whose rows they are."""
+    # kept: the frame's own columns that are kept; meta: the result without rows; fold: an outer fold's number, and
+    # whether its rows or the others are wanted. None: all
     own = frame if kept is None else frame[list(kept)]
     parts = partitions(frame, kept)
     more = [] if fold is None else [OUTER]
@@ -155,29 +133,21 @@ def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple
 
 
 def no_rows(frame: Any, names: Sequence[str]) -> Table:
-    """Return columns of a Dask frame without rows, of the kinds that they have in it.
-
-    Whether a column of objects holds text, lists or vectors its first partition shows.
-    """
+    """Return columns of a Dask frame without rows, of the kinds that they have in it."""
+    # Whether a column of objects holds text, lists or vectors its first partition shows
     empty = Table.read(frame._meta, names)
     unknown = [n for n in names if str(frame._meta[n].dtype) == "object"]
     parts = partitions(frame, unknown) if unknown else []
     if not parts:
         return empty
-    shown = dask.compute(task(_without_rows, parts[0]))[0]
+    shown = dask.compute(task(lambda part: Table.read(part.head(limits.HEAD_ROWS)).slice(0, 0), parts[0]))[0]
     return empty.with_columns({n: shown[n] for n in unknown})
 
 
-def _without_rows(part: Any) -> Table:
-    return Table.read(part.head(limits.HEAD_ROWS)).slice(0, 0)
-
-
 def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
-    """Return the empty frame that tells the result's columns and types.
-
-    All partitions together say whether an integer or a truth value is ever missing: they are declared as pandas'
-    nullable types, which hold both. A category is declared by its values' type.
-    """
+    """Return the empty frame that tells the result's columns and types."""
+    # All partitions together say whether an integer or a truth value is ever missing: they are declared as pandas'
+    # nullable types, which hold both. A category is declared by its values' type
     meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
     if library_of(meta) != "pandas":
         return meta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import dask
 import pyarrow as pa
@@ -17,15 +17,6 @@ from fastrec.features._engine.folds import row_folds
 from fastrec.features._engine.order import Clock, LooksBack
 from fastrec.features.base import Fitted
 from fastrec.table import Column, Table, concat
-
-
-class BucketRule(Protocol):
-    """Rule that gives each row one of ``count`` buckets by the ``columns`` that it reads."""
-
-    columns: list[str]
-    count: int
-
-    def of(self, table: Table) -> torch.Tensor: ...
 
 
 class ByKey:
@@ -42,7 +33,7 @@ class ByKey:
 class GatheredOnWorkers:
     """Pieces that travel from worker to worker when the tasks run; ``tables``: one task per bucket."""
 
-    def __init__(self, parts: Sequence[Any], cut: BucketRule) -> None:
+    def __init__(self, parts: Sequence[Any], cut: ByKey | ByTime) -> None:
         count = cut.count
         split = [task(_split, part, cut, nout=count + 1) for part in parts]
         stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
@@ -58,13 +49,12 @@ class GatheredOnWorkers:
 
 
 class GatheredInFiles:
-    """Pieces that wait in files of ``folder``, so that one partition or bucket at a time is in memory.
+    """Pieces that wait in files of ``folder``, so that one partition or bucket at a time is in memory."""
 
-    Each partition is read, and each bucket made, by a computation of its own: where Dask sees them all it may well
-    begin many before it ends one, and hold what they have made so far.
-    """
+    # Each partition is read, and each bucket made, by a computation of its own: where Dask sees them all it may well
+    # begin many before it ends one, and hold what they have made so far
 
-    def __init__(self, parts: Sequence[Any], cut: BucketRule, folder: str) -> None:
+    def __init__(self, parts: Sequence[Any], cut: ByKey | ByTime, folder: str) -> None:
         self._folder, self._sizes, self._buckets = folder, [], []
         shelf = Shelf(folder, cut.count)
         for part in parts:
@@ -80,13 +70,14 @@ class GatheredInFiles:
         for at, columns in enumerate(made):
             for i, piece in enumerate(_cut(dask.compute(columns)[0], [sizes[at] for sizes in self._sizes])):
                 shelf.put(i, piece)
-        return [task(_unsplit_from, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
+        back = lambda shelf, i, buckets: _unsplit(shelf.tables(i), buckets)  # noqa: E731
+        return [task(back, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
 
 
 Gathered = GatheredOnWorkers | GatheredInFiles
 
 
-def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
+def gather(blocks: Blocks, names: Sequence[str], cut: ByKey | ByTime) -> Gathered:
     """Bring rows (their columns ``names``) together: on the workers, or through files while ``spilled`` is active."""
     parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
     # With files one partition or bucket at a time is in memory; workers have memory for more.
@@ -95,7 +86,7 @@ def gather(blocks: Blocks, names: Sequence[str], cut: BucketRule) -> Gathered:
     return GatheredOnWorkers(parts, cut)
 
 
-def _split(table: Table, cut: BucketRule) -> tuple[Any, ...]:
+def _split(table: Table, cut: ByKey | ByTime) -> tuple[Any, ...]:
     count = cut.count
     if count == 1:
         return table, torch.zeros(len(table), dtype=torch.uint8, device=table.device)
@@ -122,16 +113,10 @@ def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
     return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
 
 
-def _unsplit_from(shelf: Shelf, at: int, buckets: torch.Tensor) -> Table:
-    return _unsplit(shelf.tables(at), buckets)
-
-
 def compact(column: Column) -> Column:
-    """Drop a category's distinct values that no row has, as they would travel too.
-
-    Categories in an order of the user's stay as they are where the order says something (``ordered``), and where they
-    are few; a thousand and more are ids that a library has made categories.
-    """
+    """Drop a category's distinct values that no row has, as they would travel too."""
+    # Categories in an order of the user's stay as they are where the order says something (ordered), and where they are
+    # few; a thousand and more are ids that a library has made categories
     least = len(column) if column.ordered is None else max(len(column), limits.MANY_CATEGORIES)
     if column.kind != "category" or column.ordered or len(column.distinct) <= least:
         return column
@@ -146,13 +131,7 @@ def compact(column: Column) -> Column:
 
 
 class ByTime:
-    """Rule that puts rows into ranges of equal size by their value; equal values stay together.
-
-    Args:
-        blocks: the rows; a pass over them looks at the column.
-        column: of numbers or times, none missing.
-        ranges: how many, at most.
-    """
+    """Rule that puts rows into ranges of equal size by a column that misses none; equal values stay together."""
 
     def __init__(self, blocks: Blocks, column: str, ranges: int) -> None:
         self.columns = [column]

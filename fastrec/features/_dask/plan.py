@@ -43,13 +43,8 @@ class Group:
 def rounds(
     steps: Sequence[Feature], *, training: bool, here: Callable[[Feature], bool] = lambda step: False
 ) -> Iterator[list[Group]]:
-    """Group generators by rounds: a step's inputs exist before its round, or its group makes them.
-
-    Args:
-        steps: the generators in order.
-        training: whether they learn, and give rows the values that training rows get.
-        here: whether the rows that a generator must see together are so in the partitions that there are.
-    """
+    """Group generators by rounds: a step's inputs exist before its round, or its group makes them."""
+    # here tells whether the rows that a generator must see together are so in the partitions that there are
     keys = {}
     for step in steps:
         key = rows_together(step, training=training)
@@ -134,10 +129,9 @@ def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: boo
 
 
 class Others:
-    """The other tables that generators read: partitions of a Dask frame, or a Table that every worker gets.
+    """The other tables that generators read: partitions of a Dask frame, or a Table that every worker gets."""
 
-    ``given``: the names of all tables that were given, for errors.
-    """
+    # given: the names of all tables that were given, for errors
 
     def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
         self.tables, self.given = dict(tables), tuple(given)
@@ -209,10 +203,8 @@ class Place:
 
 
 def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
-    """Tell whether rows that a generator needs together are in one partition already, in other tables too.
-
-    ``rows``: training rows, and unlabeled ones where there are some.
-    """
+    """Tell whether rows that a generator needs together are in one partition already, in other tables too."""
+    # rows: training rows, and unlabeled ones where there are some
     whole = isinstance(step, Fitted) and step.whole_groups
     for column in set(step.within or ()).intersection(*(blocks.together for blocks in rows)):
         read = [t for t, names in step.table_inputs.items() if column in names and t in others.tables]

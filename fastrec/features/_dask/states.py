@@ -21,18 +21,15 @@ ByKey = Sequence[Sequence[str]]  # see ``Fitted``
 
 
 def share(value: Any) -> Any:
-    """Wrap a value that many tasks need in one task, so that it goes to the cluster once per computation.
-
-    Workers fetch it from one another, and it is made again where one of them dies, which what a client scatters is not.
-    """
+    """Wrap a value that many tasks need in one task, so that it goes to the cluster once per computation."""
+    # Workers fetch it from one another, and it is made again where one of them dies, which what a client scatters is
+    # not
     return dask.delayed(value, pure=False, traverse=False)
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """Merge states over all partitions, those of all batches in one pass; one state per generator and batch, here.
-
-    ``batches``: generators without what they have learned, and one task per partition that gives a state for each.
-    """
+    """Merge states over all partitions, those of all batches in one pass; one state per generator and batch, here."""
+    # batches: generators without what they have learned, and one task per partition that gives a state for each
     if not batches:
         return []
     with quietly():
@@ -53,7 +50,8 @@ def quietly() -> Iterator[None]:
 def _merged_at_once(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
     kept = dask.persist(*[list(parts) for _, parts in batches])
     forms = [[step.by_key for step in steps] for steps, _ in batches]
-    sizes = dask.compute(*[[task(_key_counts, p, form) for p in own] for own, form in zip(kept, forms)])
+    count = lambda states, form: list(map(_key_count, states, form))  # noqa: E731
+    sizes = dask.compute(*[[task(count, p, form) for p in own] for own, form in zip(kept, forms)])
     plans = []
     for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
         keys = [sum(c[i] for c in counts) for i in range(len(steps))]
@@ -126,10 +124,6 @@ def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
     count = min(len(parts), max(-(-keys // limits.BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
     return [tree(partial(merged, [step]), [s[j] for s in split]) for j in range(count)]
-
-
-def _key_counts(states: list[State], forms: list[ByKey]) -> list[int]:
-    return [_key_count(state, by_key) for state, by_key in zip(states, forms, strict=True)]
 
 
 def _key_count(state: Any, by_key: ByKey) -> int:

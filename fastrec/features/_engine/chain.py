@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
@@ -49,15 +49,23 @@ def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> li
     return found
 
 
+def steps_behind(names: Iterable[str], steps: Sequence[Feature]) -> list[Feature]:
+    """Return the steps that these columns come from, in order."""
+    wanted, found = set(names), []
+    for step in reversed(steps):
+        if wanted & set(step.outputs):
+            wanted |= set(step.inputs)
+            found.append(step)
+    return found[::-1]
+
+
 def mixing_steps(
     steps: Sequence[Feature], key: Sequence[str], targets: Collection[str] = (), *, together: bool
 ) -> list[Feature]:
-    """Return steps that could return a row's target through another row's encoding, and those they feed.
-
-    Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share a
-    fold, as the rows of a group do where the group's columns hold the folds' key.
-    ``together``: whether the rows of one key share a fold (see ``key_keeps_together``).
-    """
+    """Return steps that could return a row's target through another row's encoding, and those they feed."""
+    # Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share
+    # a fold, as the rows of a group do where the group's columns hold the folds' key. together: whether the rows of one
+    # key share a fold (see key_keeps_together)
     tainted = tainted_steps(steps, targets)
     encoded = {n for step in tainted for n in step.outputs}
     causal: set[str] = set()
@@ -120,9 +128,8 @@ def naming(step: Feature) -> Iterator[None]:
     except DataError as error:
         if name in error.problem:
             raise
-        raise DataError(
-            f"{name}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
-        ) from error
+        problem = f"{name}: {error.problem}"
+        raise DataError(problem, file=error.file, column=error.column, row=error.row, remedy=error.remedy) from error
 
 
 @contextmanager
@@ -131,9 +138,8 @@ def naming_table(name: str) -> Iterator[None]:
     try:
         yield
     except (DataError, MissingColumnError) as error:
-        raise type(error)(
-            f"table {name!r}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
-        ) from error
+        problem = f"table {name!r}: {error.problem}"
+        raise type(error)(problem, file=error.file, column=error.column, row=error.row, remedy=error.remedy) from error
 
 
 def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
@@ -142,9 +148,8 @@ def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
         makers: dict[str, Feature] = {}
         for step in group:
             if not step.outputs:
-                raise DataError(
-                    f"{type(step).__name__} makes no column, as no column is named for it", remedy="Name one or more"
-                )
+                problem = f"{type(step).__name__} makes no column, as no column is named for it"
+                raise DataError(problem, remedy="Name one or more")
             for name in step.outputs:
                 if name in makers:
                     raise _made_twice(name, makers[name], step)
@@ -338,10 +343,8 @@ class Chain:
         wanted: Collection[str] | None = None,
         again: bool = False,
     ) -> Table:
-        """Fit every step and return training rows with the columns of those that are wanted (None: all).
-
-        ``again``: tainted steps are redone afterwards, so that the codes of columns are kept.
-        """
+        """Fit every step and return training rows with the columns of those that are wanted (None: all)."""
+        # again: tainted steps are redone afterwards, so that the codes of columns are kept
 
         def do(step: Feature, here: Table, there: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             used = wanted is None or bool(set(wanted) & set(step.outputs))
@@ -360,7 +363,9 @@ class Chain:
     def apply(self, work: Table, context: Context) -> Table:
         def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             with naming(step):
-                return compute_kept(step, here, context, self.cache), {}
+                learned = step.state_ if isinstance(step, Fitted) else None
+                kept = CachedStep.of(self.cache, step, here, context, also=("learned", learned))
+                return kept.columns("rows", lambda: compute(step, here, context)), {}
 
         return walk(self.steps, work, None, do)[0]
 
@@ -389,19 +394,18 @@ class Chain:
     def _fit(
         self, step: Fitted, work: Table, extra: Table | None, kept: CachedStep, *, learn: bool, used: bool
     ) -> tuple[dict[str, Column], State]:
-        by_fold = _by_fold(step)
+        folded = _by_fold(step)
 
         @cache  # folds are hashed at the first need: not at all where everything is remembered
         def cells() -> Cells:
-            return self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
+            return self._inner_cells(step, work) if folded else Cells(zeros(work), 1)
 
         def collect() -> State:
             state = step.collect(work, cells())
             return step.merge(state, step.collect(extra)) if step.scope == "all" and extra is not None else state
 
         def columns() -> dict[str, Column]:
-            excluded = torch.eye(cells().count, dtype=torch.bool) & by_fold
-            return step.compute_out_of_cell(work, state, cells(), excluded)
+            return step.compute_out_of_cell(work, state, cells(), excluded_cells(cells().count, folded))
 
         state = kept.state(collect)
         if learn:
@@ -416,13 +420,7 @@ class Chain:
 
     def all_steps(self) -> list[Feature]:
         """Return steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
-        found: set[str] = set()
-        kept = []
-        for step in reversed(self.steps):
-            if step.scope == "all" or found & set(step.outputs):
-                found |= set(step.inputs)
-                kept.append(step)
-        return kept[::-1]
+        return steps_behind([n for s in self.steps if s.scope == "all" for n in s.outputs], self.steps)
 
     def unlabeled_columns(self) -> list[str] | None:
         """Return the columns of unlabeled rows that these steps read; None: no step counts such rows."""
@@ -437,10 +435,8 @@ class Chain:
     # How a target is kept from its own rows --------------------------------------------------------------------------
 
     def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
-        """Recompute the mixing steps fold by fold, each from encodings without that fold's targets.
-
-        ``hidden``: bool ``[n]``, rows of an outer fold whose values stay and whose targets are not seen; None: none.
-        """
+        """Recompute the mixing steps fold by fold, each from encodings without that fold's targets."""
+        # hidden: bool [n], rows of an outer fold whose values stay and whose targets are not seen; None: none
         together = key_keeps_together(self.steps, self.key, work, hidden)
         mixing = mixing_steps(self.steps, self.key, self.targets, together=together)
         names = [n for step in mixing for n in step.outputs]
@@ -448,13 +444,9 @@ class Chain:
             return work
         hidden = torch.zeros(len(work), dtype=torch.bool, device=work.device) if hidden is None else hidden
         inner = row_folds(work, self.key, self.folds, seed=INNER_SEED)
-        parts, places = [work.select(names).take(hidden)], [hidden.nonzero().squeeze(1)]
-        for fold in torch.unique(inner[~hidden]).tolist():
-            rows = ((inner == fold) & ~hidden).nonzero().squeeze(1)
-            made = self.without((inner == fold) | hidden, work, context)
-            parts.append(made.select(names).take(rows))
-            places.append(rows)
-        whole = concat(parts).take(torch.argsort(torch.cat(places)))
+        folds = torch.unique(inner[~hidden]).tolist()
+        made = ((k, self.without((inner == k) | hidden, work, context)) for k in folds)
+        whole = by_fold(work.select(names), inner, hidden, made)
         return work.with_columns({n: whole[n] for n in names})
 
     def without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
@@ -471,16 +463,13 @@ class Chain:
     def _made_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
         if not isinstance(step, Fitted):
             return compute(step, masked(work, [n for n in step.inputs if n in self.targets], hidden), context)
-        by_fold = _by_fold(step)
-        inner = self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
+        folded = _by_fold(step)
+        inner = self._inner_cells(step, work) if folded else Cells(zeros(work), 1)
         # Cell 0 is the hidden rows; the others are the inner folds of the rest.
         cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
-        excluded = torch.zeros(cells.count, cells.count, dtype=torch.bool)
-        excluded[:, 0] = True
-        if by_fold:
-            excluded |= torch.eye(cells.count, dtype=torch.bool)
         with step.using(context):
-            return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
+            state = step.collect(work, cells)
+            return step.compute_out_of_cell(work, state, cells, excluded_cells(cells.count, folded, hidden=True))
 
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
         column = getattr(step, "fold_column", None)
@@ -520,6 +509,25 @@ class Chain:
                     )
 
 
+def excluded_cells(count: int, by_fold: bool, hidden: bool = False) -> torch.Tensor:
+    """Return bool ``[count, count]``: row ``c`` tells which cells rows of cell ``c`` must not see."""
+    # Its own if cells are folds (by_fold), and the first one if that holds hidden rows
+    excluded = torch.eye(count, dtype=torch.bool) & by_fold
+    if hidden:
+        excluded[:, 0] = True
+    return excluded
+
+
+def by_fold(table: Table, fold: torch.Tensor, hidden: torch.Tensor, made: Iterable[tuple[int, Table]]) -> Table:
+    """Take each row's columns from the table of its ``fold``; hidden rows (bool ``[n]``) keep their own."""
+    parts, places = [table.take(hidden)], [hidden.nonzero().squeeze(1)]
+    for number, other in made:
+        rows = ((fold == number) & ~hidden).nonzero().squeeze(1)
+        parts.append(other.select(table.names).take(rows))
+        places.append(rows)
+    return concat(parts).take(torch.argsort(torch.cat(places)))
+
+
 def masked(table: Table, names: Sequence[str], hidden: torch.Tensor) -> Table:
     """Return the table with these columns missing in ``hidden`` rows (bool ``[n]``)."""
     rows = torch.where(hidden, -1, torch.arange(len(table), device=table.device)) if names else hidden
@@ -532,15 +540,6 @@ def zeros(work: Table) -> torch.Tensor:
 
 def _by_fold(step: Feature) -> bool:
     return isinstance(step, Fitted) and step.uses_target and not step.causal
-
-
-def compute_kept(step: Feature, work: Table, context: Context, cache: FeatureCache | None) -> dict[str, Column]:
-    """Compute a step's columns from a cached or new fit."""
-    if cache is None:
-        return compute(step, work, context)
-    learned = step.state_ if isinstance(step, Fitted) else None
-    kept = CachedStep.of(cache, step, work, context, also=("learned", learned))
-    return kept.columns("rows", lambda: compute(step, work, context))
 
 
 def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:

@@ -73,9 +73,8 @@ def given_fold_keys(table: Table, column: str) -> tuple[Keys, torch.Tensor]:
 def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
     """Return the fold numbers in a column, int64 ``[n]``; ``name``: what errors call the column."""
     if column.kind != "number":
-        raise DataError(
-            f"{len(column)} folds of kind {column.kind}", column=name, remedy="Give one fold number per row"
-        )
+        problem = f"{len(column)} folds of kind {column.kind}"
+        raise DataError(problem, column=name, remedy="Give one fold number per row")
     values, missing = column.values, column.is_missing()
     bad = missing | ((values < 0) if values.dtype != torch.bool else False)
     if values.is_floating_point():

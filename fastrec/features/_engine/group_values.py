@@ -70,14 +70,8 @@ def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -
 def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
     """Compute quantiles of each key's values, linear between two values (Hyndman, Fan 1996, definition 7).
 
-    Args:
-        tally: the values of ``size`` keys with their counts.
-        shares: which quantiles, each in 0 … 1.
-        size: number of keys.
-        keep: bool ``[cells]``, the cells that count; None: all.
-
     Returns:
-        For each share float64 ``[size + 1]``; NaN for a key without values, as in entry 0.
+        For each share float64 ``[size + 1]`` of the cells in ``keep``; NaN for a key without values, as in entry 0.
     """
     if keep is not None:
         kept = keep.to(tally["cell"].device)[tally["cell"]]
@@ -104,10 +98,8 @@ def quantiles_here(
 def _at_shares(
     value: torch.Tensor, total: torch.Tensor, shares: Sequence[float], reached: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Compute quantiles of values sorted by key; each key has ``total`` of them.
-
-    ``reached``: how many values there are up to each, where equal ones are kept once; None: each is there for itself.
-    """
+    """Compute quantiles of values sorted by key; each key has ``total`` of them."""
+    # reached: how many values there are up to each, where equal ones are kept once; None: each is there for itself
     start, some = torch.cumsum(total, 0) - total, total > 0
     result = []
     for share in shares:
@@ -212,14 +204,7 @@ def pick_ends(
 ) -> dict[str, Any]:
     """Find the first or last value in each cell and key; rows of key (``codes``) 0 are left out.
 
-    At one place in the order the smallest value is first and the largest is last, wherever their rows stand.
-
-    Args:
-        coded: the values.
-        order: the order keys, each ``[n]``.
-        codes, cells: see ``tally_values``.
-        size: number of codes, the one for missing included.
-        ends: of ``first`` and ``last``.
+    At one place in the ``order`` (keys ``[n]``) the smallest value is first and the largest is last.
 
     Returns:
         ``values`` (sorted ``Keys``) and for each end ``code`` (``[cells, size - 1]``, 0 = none, from 1) and ``order``,
@@ -338,11 +323,7 @@ def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch
 
 
 def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> torch.Tensor:
-    """Compute exact quantiles of values with counts, linear between neighbours as ``numpy.quantile``.
-
-    Args:
-        value, count: float64 ``[K]``, ascending, and int64 ``[K]``, how often each occurs.
-        shares: numbers from 0 to 1.
+    """Compute exact quantiles of values with counts (``[K]``), linear between neighbours as ``numpy.quantile``.
 
     Returns:
         float64 ``[len(shares)]``; NaN where nothing was counted. Beside an infinity the lower neighbour is taken.
@@ -373,12 +354,8 @@ def mode(value: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     """Compute count, mean, sum of squared deviations and range in two passes: 1e8 ± 1 keeps its digits.
 
-    Args:
-        numbers: float64 ``[n]``; NaN and infinities do not count.
-        cells: each number's cell; None: all are in one.
-
     Returns:
-        ``count``, ``mean``, ``m2``, ``min``, ``max``: float64 ``[cells, 1]`` each, as of one key.
+        ``count``, ``mean``, ``m2``, ``min``, ``max`` of finite numbers: float64 ``[cells, 1]`` each, as of one key.
     """
     finite = numbers.isfinite()
     every = bool(finite.all())

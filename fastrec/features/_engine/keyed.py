@@ -51,10 +51,8 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
 
 
 def key_text(values: pa.Array) -> pa.Array:
-    """Return key values (``[K]``, none missing) as text for hashing: equal values read the same whatever their type.
-
-    A whole number has no fraction, and a time is in seconds since 1970 in UTC (and nanoseconds).
-    """
+    """Return key values (``[K]``, none missing) as text for hashing: equal values read the same whatever their type."""
+    # A whole number has no fraction, and a time is in seconds since 1970 in UTC (and nanoseconds)
     kind = values.type
     if pa.types.is_boolean(kind):
         return values.cast(pa.uint8()).cast(pa.large_string())
@@ -109,15 +107,10 @@ def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.
 def accurate_sum(
     values: torch.Tensor, weight: torch.Tensor | None, count: torch.Tensor, places: torch.Tensor
 ) -> torch.Tensor:
-    """Sum weighted values by place so that the mean is exact for many and for large values.
+    """Sum weighted values (float64 ``[n]``, finite) by place so that the mean is exact for many and for large values.
 
     A second pass finds what rounding of a long sum has lost, as the sum of the deviations from the mean.
-
-    Args:
-        values: float64 ``[n]``, finite.
-        weight: float64 ``[n]``; None: 1 each.
-        count: float64 ``[size]``, the sum of the weights at each place.
-        places: int64 ``[n]`` in ``0 … size - 1``.
+    ``count``: float64 ``[size]``, the sum of the weights at each place.
     """
     weighted = values if weight is None else weight * values
     total = segment_sum(weighted, places, len(count))
@@ -139,14 +132,6 @@ def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
     return total
 
 
-def extreme_by_cell(
-    values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int, *, largest: bool
-) -> torch.Tensor:
-    """Take the extreme of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf if empty."""
-    places, count = cell_places(codes, cells, size)
-    return (segment_max if largest else segment_min)(values, places, count * size).view(count, size)
-
-
 def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
     """Return the keys of both, sorted, and the places of those of ``a`` and of ``b`` among them."""
     both = a.concat(b)
@@ -166,10 +151,8 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
 
 
 def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
-    """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1).
-
-    Of equal shape; the mean of an empty sample is 0, and an infinite mean stays one.
-    """
+    """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1)."""
+    # Of equal shape; the mean of an empty sample is 0, and an infinite mean stays one
     count = a[0] + b[0]
     share = torch.where(count > 0, b[0] / torch.where(count > 0, count, 1), 0)
     delta = b[1] - a[1]
@@ -242,10 +225,11 @@ def collect_moments(
         # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
         left = total(rest) / some
         result["m3"] = total(rest**3) - 3 * left * result["m2"] + 2 * result["count"] * left**3
-    for part in ("min", "max"):
-        if part in parts:
+    places, count = cell_places(codes, cells, size)
+    for part, extreme in (("min", segment_min), ("max", segment_max)):
+        if part in parts:  # a key without a value keeps ±inf
             edge = torch.where(known, values, EMPTY[part])
-            result[part] = extreme_by_cell(edge, codes, cells, size, largest=part == "max")
+            result[part] = extreme(edge, places, count * size).view(count, size)
     if "bins" in parts:
         # A bin holds its lower edge, the last one both; -1 = none.
         edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
@@ -260,13 +244,8 @@ def collect_moments(
 def merge_arrays(
     a: Arrays, b: Arrays, left: torch.Tensor | None = None, right: torch.Tensor | None = None, size: int = 0
 ) -> Arrays:
-    """Merge two partitions' arrays.
-
-    Args:
-        a, b: their arrays.
-        left, right: where their keys stand among ``size`` keys of both; None: they have the same keys and cells.
-        size: how many keys there are together.
-    """
+    """Merge two partitions' arrays."""
+    # left, right: where their keys stand among size keys of both; None: they have the same keys and cells
     if left is not None:
         cells = max(len(x) for part in (a, b) for x in part.values())
         a = {n: spread(v, left, size, cells, EMPTY.get(n, 0)) for n, v in a.items()}

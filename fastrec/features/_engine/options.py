@@ -70,10 +70,8 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
 
 
 def float64(value: float) -> torch.Tensor:
-    """Return a number as float64 ``[]`` on the host, which works with tensors on any device.
-
-    A Python float gives the same bits here, but ONNX would hold it as a float32.
-    """
+    """Return a number as float64 ``[]`` on the host, which works with tensors on any device."""
+    # A Python float gives the same bits here, but ONNX would hold it as a float32
     return torch.tensor(value, dtype=torch.float64)
 
 
@@ -128,9 +126,8 @@ def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tenso
     values = number_of(table, name, wanted_by=wanted_by)
     if bool(values.isinf().any()):
         row = int(values.isinf().nonzero()[0])
-        raise DataError(
-            f"{type(wanted_by).__name__}: a value is infinite", column=name, row=row, remedy="Clip or drop such rows"
-        )
+        problem = f"{type(wanted_by).__name__}: a value is infinite"
+        raise DataError(problem, column=name, row=row, remedy="Clip or drop such rows")
     return values
 
 
@@ -141,9 +138,8 @@ def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.
     weight = finite_number(table, name, wanted_by=wanted_by).nan_to_num(0)
     if bool((weight < 0).any()):
         row = int((weight < 0).nonzero()[0])
-        raise DataError(
-            f"{type(wanted_by).__name__}: a weight is below 0", column=name, row=row, remedy="Use 0 or more"
-        )
+        problem = f"{type(wanted_by).__name__}: a weight is below 0"
+        raise DataError(problem, column=name, row=row, remedy="Use 0 or more")
     return weight
 
 
@@ -164,10 +160,8 @@ def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by:
 
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
-    """Return a column as a list column whose first list begins at element 0.
-
-    Vectors are lists too, and a column of missing values has missing lists.
-    """
+    """Return a column as a list column whose first list begins at element 0."""
+    # Vectors are lists too, and a column of missing values has missing lists
     column = table[name]
     if column.kind == "list":
         return packed(column)

@@ -24,10 +24,8 @@ from fastrec.table.keys import UNITS_PER_SECOND
 
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
-    """Sort rows by group and order; also return which rows have no group (a missing key), bool ``[n]``.
-
-    Generators of one ``by`` and ``order`` sort once: the table remembers it.
-    """
+    """Sort rows by group and order; also return which rows have no group (a missing key), bool ``[n]``."""
+    # Generators of one by and order sort once: the table remembers it
 
     def make() -> tuple[Groups, torch.Tensor]:
         keys = order_keys(table, order)
@@ -78,9 +76,8 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
     """Take the column's values at ``rows`` (int64 ``[m]``), missing if a row is below 0."""
     absent = rows < 0
     if column.kind not in ("number", "datetime", "category"):
-        raise DataError(
-            f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
-        )
+        problem = f"holds {column.kind} values, which cannot be shifted"
+        raise DataError(problem, column=column.name, remedy="Choose another column")
     if not len(column):  # every row is missing then: one row stands for it
         column = replace(column, values=column.values.new_zeros(1), missing=None)
     taken = column.take(rows.clamp_min(0))
@@ -119,10 +116,8 @@ class Aligned:
 
     @classmethod
     def of(cls, table: Table, log: Table, by: list[str], order: list[str]) -> Aligned:
-        """Align; rows of a request remember it for other generators with this ``by`` and ``order``.
-
-        Not the log, which may outlive many requests.
-        """
+        """Align; rows of a request remember it for other generators with this ``by`` and ``order``."""
+        # Not the log, which may outlive many requests
         if not is_request(table, log):
             return cls(table, log, by, order)
         key = ("aligned", ref(log), tuple(by), tuple(order))  # no id: another table may get that of one that is gone
@@ -427,11 +422,10 @@ def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor
 
 
 class LooksBack(Grouped):
-    """Generator whose rows look at earlier rows, which may be in earlier tables if there is no ``by``.
+    """Generator whose rows look at earlier rows, which may be in earlier tables if there is no ``by``."""
 
-    Tables follow one another in the generator's ``order``: rows at one point of its first column are in one table.
-    Without an order they follow one another as they are.
-    """
+    # Tables follow one another in the generator's order: rows at one point of its first column are in one table.
+    # Without an order they follow one another as they are
 
     @property
     def looks_back(self) -> bool:

@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 
 class CachedStep:
-    """A cache's entry of one step on given rows; without cache or digest everything is computed.
-
-    Args:
-        cache: where to look.
-        key: what the step computes from, as a digest; None: not to be kept.
-        device: where the columns are to be.
-    """
+    """A cache's entry of one step on given rows; without cache or digest (``key``) everything is computed."""
 
     def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
         self.cache, self.key, self.device = cache, key, device
@@ -44,14 +38,9 @@ class CachedStep:
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
     ) -> CachedStep:
-        """Look a step up in a cache.
-
-        Args:
-            cache: the cache, if there is one.
-            step, work, context: the generator, the rows and the other tables.
-            key: columns beside the step's inputs that count: those of the folds' key.
-            also: whatever else the result depends on: numbers of folds, hidden rows, other tables.
-        """
+        """Look a step up in a cache."""
+        # key: columns beside the step's inputs that count, those of the folds' key; also: whatever else the result
+        # depends on: numbers of folds, hidden rows, other tables
         if cache is None:
             return cls()
         names = dict.fromkeys([*step.inputs, *key])
@@ -116,7 +105,15 @@ class _Function(Feature):
 
     def _values(self, table: Table) -> list[Any]:
         values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
-        _check_call(self.function, len(values))
+        try:
+            taken = inspect.signature(self.function)
+        except ValueError:  # a built-in function may not say what it takes
+            return values
+        try:
+            taken.bind(*range(len(values)), **{n: None for n in taken.parameters if n == "groups"})
+        except TypeError as error:
+            problem = f"{_path(self.function)} cannot be called with {len(values)} columns ({error})"
+            raise DataError(problem, remedy="Name one for each argument") from error
         return values
 
     def _results(self, made: Any, size: int | None) -> list[Any]:
@@ -148,19 +145,6 @@ class _Function(Feature):
         return f"{type(self).__name__}({_path(self.function)}, {', '.join(f'{n}={v!r}' for n, v in params.items())})"
 
 
-def _check_call(function: Callable[..., Any], count: int) -> None:
-    try:
-        taken = inspect.signature(function)
-    except ValueError:  # a built-in one may not say
-        return
-    try:
-        taken.bind(*range(count), **{n: None for n in taken.parameters if n == "groups"})
-    except TypeError as error:
-        raise DataError(
-            f"{_path(function)} cannot be called with {count} columns ({error})", remedy="Name one for each argument"
-        ) from error
-
-
 def function_name(feature: Feature) -> str:
     """Return ``module:name`` of a generator's function."""
     function = feature.function
@@ -176,10 +160,8 @@ def function_name(feature: Feature) -> str:
 
 
 def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
-    """Return the function of the generator that ``module:name`` names.
-
-    Of modules that ``trust`` does not name only those are looked at that are imported already.
-    """
+    """Return the function of the generator that ``module:name`` names."""
+    # Of modules that trust does not name only those are looked at that are imported already
     module, _, name = where.partition(":")
     if module not in sys.modules and module not in trust:
         raise DataError(

@@ -42,10 +42,8 @@ def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) ->
 
 
 def clone_steps(steps: Sequence[Feature], choose: Callable[[Selector], Selector] | None = None) -> list[Feature]:
-    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once.
-
-    ``choose`` returns what stands for a selector; None: the same one that has not chosen yet.
-    """
+    """Return unfitted copies, inner generators before outer ones; shared ones are cloned once."""
+    # choose returns what stands for a selector; None: the same one that has not chosen yet
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
@@ -73,10 +71,8 @@ def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators, inner before outer, and what they have learned; an earlier save is replaced.
-
-    ``config``: what else is to be kept, as JSON values.
-    """
+    """Write generators, inner before outer, and what they have learned; an earlier save is replaced."""
+    # config: what else is to be kept, as JSON values
     check_replaceable(folder, "features.json")
     states: list[dict[str, Any]] = []
     for step in steps:
@@ -103,18 +99,15 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
 def read_features(
     folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
 ) -> Any:
-    """Read what ``write_features`` wrote, and return what ``make`` makes of the generators and the configuration.
-
-    Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
-    ``trust``: the module(s) that may be imported for functions of one's own, besides those that are imported already.
-    """
+    """Read what ``write_features`` wrote, and return what ``make`` makes of the generators and the configuration."""
+    # Digests of all files tell damage by chance. They are no seal: who means harm can write them anew. trust: the
+    # module(s) that may be imported for functions of one's own, besides those that are imported already
     folder = Path(folder)
     recover(folder)
     path = folder / "features.json"
     if not path.exists():
-        raise MissingFileError(
-            "there is no such file", file=path, remedy="Give the folder that the features were saved to"
-        )
+        problem = "there is no such file"
+        raise MissingFileError(problem, file=path, remedy="Give the folder that the features were saved to")
     trusted = [trust] if isinstance(trust, str) else list(trust)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -145,9 +138,8 @@ def read_features(
     except (ArithmeticError, AttributeError, FastrecError, LookupError, RuntimeError, TypeError, ValueError) as error:
         problem = error.problem if isinstance(error, FastrecError) else f"{type(error).__name__}: {error}"
         remedy = error.remedy if isinstance(error, FastrecError) else None
-        raise UnreadableFileError(
-            f"the saved features cannot be read ({problem})", file=path, remedy=remedy or "Save them again"
-        ) from error
+        problem = f"the saved features cannot be read ({problem})"
+        raise UnreadableFileError(problem, file=path, remedy=remedy or "Save them again") from error
 
 
 def state_place(folder: Path, name: Any) -> Path | None:

@@ -44,7 +44,7 @@ from fastrec.features.leakage.rows import (
     with_rows_of,
 )
 from fastrec.features.leakage.static import HeldTarget, follows, numbers, of_key, one_to_one, row_order
-from fastrec.table import Column, as_column, take_rows
+from fastrec.table import Column, as_column, column_names, take_rows
 
 # The checks of ``check_leakage`` that change a row, a time or a fold, and the record of leaks.
 
@@ -159,7 +159,7 @@ class LeakCheck:
         for cut in cuts:
             before, after = (self.choice.rank < cut).nonzero().squeeze(1), (self.choice.rank == cut).nonzero()
             when = f"the rows at or after {name} = {shown(self.choice.table[name], int(after[0]))}"
-            mixed = with_rows_of(self.frame, self.choice.mixed_future(cut, self.runner.columns(self.frame)))
+            mixed = with_rows_of(self.frame, self.choice.mixed_future(cut, column_names(self.frame)))
             left = torch.arange(len(before))
             for what, frame, at_made in (
                 (f"{when} were dropped", take_rows(self.frame, before), left),
@@ -369,14 +369,8 @@ def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[tor
 def made_beforehand(
     check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: CheckedRows, fixed: Sequence[str]
 ) -> None:
-    """Compare columns that no target moves with statistics of the targets.
-
-    Args:
-        check, drawn: the record of leaks, and what ``draws`` returned.
-        df: the checked rows.
-        given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all.
-        fixed: columns that may be passed on: order, key and folds.
-    """
+    """Compare columns that no target moves with statistics of the targets."""
+    # given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
     columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
     columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in check.leaks for k in _TOLD)}

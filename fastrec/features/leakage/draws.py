@@ -24,10 +24,8 @@ def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def change(before: Column, after: Column, scale: float | None = None, *, exact: bool = False) -> torch.Tensor:
-    """Return by how much each value has moved: float64 ``[n]``, 0 if not at all; 1 for values that are no numbers.
-
-    ``exact``: count moves that may be rounding too.
-    """
+    """Return by how much each value has moved: float64 ``[n]``, 0 if not at all; 1 for values that are no numbers."""
+    # exact: count moves that may be rounding too
     odd = moved(before, after, scale).to("cpu")
     if not exact and not bool(odd.any()):
         return torch.zeros(len(odd), dtype=torch.float64)
@@ -50,10 +48,9 @@ def change(before: Column, after: Column, scale: float | None = None, *, exact: 
 
 @dataclass(frozen=True)
 class Followers:
-    """Rows of a column that may follow their own target, the likeliest first: int64.
+    """Rows of a column that may follow their own target, the likeliest first: int64."""
 
-    ``effects``: by how much each moves with its target; ``exact``: only the last digits move.
-    """
+    # effects: by how much each moves with its target; exact: only the last digits move
 
     rows: torch.Tensor
     effects: torch.Tensor
@@ -67,17 +64,10 @@ class Followers:
 
 
 def followers(deltas: torch.Tensor, flips: torch.Tensor, *, exact: bool) -> Followers:
-    """Find rows whose value moves with their own target, over runs in which targets were changed at random.
-
-    Each row's changes are drawn by themselves, so effects of other rows are independent of them. A row counts if its
-    moves with and without its target changed differ by many standard errors. By chance a row does too that follows
-    another one changed in the same runs.
-
-    Args:
-        deltas: float64 ``[LEAK_DRAWS, n]``, by how much a column has moved in each run (see ``change``).
-        flips: bool ``[LEAK_DRAWS, n]`` (see ``patterns``).
-        exact: whether only the last digits move.
-    """
+    """Find rows whose value moves with their own target, over runs in which targets were changed at random."""
+    # Each row's changes are drawn by themselves, so effects of other rows are independent of them. A row counts if its
+    # moves with and without its target changed (deltas, flips: [LEAK_DRAWS, n]) differ by many standard errors. By
+    # chance a row does too that follows another one changed in the same runs
     on, off = flips.sum(0).double().clamp_min(1), (~flips).sum(0).double().clamp_min(1)
     with_it, without = (deltas * flips).sum(0) / on, (deltas * ~flips).sum(0) / off
     effect = with_it - without
@@ -113,11 +103,6 @@ def told_within(
     codes: torch.Tensor, y: torch.Tensor, values: torch.Tensor, order: torch.Tensor | None = None
 ) -> tuple[int, int]:
     """Count the pairs that tell the target within groups: equal values for equal targets, all higher or all lower else.
-
-    Args:
-        codes: int64 ``[n]``, the groups.
-        y, values: float64 ``[n]``, the target and the column, NaN if unknown.
-        order: the result of ``by_group``; None: computed here.
 
     Returns:
         The pairs of neighbours in groups of at least four rows and several targets (in smaller ones folds leave out one

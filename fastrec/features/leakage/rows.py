@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,9 +16,10 @@ import torch
 from fastrec._core import limits
 from fastrec._core.imports import library_of
 from fastrec.errors import DataError
+from fastrec.features._engine.chain import steps_behind
 from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
-from fastrec.features.columns import Selector, as_list, order_keys, selector_from
+from fastrec.features.columns import as_list, order_keys, selector_from
 from fastrec.features.feature_set import FeatureSet
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
@@ -247,50 +247,11 @@ def cut_places(choice: CheckedRows, frame: Any) -> list[int]:
 Made = dict[str, Column]
 
 
-class Runner(ABC):
-    """A pipeline to run: after ``start``, ``listed`` names its new columns, ``passed_on`` the unchanged ones."""
-
-    listed: list[str]
-    passed_on: list[str]
-
-    def __init__(self) -> None:
-        self.listed, self.passed_on = [], []
-
-    @abstractmethod
-    def prepare(self, df: Any, names: Sequence[str]) -> Any:
-        """Return the frame in the form that it runs on; the checks change the columns ``names``."""
-
-    @abstractmethod
-    def start(self, frame: Any) -> Made:
-        """Run first, and learn which columns are new."""
-
-    @abstractmethod
-    def run(self, frame: Any, what: str) -> Made:
-        """Return the new columns of a changed frame; ``what`` describes the change, for messages."""
-
-    def columns(self, frame: Any) -> list[str]:
-        """Return the columns of a prepared frame."""
-        return column_names(frame)
-
-    def fixed(self, frame: Any) -> Callable[[Any], Made] | None:
-        """Return a function that transforms rows by the state fitted on ``frame``; None if nothing is fitted."""
-        return None
-
-    def learns_from_all(self, column: str) -> list[Feature]:
-        """Return the steps behind a column that are fitted on all training rows, later ones included."""
-        return []
-
-    def maker(self, column: str, together: set[str]) -> Feature | None:
-        """Return the first generator behind a column whose outputs are among those that leak ``together``."""
-        return None
-
-
-class SetRunner(Runner):
+class SetRunner:
     """A FeatureSet with other ``tables``, run on clones of itself; the columns of all its steps are compared."""
 
     def __init__(self, features: FeatureSet, tables: Mapping[str, Any] | None) -> None:
-        super().__init__()
-        self.given = features
+        self.given, self.listed, self.passed_on = features, [], []
         self.tables = {n: Table.read(t) for n, t in (tables or {}).items()}
         self.steps: list[Feature] = []
 
@@ -303,7 +264,13 @@ class SetRunner(Runner):
         if selectors_of(chosen.steps):  # which columns they stand for is known once they were fitted
             chosen.fit(frame, tables=self.tables)
         # Selectors are fixed to the chosen columns: on changed rows they might choose others.
-        self.listed, self.steps = chosen.outputs, clone_steps(chosen.steps, _chosen_columns)
+        self.listed, self.steps = (
+            chosen.outputs,
+            clone_steps(
+                chosen.steps,
+                lambda s: selector_from({"how": {"what": "columns", "listed": s.names}, "names": s.names}),
+            ),
+        )
         return self.run(frame, "on the rows as they are")
 
     def run(self, frame: Table, what: str) -> Made:
@@ -322,39 +289,27 @@ class SetRunner(Runner):
 
     def cross_fit(self, frame: Table, folds: torch.Tensor, k: int) -> tuple[Made, Made]:
         """Return the training and validation columns of outer fold ``k``, which has rows."""
-        place = torch.unique(folds).tolist().index(k)
-        pairs = self.whole().cross_fit(frame, folds, tables=self.tables)
-        train, valid = next(pair for i, pair in enumerate(pairs) if i == place)
+        train, valid = next(self.whole().cross_fit(frame, folds, tables=self.tables, only=[k]))
         return self._made(train), self._made(valid)
 
     def learns_from_all(self, column: str) -> list[Feature]:
-        return [s for s in self._way(column) if isinstance(s, Fitted) and not s.causal]
+        return [s for s in steps_behind([column], self.steps) if isinstance(s, Fitted) and not s.causal]
 
     def maker(self, column: str, together: set[str]) -> Feature | None:
-        return next((s for s in self._way(column) if set(s.outputs) & together), None)
-
-    def _way(self, column: str) -> list[Feature]:
-        """Return the steps that a column comes from, in order."""
-        wanted, steps = {column}, []
-        for step in reversed(self.steps):
-            if wanted & set(step.outputs):
-                wanted |= set(step.inputs)
-                steps.append(step)
-        return steps[::-1]
+        return next((s for s in steps_behind([column], self.steps) if set(s.outputs) & together), None)
 
     def _made(self, table: Table) -> Made:
         return {n: table[n] for s in self.steps for n in s.outputs}
 
 
-class FunctionRunner(Runner):
-    """A user's function from frame to frame, called with copies.
+class FunctionRunner:
+    """A user's function from frame to frame, called with copies."""
 
-    Rows must come back in their order (or, from pandas, with a unique index). ``targets`` are no features; the columns
-    ``fixed`` reveal a changed order of rows.
-    """
+    # Rows must come back in their order (or, from pandas, with a unique index). targets are no features; the columns
+    # fixed reveal a changed order of rows
 
     def __init__(self, function: Callable[[Any], Any], targets: Sequence[str], fixed: Sequence[str]) -> None:
-        super().__init__()
+        self.listed, self.passed_on = [], []
         self.function, self.targets, self.fixed_names = function, list(targets), list(fixed)
 
     def prepare(self, df: Any, names: Sequence[str]) -> Any:
@@ -396,7 +351,9 @@ class FunctionRunner(Runner):
         return {n: as_column(result[n], name=n) for n in self.listed if n in there}
 
     def _call(self, frame: Any, what: str) -> Any:
-        given = copy_of(frame)
+        given = frame
+        if not isinstance(frame, Table | pa.Table | pa.RecordBatch) and library_of(frame) != "polars":  # not immutable
+            given = copy.deepcopy(frame) if isinstance(frame, Mapping) else frame.copy()
         try:
             result = self.function(given)
         except Exception as error:
@@ -411,9 +368,17 @@ class FunctionRunner(Runner):
             raise DataError(problem, remedy="Return one row for every row given, in the order given")
         return result
 
+    def fixed(self, frame: Any) -> None:
+        return None  # a function is not fitted
 
-def _chosen_columns(selector: Selector) -> Selector:
-    return selector_from({"how": {"what": "columns", "listed": selector.names}, "names": selector.names})
+    def learns_from_all(self, column: str) -> list[Feature]:
+        return []
+
+    def maker(self, column: str, together: set[str]) -> None:
+        return None
+
+
+Runner = SetRunner | FunctionRunner
 
 
 def _clone(features: FeatureSet) -> FeatureSet:
@@ -422,13 +387,6 @@ def _clone(features: FeatureSet) -> FeatureSet:
     made = clone(features)
     made.cache = None  # every run must compute
     return made
-
-
-def copy_of(frame: Any) -> Any:
-    """Copy a frame, unless it is immutable."""
-    if isinstance(frame, Table | pa.Table | pa.RecordBatch) or library_of(frame) == "polars":
-        return frame  # immutable
-    return copy.deepcopy(frame) if isinstance(frame, Mapping) else frame.copy()
 
 
 def count_rows(frame: Any) -> int:
@@ -479,10 +437,8 @@ def with_rows_of(frame: Any, source: Mapping[str, torch.Tensor]) -> Any:
 
 
 def moved(before: Column, after: Column, scale: float | None = None) -> torch.Tensor:
-    """Mark the values of a column that differ, but for rounding: bool ``[n]``; missing equals missing.
-
-    ``scale``: the column's ``typical`` size; None: computed from ``before``.
-    """
+    """Mark the values of a column that differ, but for rounding: bool ``[n]``; missing equals missing."""
+    # scale: the column's typical size; None: computed from before
     gone = before.is_missing()
     gone_too = after.is_missing().to(gone.device)
     different = _different(before, after, typical(before) if scale is None else scale)
@@ -520,7 +476,12 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
         return (_far(a, b, scale) & ~both_missing).any(1)
     if kinds == ("list", "list"):
         return _different_lists(before, after, scale)
-    return _different_arrow(before, after)
+    a, b = before.to_arrow(), after.to_arrow()
+    try:
+        unequal = np.array(pc.not_equal(a, b).fill_null(False), dtype=bool)
+    except (pa.ArrowException, TypeError):  # values that Arrow does not compare (structs, text with numbers)
+        unequal = np.array([x != y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], dtype=bool)
+    return torch.from_numpy(unequal).to(before.is_missing().device)
 
 
 def _far(a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
@@ -546,17 +507,6 @@ def _different_lists(before: Column, after: Column, scale: float) -> torch.Tenso
     owner = torch.repeat_interleave(rows, lengths[rows])
     different[owner[odd]] = True
     return different
-
-
-def _different_arrow(before: Column, after: Column) -> torch.Tensor:
-    a, b = before.to_arrow(), after.to_arrow()
-    device = before.is_missing().device
-    try:
-        unequal = pc.not_equal(a, b).fill_null(False)
-        return torch.from_numpy(np.array(unequal, dtype=bool)).to(device)
-    except (pa.ArrowException, TypeError):  # values that Arrow does not compare (structs, text with numbers)
-        unequal = [x != y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)]
-        return torch.tensor(unequal, dtype=torch.bool, device=device)
 
 
 def same_values(a: Column, b: Column) -> bool:

@@ -117,14 +117,9 @@ def of_key(
     whole_key: Callable[[tuple[str, ...]], torch.Tensor],
     held: HeldTarget,
 ) -> str | None:
-    """Describe a column that is a statistic of the target over the rows of a key; None: it is none.
-
-    Args:
-        column: the column.
-        keys: columns that may be keys, one or two, as codes int64 ``[n]``, and their ``by_group`` order.
-        whole_key: returns the codes of a key in all rows.
-        held: the target.
-    """
+    """Describe a column that is a statistic of the target over the rows of a key; None: it is none."""
+    # keys: columns that may be keys, one or two, as codes int64 [n], and their by_group order; whole_key returns the
+    # codes of one in all rows
     values = numbers(column)
     if values is None:
         return None
@@ -194,10 +189,8 @@ def _statistic(
     y: torch.Tensor,
     close: float,
 ) -> str | None:
-    """Name the statistic of ``y`` by key that the checked rows' values (float64 ``[n]``, equal within keys) are.
-
-    ``whole_codes``, ``y``: keys and targets of all rows ``[m]``; ``rows``: int64 ``[n]``, the checked ones' numbers.
-    """
+    """Name the statistic of ``y`` by key that the checked rows' values (float64 ``[n]``, equal within keys) are."""
+    # whole_codes, y: keys and targets of all rows [m]; rows: int64 [n], the checked ones' numbers
     known = ~y.isnan()
     stats = _Stats.of(whole_codes[known], y[known], int(whole_codes.max()) + 1)
     first = torch.full((int(codes.max()) + 1,), len(rows), dtype=torch.int64)
