@@ -436,9 +436,7 @@ class JaccardToHistory(Grouped):
     def _sets(self, catalogue: Table) -> _Sets:
         column = catalogue[self.properties]
         if column.kind != "list":
-            raise DataError(
-                "JaccardToHistory needs lists of properties", column=self.properties, remedy="Split the text first"
-            )
+            raise DataError("JaccardToHistory needs lists", column=self.properties, remedy="Split the text first")
         coded = column.elements.coded()
         sizes = column.values[1:] - column.values[:-1]
         rows = torch.repeat_interleave(torch.arange(1, len(catalogue) + 1, device=sizes.device), sizes)

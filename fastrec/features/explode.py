@@ -174,9 +174,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
         raise DataError("explode was given no list columns", remedy="Name one or more")
     unknown = [n for n in as_list(numbers) if n not in names]
     if unknown:
-        raise DataError(
-            "is to hold numbers, but is not among the list columns", column=unknown[0], remedy="Use the old name"
-        )
+        raise DataError("to hold numbers, but not among the list columns", column=unknown[0], remedy="Use the old name")
     result = [*(n for n in given if n not in names), *names.values(), *made]
     twice = sorted({n for n in result if result.count(n) > 1})
     if twice:
@@ -242,9 +240,7 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     if len(bad):
         at = int(bad[0])
         text = distinct[int(elements.values[at]) - 1].as_py()
-        raise DataError(
-            f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it or drop the row"
-        )
+        raise DataError(f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it")
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
@@ -290,13 +286,9 @@ class Collect(Grouped):
         if max_len < 1:
             raise DataError(f"Collect: max_len is {max_len}", remedy="Use 1 or more")
         if table is not None and not as_list(order):
-            raise DataError(
-                "Collect needs an order to compare rows with a log", remedy="Name the columns of both with order="
-            )
+            raise DataError("Collect needs an order to compare rows with a log", remedy="Name its columns: order=")
         if table is not None and any(isinstance(c, Feature) for c in as_list(cols)):
-            raise DataError(
-                f"Collect: generators make no columns of the table {table!r}", remedy="Name columns of that table"
-            )
+            raise DataError(f"Collect: generators make no columns of the table {table!r}", remedy="Name its columns")
 
     @property
     def sources(self) -> list[Col]:

@@ -92,15 +92,11 @@ class History(Grouped):
             raise DataError("History looks back in time and has no order", remedy="Name its columns with order=")
         check_choices(self, "statistic", stats, _STATS)
         if (kinds is not None or by_kind) and event is None:
-            raise DataError(
-                "History: kinds were given without the column that holds them", remedy="Name it with event="
-            )
+            raise DataError("History: kinds were given without their column", remedy="Name it with event=")
         if by_kind and kinds is None:
             raise DataError("History: by_kind needs the kinds by name", remedy="List them with kinds=")
         if "is_last" in as_list(stats) and len(as_list(by)) < 2:
-            raise DataError(
-                "History: is_last needs two columns in by", remedy="Give the wider group first: by=['session', 'item']"
-            )
+            raise DataError("History: is_last needs two columns in by", remedy="Name the wider group first")
 
     own_row = False
 

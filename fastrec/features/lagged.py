@@ -137,9 +137,7 @@ class Lag(OfGroups, KeepsRows):
             raise DataError(f"{name}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
         if horizon is not None:
             if any(k < 0 for k in as_list(n)):
-                raise DataError(
-                    f"{name}: a horizon looks back, and n is below 0", remedy="Use n above 0, or no horizon"
-                )
+                raise DataError(f"{name}: a horizon looks back, n is below 0", remedy="Use n above 0, or no horizon")
             self._span(1)
             one_order(self, "a horizon")
 
