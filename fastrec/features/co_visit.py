@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State,
 from fastrec.features.columns import as_list, check_choices, order_keys
 from fastrec.segments import Groups, segment_max
 from fastrec.table import Column, Table
+from fastrec.table.column import offsets_of, rows_of
 from fastrec.table.keys import UNITS_PER_SECOND
 from fastrec.table.vocab import hash_codes
 
@@ -88,13 +89,7 @@ def near_pairs(
 
 
 def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, size: int) -> Pairs:
-    """Merge two parts' pairs.
-
-    Args:
-        a, b: the pairs.
-        left, right: int64, where the items of each stand among those of both, in the same order.
-        size: number of items together.
-    """
+    """Merge two parts' pairs; ``left`` and ``right`` place the items of each among the ``size`` items of both."""
     keys = []
     for part, places in ((a, left), (b, right)):
         places = places.to(part.low.device)
@@ -107,12 +102,7 @@ def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, siz
 
 
 def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the places of pairs of items among sorted keys.
-
-    Args:
-        keys: int64 ``[U]``, ``low * size + high``.
-        a, b: int64 ``[m]``, items from 0; anything below 0 is in no pair.
-        size: number of items.
+    """Find pairs of items (``a`` and ``b``, int64 ``[m]``; below 0: none) among sorted keys ``low * size + high``.
 
     Returns:
         int64 ``[m]`` places, and bool ``[m]``: whether the pair is there.
@@ -127,7 +117,6 @@ def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) 
 # ``CoVisit``: how often others had the row's item together with the items before it in its group.
 
 Stat = Literal["sum", "max", "mean"]
-_STATS = ("sum", "max", "mean")
 _NONE = -2  # no event, or a missing item; -1 is an item that was not learned
 
 
@@ -191,10 +180,10 @@ class CoVisit(Fitted):
         name: str = "covisit",
     ) -> None:
         super().__init__()
-        self.item, self.by, self.order, self.table = item, by, order, table
-        self.window, self.last, self.half_life, self.event, self.weights = window, last, half_life, event, weights
-        self.stats, self.folds, self.name = stats, folds, name
-        check_choices(self, "statistic", stats, _STATS)
+        self.item, self.by, self.order, self.table, self.window, self.last = item, by, order, table, window, last
+        self.half_life, self.event, self.weights, self.stats = half_life, event, weights, stats
+        self.folds, self.name = folds, name
+        check_choices(self, "statistic", stats, get_args(Stat))
         for word, value, least in (("window", window, 1), ("last", last, 1), ("folds", folds, 2)):
             if value < least:
                 raise DataError(f"CoVisit: {word} is {value}", remedy=f"Use {least} or more")
@@ -429,19 +418,15 @@ class JaccardToHistory(Grouped):
         last, events = Aligned.of(table, log, as_list(self.by), as_list(self.order)).before()
         touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
         total, most, count = self._compare(sets, mine, last, events.start, touched)
-        mean = torch.where(count > 0, total / count.clamp_min(1), torch.nan)
-        best = torch.where(count > 0, most, torch.nan)
-        return {n: Column("number", v, name=n) for n, v in zip(self.outputs, (mean, best), strict=True)}
+        found = (torch.where(count > 0, v, torch.nan) for v in (total / count.clamp_min(1), most))
+        return {n: Column("number", v, name=n) for n, v in zip(self.outputs, found, strict=True)}
 
     def _sets(self, catalogue: Table) -> _Sets:
         column = catalogue[self.properties]
         if column.kind != "list":
-            raise DataError(
-                "JaccardToHistory needs lists of properties", column=self.properties, remedy="Split the text first"
-            )
+            raise DataError("JaccardToHistory needs lists", column=self.properties, remedy="Split the text first")
         coded = column.elements.coded()
-        sizes = column.values[1:] - column.values[:-1]
-        rows = torch.repeat_interleave(torch.arange(1, len(catalogue) + 1, device=sizes.device), sizes)
+        rows = rows_of(column.values) + 1
         first = int(column.values[0])
         codes = coded.codes[first : first + len(rows)]
         known = codes > 0  # a missing property is none
@@ -485,9 +470,7 @@ class _Sets:
     def of(cls, sets: torch.Tensor, properties: torch.Tensor, count: int, size: int) -> _Sets:
         """Build ``count`` sets from pairs of set and property (int64 ``[m]`` each), which may repeat."""
         once = torch.unique(sets * size + properties)
-        start = torch.zeros(count + 1, dtype=torch.int64, device=sets.device)
-        torch.cumsum(torch.bincount(once // size, minlength=count), 0, out=start[1:])
-        return cls(start, once % size, size)
+        return cls(offsets_of(torch.bincount(once // size, minlength=count)), once % size, size)
 
     def likeness(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Return the Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 of two empty ones."""

@@ -333,18 +333,14 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
     try:
         y = column.number()
     except DataError as error:
-        raise DataError(
-            f"search_crosses: {error.problem}", column=name, row=error.row, remedy="Give 0/1 or numbers"
-        ) from error
+        raise DataError(f"search_crosses: {error.problem}", column=name, row=error.row, remedy="Use numbers") from error
     if bool(y.isinf().any()):
         row = int(y.isinf().nonzero()[0])
         raise DataError("search_crosses: a target is infinite", column=name, row=row, remedy="Clip or drop such rows")
     binary = bool(((y == 0) | (y == 1)).all())
     if metric in ("logloss", "auc") and not binary:
         row = int(((y != 0) & (y != 1)).nonzero()[0])
-        raise DataError(
-            f"search_crosses: {metric} needs a target of 0 and 1", column=name, row=row, remedy="Use metric='r2'"
-        )
+        raise DataError(f"search_crosses: {metric} needs targets of 0 and 1", column=name, row=row, remedy="Use 'r2'")
     if len(y) == 0 or bool((y == y[0]).all()):
         raise DataError("search_crosses: the target has one value only", column=name, remedy="Give more rows")
     return y, ("logloss" if binary else "r2") if metric == "auto" else metric

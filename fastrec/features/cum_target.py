@@ -79,9 +79,7 @@ class CumTarget(Fitted):
         if not as_list(order):
             raise DataError("CumTarget: nothing says which rows are earlier", remedy="Name a column: order='time'")
         if half_life is not None and not 0 < half_life < math.inf:
-            raise DataError(
-                f"CumTarget: the half-life is {half_life}", remedy="Use a number above 0, None for no decay"
-            )
+            raise DataError(f"CumTarget: the half-life is {half_life}", remedy="Use a number above 0, or None")
         if half_life is not None and len(as_list(order)) > 1:
             raise DataError(
                 f"CumTarget: {len(as_list(order))} order columns have no age in common",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -20,7 +20,6 @@ from fastrec.table import Column, Table
 # ``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value.
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
-_STATS = ("count", "sum", "mean", "min", "max", "smaller")
 
 
 class CumStat(OfGroups, Grouped):
@@ -45,7 +44,7 @@ class CumStat(OfGroups, Grouped):
         self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
     ) -> None:
         self.cols, self.by, self.order, self.stats = cols, by, order, stats
-        check_choices(self, "statistic", stats, _STATS)
+        check_choices(self, "statistic", stats, get_args(Stat))
 
     @property
     def own_row(self) -> bool:  # type: ignore[override]
@@ -53,8 +52,7 @@ class CumStat(OfGroups, Grouped):
 
     @property
     def outputs(self) -> list[str]:
-        names = self.columns
-        return [self._name(n, s) for n in names for s in as_list(self.stats)]
+        return [self._name(n, s) for n in self.columns for s in as_list(self.stats)]
 
     def _name(self, col: str, stat: Stat) -> str:
         return f"cum{stat}_{col}" + "".join(f"__{b}" for b in as_list(self.by))

@@ -28,32 +28,35 @@ from fastrec._core.device import resolve_device
 from fastrec._core.imports import require
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError, FastrecError, MissingFileError, MissingPackageError, UnreadableFileError
-from fastrec.features.base import Col, RowWise, Tensors
-from fastrec.features.columns import masked, name_of
-from fastrec.features.vectors import unit
-from fastrec.table import Column, Table
-from fastrec.table.keys import is_text
+from fastrec.features.base import Col, Tensors
+from fastrec.features.columns import name_of
+from fastrec.features.vectors import VectorsOfTexts, distinct_texts
+from fastrec.table import Table
 
 # ``Embedded``: the base of ``TextEmbed`` and ``ImageEmbed``.
 
 
-class Embedded(RowWise):
+class Embedded(VectorsOfTexts):
     """A generator of unit-length vectors that a net computes from a text column's distinct values, each once.
 
     Subclasses define the net's input (``item``) and the bytes that identify it in the cache (``content``).
     """
 
     encodes: ClassVar[Literal["text", "image"]]
-    col: Col
-    model: str
-    cache: str | Path | None
-    device: str
-    bs: int
-    name: str | None
 
-    def check_options(self) -> None:
-        if self.bs < 1:
-            raise DataError(f"{type(self).__name__}: {self.bs} values in a batch", remedy="Give 1 or more")
+    def __init__(
+        self,
+        col: Col,
+        model: str,
+        *,
+        cache: str | Path | None = None,
+        bs: int = 64,
+        device: str = "auto",
+        name: str | None = None,
+    ) -> None:
+        self.col, self.model, self.cache, self.bs, self.device, self.name = col, model, cache, bs, device, name
+        if bs < 1:
+            raise DataError(f"{type(self).__name__}: {bs} values in a batch", remedy="Give 1 or more")
 
     @property
     def outputs(self) -> list[str]:
@@ -68,7 +71,11 @@ class Embedded(RowWise):
         """Return the net's input for a value."""
 
     def prepare(self, table: Table) -> Tensors:
-        values, codes = self._values(table)
+        what = "text" if self.encodes == "text" else "the names of files"
+        texts, codes = distinct_texts(
+            table, name_of(self.col), f"{type(self).__name__} needs {what}", "Choose another column"
+        )
+        values, codes = texts.to_pylist(), codes.cpu()
         used, place = torch.unique(codes, return_inverse=True)
         chosen = used[used > 0]
         made = torch.from_numpy(self._vectors(values, chosen, codes)).to(table.device)
@@ -77,29 +84,7 @@ class Embedded(RowWise):
         rows = torch.where(missing, 0, place + (1 if len(chosen) == len(used) else 0))
         return {"vectors": torch.cat([zero, made]), "row": rows.to(table.device), "missing": missing.to(table.device)}
 
-    def apply(self, tensors: Tensors) -> Tensors:
-        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
-
-    def compute(self, table: Table) -> dict[str, Column]:
-        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
-        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
-
-    def _values(self, table: Table) -> tuple[list[str], torch.Tensor]:
-        """Return the distinct values, and each row's number among them from 1 (0: missing), on the host."""
-        name = name_of(self.col)
-        column = table[name]
-        if column.kind == "category" and is_text(column.distinct.type):
-            return column.distinct.to_pylist(), column.values.long().cpu()
-        known = (~column.is_missing()).nonzero()
-        if len(known):
-            what = "text" if self.encodes == "text" else "the names of files"
-            raise DataError(
-                f"{type(self).__name__} needs {what}", column=name, row=int(known[0]), remedy="Choose another column"
-            )
-        return [], torch.zeros(len(column), dtype=torch.int64)
-
     def _vectors(self, values: list[str], chosen: torch.Tensor, codes: torch.Tensor) -> np.ndarray:
-
         encoder = load_encoder(str(self.model), self.encodes, str(resolve_device(self.device)))
         # The first row of each value, for messages.
         first = torch.full((len(values) + 1,), len(codes), dtype=torch.int64)
@@ -155,19 +140,6 @@ class TextEmbed(Embedded):
 
     encodes = "text"
 
-    def __init__(
-        self,
-        col: Col,
-        model: str,
-        *,
-        cache: str | Path | None = None,
-        bs: int = 64,
-        device: str = "auto",
-        name: str | None = None,
-    ) -> None:
-        self.col, self.model, self.cache, self.bs, self.device, self.name = col, model, cache, bs, device, name
-        self.check_options()
-
     def content(self, value: str, row: int) -> bytes:
         return value.encode()
 
@@ -218,9 +190,8 @@ class ImageEmbed(Embedded):
         device: str = "auto",
         name: str | None = None,
     ) -> None:
-        self.col, self.model, self.root, self.cache = col, model, root, cache
-        self.bs, self.device, self.name = bs, device, name
-        self.check_options()
+        super().__init__(col, model, cache=cache, bs=bs, device=device, name=name)
+        self.root = root
 
     def content(self, value: str, row: int) -> bytes:
         path = self._path(value)
@@ -257,25 +228,13 @@ def digest_of(content: bytes) -> bytes:
 
 
 class VectorStore:
-    """Vectors of one encoder in files; each ``put`` writes a new one, so that processes may share a folder.
-
-    Args:
-        folder: of the vectors; it need not be there.
-    """
+    """Vectors of one encoder in a folder's files; each ``put`` writes a new one, so that processes may share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stored vectors.
-
-        Args:
-            wanted: digests; one may stand there more than once.
-            dims: how many numbers a vector has.
-
-        Returns:
-            float32 ``[n, dims]``, and which of them are known, bool ``[n]``.
-        """
+        """Return the vectors of digests, float32 ``[n, dims]``, and which of them are known, bool ``[n]``."""
         vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
         place: dict[bytes, list[int]] = {}
         for i, digest in enumerate(wanted):
@@ -328,43 +287,32 @@ class PretrainedEncoder:
 
 @lru_cache(maxsize=4)
 def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
-    """Load the encoder of a name or folder.
-
-    Args:
-        model: a folder that a net was saved to, or a name on Hugging Face's hub (or of ``timm``).
-        kind: what it encodes.
-        device: where it works.
-    """
+    """Load the encoder of a folder that a net was saved to, or of a name on Hugging Face's hub (or of ``timm``)."""
     folder = Path(model).expanduser()
     local = folder.is_dir()
     if not local and (folder.is_absolute() or model.startswith((".", "~")) or folder.is_file()):
         raise MissingFileError("there is no such folder", file=model, remedy="Give the folder that a net was saved to")
     _check_torchvision()
     read = _of_folder(folder, kind) if local else _of_name(model, kind)
-    with (
-        _weights_named(model, local),
-        _no_bars(),
-        torch.random.fork_rng(devices=[]),
-    ):  # first weights are drawn, and not used
+    # Its first weights are drawn, and not used: the generator of numbers is put back.
+    with _weights_named(model, local), _no_bars(), torch.random.fork_rng(devices=[]):
         net, encode = read(str(folder) if local else model, device)
     probe = [""] if kind == "text" else [require("PIL.Image", "Pillow", _INSTALL).new("RGB", (32, 32))]
-    about = f"{read.__name__}\0{net!r}\0".encode() + (_settings_of(folder) if local else model.encode())
     # The digest of weights and settings is the key of stored vectors, wherever the files are.
-    digest = hashlib.sha256(about)
+    digest = hashlib.sha256(f"{read.__name__}\0{net!r}\0".encode())
+    if not local:
+        digest.update(model.encode())
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model")) if local else []:
+        # They say how the net splits words, pools and scales.
+        digest.update(path.relative_to(folder).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
     for name, values in net.state_dict().items():
         digest.update(name.encode())
         digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return PretrainedEncoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
 
 
-def _settings_of(folder: Path) -> bytes:
-    """Return words, pooling and scaling from the files with the weights; independent of the folder."""
-    found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
-    contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
-    return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
-
-
-Reader = Callable[[str, str], tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]]
+Loaded = tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]  # a net, and what encodes a batch by it
+Reader = Callable[[str, str], Loaded]
 
 
 def _of_folder(folder: Path, kind: Kind) -> Reader:
@@ -374,18 +322,16 @@ def _of_folder(folder: Path, kind: Kind) -> Reader:
         about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         about = {}
-    if "architecture" in about:
-        reader: Reader = _timm
-    elif "model_type" in about:
-        reader = _hugging_face_text if kind == "text" else _hugging_face_image
-    else:
-        raise DataError(
-            "the folder holds no net of sentence-transformers, timm or transformers", file=folder,
-            remedy="Save one with its save_pretrained, or timm.models.save_for_hf",
-        )  # fmt: skip
-    if reader is _timm and kind == "text":
+    if "architecture" in about and kind == "text":
         raise DataError("the folder holds a net for pictures", file=folder, remedy="Use ImageEmbed")
-    return reader
+    if "architecture" in about:
+        return _timm
+    if "model_type" in about:
+        return _hugging_face_text if kind == "text" else _hugging_face_image
+    raise DataError(
+        "the folder holds no net of sentence-transformers, timm or transformers", file=folder,
+        remedy="Save one with its save_pretrained, or timm.models.save_for_hf",
+    )  # fmt: skip
 
 
 def _of_name(model: str, kind: Kind) -> Reader:
@@ -447,23 +393,19 @@ def _no_bars() -> Iterator[None]:
             bars.enable_progress_bar()
 
 
-# Text ----------------------------------------------------------------------------------------------------------------
-
-
-def _sentence_transformer(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+def _sentence_transformer(model: str, device: str) -> Loaded:
     package = require("sentence_transformers", "sentence-transformers", _INSTALL)
     net = package.SentenceTransformer(model, device=device).eval()
 
     def encode(texts: Sequence[str]) -> Tensor:
         with torch.no_grad():
-            return net.encode(
-                list(texts), batch_size=max(len(texts), 1), convert_to_tensor=True, show_progress_bar=False
-            ).float()
+            options = {"batch_size": max(len(texts), 1), "convert_to_tensor": True, "show_progress_bar": False}
+            return net.encode(list(texts), **options).float()
 
     return net, encode
 
 
-def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+def _hugging_face_text(model: str, device: str) -> Loaded:
     """Load a transformer: the mean of its last layer over the words of the text."""
     package = require("transformers", "transformers", _INSTALL)
     words = package.AutoTokenizer.from_pretrained(model)
@@ -480,10 +422,7 @@ def _hugging_face_text(model: str, device: str) -> tuple[nn.Module, Callable[[Se
     return net, encode
 
 
-# Pictures ------------------------------------------------------------------------------------------------------------
-
-
-def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+def _timm(model: str, device: str) -> Loaded:
     package = require("timm", "timm", _INSTALL)
     name = f"local-dir:{model}" if Path(model).is_dir() else model.replace("timm/", "hf-hub:timm/", 1)
     net = package.create_model(name, pretrained=True, num_classes=0).eval().to(device)
@@ -496,7 +435,7 @@ def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]],
     return net, encode
 
 
-def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
+def _hugging_face_image(model: str, device: str) -> Loaded:
     """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)

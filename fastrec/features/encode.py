@@ -79,9 +79,7 @@ class Categorify(Fitted):
             if any(v is not None and v < 0 for v in given):
                 raise DataError(f"Categorify: {word} is {option}", remedy="Use 0 or more, or leave it out")
             if isinstance(option, Mapping) and self.shared:
-                raise DataError(
-                    f"Categorify: {word} by column for a shared vocabulary", remedy="Give the vocabulary one number"
-                )
+                raise DataError(f"Categorify: {word} by column where columns share", remedy="Give one number")
             if not is_open(self.cols):
                 check_columns_of(self, word, self.columns)
         if self.buckets is not None and (self.buckets < 1 or self.unseen):

@@ -174,9 +174,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
         raise DataError("explode was given no list columns", remedy="Name one or more")
     unknown = [n for n in as_list(numbers) if n not in names]
     if unknown:
-        raise DataError(
-            "is to hold numbers, but is not among the list columns", column=unknown[0], remedy="Use the old name"
-        )
+        raise DataError("to hold numbers, but not among the list columns", column=unknown[0], remedy="Use the old name")
     result = [*(n for n in given if n not in names), *names.values(), *made]
     twice = sorted({n for n in result if result.count(n) > 1})
     if twice:
@@ -185,21 +183,16 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
 
 def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tensor:
     """Return the lengths (int64 ``[n]``) that the lists of every column share."""
-    lengths, first = None, ""
-    for name, column in lists.items():
-        own = lengths_of(column.values)
-        if lengths is None:
-            lengths, first = own, name
-        elif not torch.equal(own, lengths):
-            bad = int((own != lengths).nonzero()[0])
-            raise DataError(
-                f"has {int(own[bad])} elements where {first!r} has {int(lengths[bad])}",
-                file=file,
-                column=name,
-                row=bad,
-                remedy="Give the row lists of equal length, or drop it",
-            )
-    return lengths
+    lengths = {name: lengths_of(column.values) for name, column in lists.items()}
+    first, *others = lengths
+    for name in others:
+        bad = (lengths[name] != lengths[first]).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            problem = f"has {int(lengths[name][row])} elements where {first!r} has {int(lengths[first][row])}"
+            remedy = "Give the row lists of equal length, or drop it"
+            raise DataError(problem, file=file, column=name, row=row, remedy=remedy)
+    return lengths[first]
 
 
 def _as_list(column: Column, sep: str, file: str | None) -> Column:
@@ -213,13 +206,8 @@ def _as_list(column: Column, sep: str, file: str | None) -> Column:
         offsets = offsets_of(column.is_missing().long() * 0)
         return Column("list", offsets, name=column.name, elements=nothing.to(offsets.device))
     if column.kind != "category" or not pa.types.is_large_string(column.distinct.type):
-        raise DataError(
-            "holds neither lists nor text",
-            file=file,
-            column=column.name,
-            row=int((~column.is_missing()).nonzero()[0]),
-            remedy="Choose a column of lists or of separated text",
-        )
+        row, remedy = int((~column.is_missing()).nonzero()[0]), "Choose a column of lists or of separated text"
+        raise DataError("holds neither lists nor text", file=file, column=column.name, row=row, remedy=remedy)
     # Each distinct text is split once: logs show the same list again and again.
     split = pc.split_pattern(column.distinct, sep)
     empty = pc.equal(column.distinct, "")
@@ -242,9 +230,7 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     if len(bad):
         at = int(bad[0])
         text = distinct[int(elements.values[at]) - 1].as_py()
-        raise DataError(
-            f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it or drop the row"
-        )
+        raise DataError(f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it")
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
@@ -290,13 +276,9 @@ class Collect(Grouped):
         if max_len < 1:
             raise DataError(f"Collect: max_len is {max_len}", remedy="Use 1 or more")
         if table is not None and not as_list(order):
-            raise DataError(
-                "Collect needs an order to compare rows with a log", remedy="Name the columns of both with order="
-            )
+            raise DataError("Collect needs an order to compare rows with a log", remedy="Name its columns: order=")
         if table is not None and any(isinstance(c, Feature) for c in as_list(cols)):
-            raise DataError(
-                f"Collect: generators make no columns of the table {table!r}", remedy="Name columns of that table"
-            )
+            raise DataError(f"Collect: generators make no columns of the table {table!r}", remedy="Name its columns")
 
     @property
     def sources(self) -> list[Col]:
@@ -322,12 +304,9 @@ class Collect(Grouped):
             column = source[name_of(col)]
             if column.kind not in ("number", "datetime", "category"):
                 known = (~column.is_missing()).nonzero()
-                raise DataError(
-                    f"Collect: holds {column.kind} values, which cannot be the elements of a list",
-                    column=name_of(col),
-                    row=int(known[0]) if len(known) else None,
-                    remedy="Choose a column of numbers, times or text",
-                )
+                problem = f"Collect: holds {column.kind} values, which cannot be the elements of a list"
+                row, remedy = int(known[0]) if len(known) else None, "Choose a column of numbers, times or text"
+                raise DataError(problem, column=name_of(col), row=row, remedy=remedy)
         offsets, events = self._lists(earlier_events(table, log, as_list(self.by), as_list(self.order)))
         result = {}
         for col in as_list(self.cols):
@@ -338,8 +317,7 @@ class Collect(Grouped):
     def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
-        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
-        torch.cumsum(lengths, 0, out=offsets[1:])
+        offsets = offsets_of(lengths)
         # The last event of a list stands at ``last``: places grow by one inside a list.
         shift = torch.repeat_interleave(found.last + 1 - offsets[1:], lengths)
         return offsets, found.events[shift + torch.arange(len(shift), device=shift.device)]

@@ -39,7 +39,7 @@ class RowFunction(_Function, RowWise):
         self.function, self.cols, self.columns = function, cols, columns
 
     def prepare(self, table: Table) -> Tensors:
-        names = [n for c in as_list(self.cols) for n in names_of(c)]
+        names = (n for c in as_list(self.cols) for n in names_of(c))
         return dict(zip(names, self._values(table), strict=True))
 
     def apply(self, tensors: Tensors) -> Tensors:

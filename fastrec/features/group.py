@@ -583,9 +583,7 @@ class Neighbours(OfGroups, Grouped):
         self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
         check_choices(self, "part", what, _WHAT)
         if any(i < 1 for i in as_list(n)):
-            raise DataError(
-                f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says on which side"
-            )
+            raise DataError(f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says which")
 
     @property
     def uses_future(self) -> bool:  # type: ignore[override]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -37,9 +37,6 @@ from fastrec.table.keys import UNITS_PER_SECOND
 # ``History``: what a log of events says about a row's key strictly before the row.
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
-
-
-_STATS = ("count", "since", "steps", "since_first", "is_last")
 
 
 class History(Grouped):
@@ -90,17 +87,13 @@ class History(Grouped):
         self.stats, self.by_kind, self.values, self.sums, self.name = stats, by_kind, values, sums, name
         if not as_list(order):
             raise DataError("History looks back in time and has no order", remedy="Name its columns with order=")
-        check_choices(self, "statistic", stats, _STATS)
+        check_choices(self, "statistic", stats, get_args(Stat))
         if (kinds is not None or by_kind) and event is None:
-            raise DataError(
-                "History: kinds were given without the column that holds them", remedy="Name it with event="
-            )
+            raise DataError("History: kinds were given without their column", remedy="Name it with event=")
         if by_kind and kinds is None:
             raise DataError("History: by_kind needs the kinds by name", remedy="List them with kinds=")
         if "is_last" in as_list(stats) and len(as_list(by)) < 2:
-            raise DataError(
-                "History: is_last needs two columns in by", remedy="Give the wider group first: by=['session', 'item']"
-            )
+            raise DataError("History: is_last needs two columns in by", remedy="Name the wider group first")
 
     own_row = False
 
@@ -144,7 +137,9 @@ class History(Grouped):
         for stat, i in (("since", 0), ("steps", -1), ("since_first", 0)):
             if stat in stats:
                 event = at if stat != "since_first" else first if events.order is None else _at(events.order, first)
-                gap = _gap(table[order[i]].unit, both.here[i], both.there[i], event, some=len(events.codes) > 0)
+                gap = torch.full(event.shape, torch.nan, dtype=torch.float64, device=event.device)
+                if len(events.codes):
+                    gap = difference(both.here[i], both.there[i][event]) / UNITS_PER_SECOND[table[order[i]].unit or "s"]
                 result[stat] = torch.where(found, gap, torch.nan)
         if "is_last" in stats:
             result["is_last"] = self._is_last(table, log, counted)
@@ -211,12 +206,6 @@ def _sum(
 
 def _at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return values[places] if len(values) else places
-
-
-def _gap(unit: str | None, here: torch.Tensor, there: torch.Tensor, event: torch.Tensor, *, some: bool) -> torch.Tensor:
-    if not some:
-        return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
-    return difference(here, there[event]) / UNITS_PER_SECOND[unit or "s"]
 
 
 def slug(text: object) -> str:

@@ -65,7 +65,6 @@ class JoinTable(Grouped):
 
     @property
     def _keys(self) -> list[str]:
-        """The other table's key columns."""
         return list(self.on.values()) if isinstance(self.on, Mapping) else [name_of(s) for s in self.sources]
 
     @property
@@ -93,20 +92,18 @@ class JoinTable(Grouped):
         for column, output in zip(as_list(self.columns), self.outputs, strict=True):
             source = other[column]
             device = torch.device("cpu") if source.kind == "opaque" else source.values.device
-            nothing = Column(
-                "number", torch.full((1,), torch.nan, dtype=torch.float64, device=device), name=source.name
-            )
+            missing = torch.full((1,), torch.nan, dtype=torch.float64, device=device)
+            nothing = Column("number", missing, name=source.name)
             made[output] = replace(concat_columns([source, nothing], device).take(place), name=output)
         return made
 
     def _check(self, codes: torch.Tensor, size: int) -> None:
-        twice = torch.bincount(codes, minlength=size) > 1
-        twice[0] = False
-        if not bool(twice.any()):
+        places = torch.arange(len(codes), device=codes.device)
+        first = segment_min(places, codes, size)
+        again = ((codes > 0) & (first[codes] != places)).nonzero()
+        if not len(again):
             return
-        of_row = twice[codes]
-        first = segment_min(torch.arange(len(codes), device=codes.device), codes, size)
-        row = int((of_row & (first[codes] != torch.arange(len(codes), device=codes.device))).nonzero()[0])
+        row = int(again[0])
         raise DataError(
             f"JoinTable: table {self.table!r} has the key of row {int(first[codes[row]])} again",
             column=self._keys[0],

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -85,6 +85,12 @@ def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
     return Fraction(float(value)) if not isinstance(value, int | Fraction) else Fraction(value)
 
 
+def length_of(value: object, *, wanted_by: str, what: str) -> Fraction:
+    """Return a text as seconds, or a number above 0 as it is."""
+    check = seconds_in if isinstance(value, str) else positive
+    return check(value, wanted_by=wanted_by, what=what)  # type: ignore[arg-type]
+
+
 def short(value: object) -> str:
     """Shorten a duration for a column's name: ``'1h 30min'`` → ``'1h30min'``, ``7.0`` → ``'7'``."""
     if isinstance(value, str):
@@ -137,10 +143,8 @@ class Lag(OfGroups, KeepsRows):
             raise DataError(f"{name}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
         if horizon is not None:
             if any(k < 0 for k in as_list(n)):
-                raise DataError(
-                    f"{name}: a horizon looks back, and n is below 0", remedy="Use n above 0, or no horizon"
-                )
-            self._span(1)
+                raise DataError(f"{name}: a horizon looks back, n is below 0", remedy="Use n above 0, or no horizon")
+            length_of(horizon, wanted_by=name, what="horizon")
             one_order(self, "a horizon")
 
     @property
@@ -179,16 +183,11 @@ class Lag(OfGroups, KeepsRows):
         end = len(table) if self.horizon is None else int(self._known(table, groups)[-1])
         return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
 
-    def _span(self, per_second: int) -> Fraction:
-        name = type(self).__name__
-        if isinstance(self.horizon, str):
-            return seconds_in(self.horizon, wanted_by=name, what="horizon") * per_second
-        return positive(self.horizon, wanted_by=name, what="horizon") * per_second
-
     def _known(self, table: Table, groups: Groups) -> torch.Tensor:
         """Return, for each sorted row, the place after the last one of its group a horizon before it."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
-        bounds = keys_before(timeline.keys, self._span(timeline.per_second), beyond=True)
+        span = length_of(self.horizon, wanted_by=type(self).__name__, what="horizon") * timeline.per_second
+        bounds = keys_before(timeline.keys, span, beyond=True)
         return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
@@ -249,12 +248,8 @@ class PctChange(Lag):
         column = table[col].plain()
         if column.kind == "datetime":
             known = (~column.is_missing()).nonzero()
-            raise DataError(
-                "PctChange: holds times, which do not change by a share",
-                column=col,
-                row=int(known[0]) if len(known) else None,
-                remedy="Use Diff for the seconds between them",
-            )
+            row = int(known[0]) if len(known) else None
+            raise DataError("PctChange: times do not change by a share", column=col, row=row, remedy="Use Diff")
         here = number_of(table, col, wanted_by=self)
         there = here[rows.clamp_min(0)] if len(here) else here
         change = here - there
@@ -268,7 +263,6 @@ class PctChange(Lag):
 # ``Rolling``: what the last few rows of the row's group, or those of the last few days, come to.
 
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
-_STATS = ("mean", "sum", "count", "std", "min", "max", "median")
 
 
 class Rolling(OfGroups, KeepsRows):
@@ -311,17 +305,17 @@ class Rolling(OfGroups, KeepsRows):
     ) -> None:
         self.cols, self.stats, self.by, self.order = cols, stats, by, order
         self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
-        check_choices(self, "statistic", stats, _STATS)
+        check_choices(self, "statistic", stats, get_args(Stat))
         check_choices(self, "window closed", closed, ("left", "right", "both", "neither"))
         if min_count < 0:
             raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
         if not as_list(window):
             raise DataError("Rolling: there is no window", remedy="Give a number of rows, or a time such as '7D'")
         for length in as_list(window):
+            exact = length_of(length, wanted_by="Rolling", what="window")
             if isinstance(length, str):
-                seconds_in(length, wanted_by="Rolling", what="window")
                 one_order(self, "a window of time")
-            elif positive(length, wanted_by="Rolling", what="window").denominator != 1:
+            elif exact.denominator != 1:
                 raise DataError(f"Rolling: window={length} is not whole", remedy="Count rows, or write a time ('7D')")
 
     @property
@@ -433,11 +427,9 @@ class Ewm(OfGroups, LooksBack):
         if not as_list(half_life):
             raise DataError("Ewm: there is no half_life", remedy="Give a number of rows, or a time such as '7D'")
         for length in as_list(half_life):
+            _seconds(length)
             if isinstance(length, str):
-                seconds_in(length, wanted_by="Ewm", what="half_life")
                 one_order(self, "a half-life in time")
-            else:
-                positive(length, wanted_by="Ewm", what="half_life")
 
     @property
     def outputs(self) -> list[str]:
@@ -447,26 +439,22 @@ class Ewm(OfGroups, LooksBack):
         return f"ewm{short(half_life)}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
-        return self._made(table, None)
+        return self.compute_after(table, context, None)
 
     def keep(self, table: Table) -> State:
         end = torch.tensor([len(table)], device=table.device)
-        kept = {n: found for n, _, found in self._found(table, end, clocked=True)}
-        return {"rows": len(table), "sums": kept if len(table) else {}}
+        sums = {n: found for n, _, found in self._found(table, end, clocked=True)} if len(table) else {}
+        return {"rows": len(table), "sums": sums}
 
     def keep_both(self, a: State, b: State) -> State:
         sums = dict(a["sums"])
-        for half_life in as_list(self.half_life):
-            for name in (self._name(c, half_life) for c in self.columns):
-                if name in b["sums"]:
-                    later = self._placed(b["sums"][name], a["rows"], half_life)
-                    sums[name] = later.after(sums[name], _seconds(half_life)) if name in sums else later
+        for name, half_life in ((self._name(c, h), h) for h in as_list(self.half_life) for c in self.columns):
+            if name in b["sums"]:
+                later = self._placed(b["sums"][name], a["rows"], half_life)
+                sums[name] = later.after(sums[name], _seconds(half_life)) if name in sums else later
         return {"rows": a["rows"] + b["rows"], "sums": sums}
 
-    def compute_after(self, table: Table, context: Context, past: State) -> dict[str, Column]:
-        return self._made(table, past)
-
-    def _made(self, table: Table, past: State | None) -> dict[str, Column]:
+    def compute_after(self, table: Table, context: Context, past: State | None) -> dict[str, Column]:
         groups, _ = ordered_groups(table, as_list(self.by), as_list(self.order))
         result = {}
         for name, half_life, found in self._found(table, clocked=past is not None):
@@ -504,9 +492,7 @@ class Ewm(OfGroups, LooksBack):
 
 
 def _seconds(half_life: float | str) -> Fraction:
-    if isinstance(half_life, str):
-        return seconds_in(half_life, wanted_by="Ewm", what="half_life")
-    return positive(half_life, wanted_by="Ewm", what="half_life")
+    return length_of(half_life, wanted_by="Ewm", what="half_life")
 
 
 @dataclass(frozen=True, eq=False)

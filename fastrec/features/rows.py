@@ -275,9 +275,7 @@ class Bucketize(Fitted):
         if (edges is None) == (quantiles is None):
             raise DataError("Bucketize needs edges, or quantiles to learn them", remedy="Give one of the two")
         if edges is not None and (not len(edges) or not ascending(edges)):
-            raise DataError(
-                f"Bucketize: the edges {list(edges)} do not ascend", remedy="Give ascending numbers, each once"
-            )
+            raise DataError(f"Bucketize: the edges {list(edges)} do not ascend", remedy="Give ascending numbers")
         shares = self._shares()
         if edges is None and not (shares and ascending(shares) and shares[0] >= 0 and shares[-1] <= 1):
             raise DataError(

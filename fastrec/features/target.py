@@ -293,9 +293,7 @@ class BayesianRate(Fitted):
         super().__init__()
         self.clicks, self.views, self.weight, self.prior, self.name = clicks, views, weight, prior, name
         if weight is not None and not 0 < weight < math.inf:
-            raise DataError(
-                f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0, None to learn it"
-            )
+            raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0, or None")
         if prior is not None and not math.isfinite(prior):
             raise DataError(f"BayesianRate: the prior is {prior}", remedy="Use a rate, None to learn it")
 

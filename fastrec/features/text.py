@@ -20,7 +20,7 @@ from fastrec.features._engine.options import FittedOnLists, check_scope, coded_e
 from fastrec.features.base import Cells, Col, RowWise, Scope, State, Tensors
 from fastrec.features.columns import masked, name_of
 from fastrec.features.encode import merge_counts
-from fastrec.features.vectors import signed, unit
+from fastrec.features.vectors import VectorsOfTexts, distinct_texts, signed
 from fastrec.segments import segment_count, segment_sum
 from fastrec.table import Coded, Column, Keys, Table, as_column
 from fastrec.table.column import lengths_of, offsets_of, rows_of, runs
@@ -71,10 +71,7 @@ class Tokens(RowWise):
                 f"Tokens: {self.pattern!r} is no pattern ({error})", remedy=f"Use {words} or a regular expression"
             ) from error
         if compiled.groups > 1:
-            raise DataError(
-                f"Tokens: the pattern {self.pattern!r} has {compiled.groups} groups",
-                remedy="Leave one group, and write the others as (?:…)",
-            )
+            raise DataError(f"Tokens: {self.pattern!r} has {compiled.groups} groups", remedy="Write others as (?:…)")
         return compiled
 
     @property
@@ -108,20 +105,13 @@ class Tokens(RowWise):
         return {"text": codes, **{n: t.to(codes.device) for n, t in tensors.items()}}, column.distinct
 
     def _texts(self, table: Table) -> tuple[pa.Array, torch.Tensor]:
-        name = name_of(self.col)
-        column = table[name]
-        if column.kind == "category" and is_text(column.distinct.type):
-            return column.distinct, column.values.long()
-        known = (~column.is_missing()).nonzero()
-        if len(known):
-            raise DataError("Tokens needs text", column=name, row=int(known[0]), remedy="Convert it to text first")
-        return pa.array([], pa.large_string()), torch.zeros(len(column), dtype=torch.int64, device=table.device)
+        return distinct_texts(table, name_of(self.col), "Tokens needs text", "Convert it to text first")
 
 
 # ``NgramHash``: a text as a vector of how often its n-grams occur, by hashes.
 
 
-class NgramHash(RowWise):
+class NgramHash(VectorsOfTexts):
     """Each text as a vector column of unit length: its n-grams, counted in ``dims`` hashed places.
 
     Nothing is learned, so that new words count at once. An n-gram adds 1 or -1 to its place, by another bit of its
@@ -178,13 +168,6 @@ class NgramHash(RowWise):
             place = hash_codes(pa.array(pieces, pa.large_string()), 2 * self.dims, seed=self.seed)
             np.add.at(vectors, (row, place // 2), np.where(place % 2, -1.0, 1.0))
         return {"vectors": torch.from_numpy(vectors).to(codes.device), "row": codes, "missing": codes == 0}
-
-    def apply(self, tensors: Tensors) -> Tensors:
-        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
-
-    def compute(self, table: Table) -> dict[str, Column]:
-        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
-        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
 
     def _some(self, texts: list[tuple[int, str]]) -> Iterator[tuple[np.ndarray, list[str]]]:
         """Yield each n-gram's text number, and the n-grams, for some texts at a time."""
@@ -368,12 +351,7 @@ class TextSvd(FittedOnLists):
             return row, words.compute(Table({name: texts}))[words.outputs[0]]
         known = (~column.is_missing()).nonzero()
         if column.kind not in ("list", "vector") and len(known):
-            raise DataError(
-                "TextSvd needs text, or lists of words",
-                column=name,
-                row=int(known[0]),
-                remedy="Convert it to text first",
-            )
+            raise DataError("TextSvd needs text, or words", column=name, row=int(known[0]), remedy="Make it text")
         return torch.arange(len(column)), list_of(Table({name: column.to("cpu")}), name, wanted_by=self)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -308,7 +308,7 @@ class Cyclic(RowWise):
     def __init__(self, col: str, period: float | Period) -> None:
         self.col, self.period = col, period
         if isinstance(period, str):
-            check_choices(self, "period", period, ("hour", "weekday", "month", "dayofyear"))
+            check_choices(self, "period", period, get_args(Period))
         elif not 0 < period < math.inf:
             raise DataError(f"Cyclic: the period is {period}", remedy="Use a finite number above 0")
 
@@ -322,16 +322,14 @@ class Cyclic(RowWise):
         return [f"{self.col}_{word}_sin", f"{self.col}_{word}_cos"]
 
     def prepare(self, table: Table) -> Tensors:
-        if not isinstance(self.period, str):
-            return {"value": number_of(table, self.col, wanted_by=self)}
         column = table[self.col]
-        if column.kind == "datetime":
-            return {"seconds": local_seconds(column)}
-        return {"seconds": number_of(table, self.col, wanted_by=self)}
+        if isinstance(self.period, str) and column.kind == "datetime":
+            return {"value": local_seconds(column)}
+        return {"value": number_of(table, self.col, wanted_by=self)}
 
     def apply(self, tensors: Tensors) -> Tensors:
         if isinstance(self.period, str):
-            share = calendar_share(tensors["seconds"], self.period)
+            share = calendar_share(tensors["value"], self.period)
         else:
             period = float64(self.period)
             share = torch.remainder(tensors["value"], period) / period
@@ -384,12 +382,7 @@ def _polynomial(x: torch.Tensor, factors: tuple[float, ...]) -> torch.Tensor:
 
 
 def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
-    """Return the share of its circle that a part of the calendar has passed, in [0, 1).
-
-    Args:
-        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN, and seconds beyond all dates become it.
-        part: see ``Cyclic``.
-    """
+    """Return the share of its circle that a part of the calendar has passed, in [0, 1); NaN beyond all dates."""
     seconds = torch.where(no_date(seconds), torch.nan, seconds)
     calendar = Calendar(seconds, seconds)
     if part == "hour":

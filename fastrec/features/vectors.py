@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.options import FittedOnLists, OfColumns, check_scope, coded_elements, float64, list_of
-from fastrec.features.base import Cells, Col, Feature, Fitted, Scope, State, Tensors
+from fastrec.features.base import Cells, Col, Feature, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
 from fastrec.table import Column, Table
 from fastrec.table.column import lengths_of, rows_of
+from fastrec.table.keys import is_text
 
 # ``VectorColumns``: given vectors (of images, of texts) as one vector column of unit length.
 
@@ -68,11 +70,7 @@ class VectorColumns(OfColumns, Fitted):
     def merge(self, a: State, b: State) -> State:
         x, y = int(a["dims"]), int(b["dims"])
         if x and y and x != y:
-            raise DataError(
-                f"VectorColumns: vectors have {x} numbers in one part of the rows and {y} in another",
-                column=self.columns[0],
-                remedy="Give all rows vectors of one length",
-            )
+            raise _of_two_lengths(self, x, y, self.columns[0])
         return a if x else b
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
@@ -139,12 +137,8 @@ class VectorColumns(OfColumns, Fitted):
         ragged = ((lengths != width) & ~missing).nonzero()
         if len(ragged):
             row = int(ragged[0])
-            raise DataError(
-                f"VectorColumns: a vector has {int(lengths[row])} numbers where {width} are expected",
-                column=self.columns[0],
-                row=row,
-                remedy="Give all rows vectors of one length, as when it was fitted",
-            )
+            problem = f"VectorColumns: a vector has {int(lengths[row])} numbers where {width} are expected"
+            raise DataError(problem, column=self.columns[0], row=row, remedy="Give vectors as when it was fitted")
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         values = tensors["vector"]
@@ -157,6 +151,11 @@ class VectorColumns(OfColumns, Fitted):
             values = values.masked_fill(missing.unsqueeze(1), 0) if bool(missing.any()) else values
             result[name] = masked(name, values, missing, "vector")
         return result
+
+
+def _of_two_lengths(generator: Feature, x: int, y: int, column: str) -> DataError:
+    problem = f"{type(generator).__name__}: vectors have {x} numbers in one part of the rows and {y} in another"
+    return DataError(problem, column=column, remedy="Give all rows vectors of one length")
 
 
 def unit(values: torch.Tensor) -> torch.Tensor:
@@ -178,6 +177,28 @@ def _careful_unit(values: torch.Tensor) -> torch.Tensor:
     scaled = torch.where(largest.isinf(), endless, values / torch.where(largest > 0, largest, 1))
     length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True, dtype=torch.float64)
     return (scaled / torch.where(length > 0, length, 1)).to(values.dtype)
+
+
+class VectorsOfTexts(RowWise):
+    """A generator of unit vectors of a text column's distinct values: ``prepare`` gives these and each row's place."""
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
+
+
+def distinct_texts(table: Table, name: str, needs: str, remedy: str) -> tuple[pa.Array, torch.Tensor]:
+    """Return a column's distinct texts, and each row's number among them from 1 (0: missing); refuse other types."""
+    column = table[name]
+    if column.kind == "category" and is_text(column.distinct.type):
+        return column.distinct, column.values.long()
+    known = (~column.is_missing()).nonzero()
+    if len(known):
+        raise DataError(needs, column=name, row=int(known[0]), remedy=remedy)
+    return pa.array([], pa.large_string()), torch.zeros(len(column), dtype=torch.int64, device=table.device)
 
 
 # ``Pca``: a vector column's first principal components, as number columns.
@@ -235,12 +256,7 @@ class Pca(Fitted):
         a, b = (a, b) if a["mean"].shape[1] >= b["mean"].shape[1] else (b, a)
         if b["mean"].shape[1] < a["mean"].shape[1]:
             if float(b["count"].sum()):
-                raise DataError(
-                    f"Pca: vectors have {b['mean'].shape[1]} numbers in one part of the rows and "
-                    f"{a['mean'].shape[1]} in another",
-                    column=name_of(self.col),
-                    remedy="Give all rows vectors of one length",
-                )
+                raise _of_two_lengths(self, b["mean"].shape[1], a["mean"].shape[1], name_of(self.col))
             b = {n: v.new_zeros(len(v), *a[n].shape[1:]) for n, v in b.items()}
         cells = max(len(a["count"]), len(b["count"]))
         a, b = ({n: torch.cat([v, v.new_zeros(cells - len(v), *v.shape[1:])]) for n, v in s.items()} for s in (a, b))
@@ -249,10 +265,10 @@ class Pca(Fitted):
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return the mean ``[d]`` and components ``[d, dims]``, float64."""
         # Cells are merged one by one: differences of sums would cancel.
-        chosen = [k for k in range(len(state["count"])) if keep is None or bool(keep[k])]
         total = {n: v[:1] * 0 for n, v in state.items()}
-        for k in chosen:
-            total = _merged(total, {n: v[k : k + 1] for n, v in state.items()})
+        for k in range(len(state["count"])):
+            if keep is None or bool(keep[k]):
+                total = _merged(total, {n: v[k : k + 1] for n, v in state.items()})
         count, mean, scatter = (total[n][0] for n in ("count", "mean", "scatter"))
         components = torch.zeros(len(mean), self.dims, dtype=torch.float64, device=mean.device)
         if len(mean) and float(count):
@@ -400,7 +416,7 @@ class SvdEncode(FittedOnLists):
                 f"SvdEncode: a weight is {float(values[row])}",
                 column=name_of(self.weight),
                 row=row,
-                remedy="Weights must be finite and 0 or above",
+                remedy="Use 0 or more",
             )
         return values  # a missing one is not above 0: its pair is left out
 

@@ -50,9 +50,7 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
     """
     kind, _, rest = scheduler.partition(":")
     if not (kind == "local" and rest.isdecimal() and int(rest)) and kind not in ("tcp", "tls"):
-        raise DataError(
-            f"{scheduler!r} is no scheduler", remedy="Give its address (tcp://host:8786), or local:2 for two processes"
-        )
+        raise DataError(f"{scheduler!r} is no scheduler", remedy="Give its address (tcp://host:8786), or local:2")
     distributed = require("distributed", "Dask's distributed", INSTALL)
     require("dask.dataframe", "Dask", INSTALL)
     if kind == "local":
@@ -63,9 +61,7 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
     try:
         client = distributed.Client(scheduler, timeout="20s")
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"no scheduler answers at {scheduler}", remedy="Check the address; start one with: dask scheduler"
-        ) from error
+        raise DataError(f"no scheduler answers at {scheduler}", remedy="Start one: dask scheduler") from error
     with client:
         yield client
 
@@ -215,10 +211,7 @@ def fit_on_dask(
     # A bucket a worker: XGBoost would put two on one worker into order anew, at the cost of a copy.
     kept = [client.compute(m, workers=[w], allow_other_workers=True) for m, w in zip(made, workers, strict=False)]
     if not sum(client.gather([client.submit(lambda sides: len(sides[0]), sides) for sides in kept])):
-        raise DataError(
-            f"{ranker.name} has no list to learn from",
-            remedy="Give lists of two candidates or more, one of them relevant",
-        )
+        raise DataError(f"{ranker.name} has no list to learn from", remedy="Give lists of two or more, some relevant")
     meta, names, params = _frame_of(None, ranker, columns), names_for_xgboost(columns), ranker.params_in_full(seed)
 
     def matrix(side: int, like: Any = None) -> Any:
@@ -272,16 +265,12 @@ def current_client() -> Client:
     try:
         return get_client()
     except ValueError as error:
-        raise DataError(
-            "there is no Dask cluster to train on", remedy="Start one: client = distributed.Client(n_workers=2)"
-        ) from error
+        raise DataError("there is no Dask cluster to train on", remedy="Start a distributed.Client") from error
 
 
 def _check_frame(frame: Any) -> None:
     if not is_dask(frame):
-        raise DataError(
-            f"{type(frame).__name__} is no Dask frame", remedy="Give a Dask DataFrame, or use the ranker's own fit"
-        )
+        raise DataError(f"{type(frame).__name__} is no Dask frame", remedy="Give one, or use the ranker's own fit")
 
 
 def _sides(

@@ -222,10 +222,7 @@ def fit_on_parts(
             yield made
 
     if next(batches(), None) is None:
-        raise DataError(
-            f"{ranker.name} has no list to learn from",
-            remedy="Give lists of two candidates or more, one of them relevant",
-        )
+        raise DataError(f"{ranker.name} has no list to learn from", remedy="Give lists of two or more, some relevant")
     rows = TurnIterator(batches, str(Path(cache) / ranker.name))
     data = xgb.ExtMemQuantileDMatrix(rows, max_bin=params["max_bin"], nthread=params["nthread"])
     ranker.adopt(xgb.train(params, data, ranker.rounds), inputs.names, inputs.vocabs)
