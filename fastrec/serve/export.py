@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,10 +18,11 @@ from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.predict import SavedRun, _files
 from fastrec.errors import DataError, MissingFileError
-from fastrec.estimators import Estimator
+from fastrec.estimators import Estimator, SessionRanker
+from fastrec.estimators.session_ranker import ITEM, known_events, with_items
 from fastrec.serve.forest.libraries import booster_of_margins
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
-from fastrec.serve.graph.builder import Graph, GraphCut, GraphPart, value_of
+from fastrec.serve.graph.builder import Graph, GraphCut, GraphPart, GraphTensor, N, value_of
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, blended, mean, prediction
 from fastrec.serve.graph.features import GraphGroups, ListScope, Served, written
@@ -30,26 +30,14 @@ from fastrec.serve.graph.lists import COUNT, PREFIX, events_of
 from fastrec.serve.graph.nets import Compress, compressed
 from fastrec.serve.online import Online, write_online_state
 from fastrec.serve.online.plan import HISTORY
+from fastrec.serve.session import FILE, write_about
 from fastrec.table import Column, Table
-from fastrec.validate import ListEvents
-
-# Write an exported graph in parts: features, each net, each forest and the stack as files of their own.
-
-_FOLDER = "parts"
+from fastrec.validate import ListEvents, Lists
 
 
 def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """Write the parts of a graph, in the order in which they run.
-
-    Args:
-        graph: the whole graph.
-        folder: the export's folder.
-        about: the content of ``serving.json``.
-
-    Returns:
-        Their description for ``serving.json``.
-    """
-    (folder / _FOLDER).mkdir()
+    """Write features, nets, forests and the stack as files of their own; return their description, in running order."""
+    (folder / "parts").mkdir()
     # width -1: as wide as the longest row of the request
     raw = [GraphCut(i["name"], i["name"], i["type"], -1 if "events" in i else None) for i in about["inputs"]]
     raw += [GraphCut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
@@ -71,12 +59,11 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
 
 
 def _write_part(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
+    file, inputs = f"parts/{part.name}.{'ubj' if part.kind == 'xgboost' else 'onnx'}", part.inputs
+    files = [Path(file).name]
     if part.kind == "xgboost":
-        file = f"{_FOLDER}/{part.name}.ubj"
         (folder / file).write_bytes(booster_of_margins(part.booster).save_raw("ubj"))
-        inputs, files = part.inputs, [f"{part.name}.ubj"]
     else:
-        file = f"{_FOLDER}/{part.name}.onnx"
         model, read = graph.part(part.inputs, part.outputs)
         inputs = [c for c in part.inputs if c.name in read]
         if not inputs:
@@ -90,8 +77,6 @@ def _write_part(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
 
 
 # The state of events of an export: what its made inputs are made from, and what ``serving.json`` says of it.
-
-FEATURES, EVENTS = "features", "events"
 
 
 def write_events(
@@ -114,31 +99,25 @@ def write_events(
         MissingFileError: a table is not there.
     """
     assert saved.features is not None
-    saved.features.save(part / FEATURES)
+    saved.features.save(part / "features")
     if isinstance(data, Mapping):
         frames = dict(data)
     else:
         files = _files(Path(data), saved.reading)
         frames = {n: saved.read(p, n) for n, p in files.items() if n != "test"}
     history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
-    online = write_online_state(part / EVENTS, saved.features, frames, history, outputs=list(made))
+    online = write_online_state(part / "events", saved.features, frames, history, outputs=list(made))
     types = {**frames, **({} if history is None else {HISTORY: history})}
     lacking = [t for t in online.tables if t not in types and t not in online.optional_tables]
     if lacking:
-        raise DataError(
-            f"the table of events {lacking[0]!r} is not there",
-            file=None if isinstance(data, Mapping) else data,
-            remedy="fastrec layout writes it",
-        )
-    said = {t: {"columns": _columns(types[t], names)} for t, names in online.tables.items() if t in types}
-    return {"tables": said, "history": history is not None}, online.inputs
+        file = None if isinstance(data, Mapping) else data
+        why = f"the table of events {lacking[0]!r} is not there"
+        raise DataError(why, file=file, remedy="fastrec layout writes it")
+    columns = {t: {n: described(n, types[t][n]) for n in own} for t, own in online.tables.items() if t in types}
+    return {"tables": {t: {"columns": c} for t, c in columns.items()}, "history": history is not None}, online.inputs
 
 
-def _columns(table: Table, names: Sequence[str]) -> dict[str, Any]:
-    return {n: described(n, table[n]) for n in names}
-
-
-_FILE, _SAMPLE = "serving.json", "sample.parquet"
+_SAMPLE = "sample.parquet"
 LABELLED = "sample_labelled.parquet"
 _SENT = ("number", "datetime", "category")  # kinds of columns that a request may have
 SCORE = "score"
@@ -192,7 +171,7 @@ def export_run(
         FastrecError: something in the run has no form in a graph, or cannot be read; nothing is written.
     """
     run, out = Path(run), Path(out)
-    check_replaceable(out, _FILE)
+    check_replaceable(out, FILE)
     stages = stages or Stages(quiet=True)
     saved = SavedRun(run, trust=trust)
     sample = read_sample(run)
@@ -203,73 +182,52 @@ def export_run(
         if parts:
             about["parts"] = write_parts(graph, part, about)
         made = [i["name"] for i in about["inputs"] if i["made"]]
-        unserved = _unserved(saved, sample, made) if made and data is None else None
+        unserved = None
+        if made and data is None:  # a server may lack what it computes these columns from
+            assert saved.features is not None
+            try:
+                online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))
+                odd = next((n for n in online.inputs if n in sample and sample[n].kind not in _SENT), None)
+                if online.tables:
+                    from_events = f"its columns are computed from events ({', '.join(online.tables)})"
+                    unserved = f"{from_events}. Export the run with --data"
+                elif odd is not None:
+                    unserved = f"column {odd!r} is a {sample[odd].kind}, which a server takes from no request"
+            except DataError as error:
+                unserved = str(error)
         if made and unserved is None:
             with_events(part, saved, sample, about, {} if data is None else data)
-        (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_about(part, about)
     return Exported(out, about, served, unserved)
-
-
-def _unserved(saved: SavedRun, sample: Table, made: Sequence[str]) -> str | None:
-    # why a server cannot compute these columns from a request alone; None: it can
-    assert saved.features is not None
-    try:
-        online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))
-    except DataError as error:
-        return str(error)
-    if online.tables:
-        return f"its columns are computed from events ({', '.join(online.tables)}). Export the run with --data"
-    odd = next((n for n in online.inputs if n in sample and sample[n].kind not in _SENT), None)
-    return None if odd is None else f"column {odd!r} is a {sample[odd].kind}, which a server takes from no request"
 
 
 def with_events(
     part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path | Mapping[str, Table]
 ) -> None:
-    """Write the state of events, and add it to ``about``.
-
-    Raises:
-        DataError: features read a column of lists or vectors, which requests do not have.
-    """
+    """Write the state of events, and add it to ``about``; refuse lists and vectors, which requests do not have."""
     made = [i["name"] for i in about["inputs"] if i["made"]]
     about["events"], asked = write_events(part, saved, made, data)
     known = {i["name"] for i in about["inputs"]} | {about["list"]}
     for name in asked:
         if name not in known and name in sample:
             if sample[name].kind not in _SENT:
-                raise DataError(
-                    f"is a {sample[name].kind}, which a server takes from no request", column=name,
-                    remedy="Leave out the features that read it, or export without data=",
-                )  # fmt: skip
+                why = f"is a {sample[name].kind}, which a server takes from no request"
+                remedy = "Leave out the features that read it, or export without data="
+                raise DataError(why, column=name, remedy=remedy)
             about["inputs"].append({**described(name, sample[name], text=saved.reading.written(name)), "graph": False})
 
 
 def read_sample(run: Path, name: str = _SAMPLE) -> Table:
-    """Read rows that a run keeps, with all their columns, as its models read them.
-
-    Args:
-        run: the run directory.
-        name: their file; some test rows by default.
-
-    Raises:
-        MissingFileError: the run was made before runs kept them.
-    """
+    """Read rows that a run keeps, with all their columns, as its models read them; some test rows by default."""
     path = run / name
     if not path.is_file():
-        raise MissingFileError(
-            "the run does not hold it, and columns' types are read from it", file=path, remedy="Run the recipe again"
-        )
+        why = "the run does not hold it, and columns' types are read from it"
+        raise MissingFileError(why, file=path, remedy="Run the recipe again")
     return Table.read(path)
 
 
 def sample_events(saved: SavedRun, sample: Table, name: str = _SAMPLE) -> ListEvents | None:
-    """Read the events before the lists of rows that a run keeps; None: its models do not read them.
-
-    Args:
-        saved: the run.
-        sample: the rows.
-        name: their file.
-    """
+    """Read the events before the lists of rows that a run keeps; None: its models do not read them."""
     if saved.events is None:
         return None
     log = read_sample(saved.folder, _events_file(name))
@@ -285,11 +243,7 @@ def make_graph(
 ) -> tuple[Graph, dict[str, Any], Served]:
     """Build a run's graph, its ``serving.json``, and the list of its features.
 
-    Args:
-        saved: the run.
-        sample: some of its rows, with all columns.
-        fold: the models of this fold alone; None: the mean of all.
-        compress: see ``export_run``.
+    ``sample`` has some of its rows, with all columns; ``fold`` and ``compress`` are those of ``export_run``.
     """
     graph = Graph()
     if compress is not None:
@@ -386,28 +340,12 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
 
 
 def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:
-    """Convert a table's rows to the graph's inputs.
-
-    Args:
-        about: the content of ``serving.json``.
-        table: rows with the columns of all inputs.
-
-    Raises:
-        DataError: a column holds something else.
-    """
+    """Convert a table's rows to the inputs of a graph that ``serving.json`` describes."""
     return {i["name"]: column_feed(i, table[i["name"]]) for i in about["inputs"] if "events" not in i}
 
 
 def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
-    """Convert a column to an input of the graph.
-
-    Args:
-        about: the input's description in ``serving.json``.
-        column: ``[n]`` values.
-
-    Raises:
-        DataError: the column holds something else.
-    """
+    """Convert a column ``[n]`` to an input of the graph, by its description in ``serving.json``."""
     kind = about["type"]
     if kind == "string":
         values = column.to_arrow().cast(pa.large_string()).to_pylist()
@@ -423,16 +361,72 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
     return column.number().cpu().numpy().astype(kind)
 
 
+def export_session_ranker(model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list") -> Exported:
+    """Write a ranker that reads the session as a graph: raw columns of candidates and raw events → scores.
+
+    The graph takes the candidates' columns, ``lists`` (equal in the rows of one list), ``events.<column>``
+    ``[rows, events]`` for every column of events that is read, padded at the end, and ``events.count`` ``[rows]``. A
+    row has the events of its list, the oldest first; the last ``most_events`` of a list's first row are read.
+    ``fastrec serve`` takes each ``events.<column>`` as a list per row, and counts itself.
+
+    Args:
+        model: the trained ranker.
+        rows: some lists with their events, for the columns' names and types.
+        out: the folder to create; an earlier export there is replaced when this one is complete.
+        lists: name of the input that tells lists apart.
+
+    Raises:
+        DataError: it was not trained, the rows come without events, or a column has no form in a graph.
+    """
+    out = Path(out)
+    check_replaceable(out, FILE)
+    events = known_events(rows)
+    if model._trained is None or model._events is None:
+        raise model.not_fitted()
+    coder, frame = model._events, model._trained.frame
+    if coder.aged and (events.time is None or events.time not in rows.table):
+        why = "candidates lack the time at which they were shown"
+        raise DataError(why, column=events.time, remedy="Keep it in their table")
+    graph = Graph()
+    inputs: dict[str, dict[str, Any]] = {}
+    if lists in rows.table:
+        raise DataError("candidates have a column of this name", column=lists, remedy="Name the lists otherwise")
+
+    @cache
+    def given(column: str) -> Column:
+        example = with_items(rows).table[column]
+        inputs[column] = described(column, example)
+        return input_column(graph, column, example, no_text=no_text_of(example))
+
+    table = GraphTable({}, later={n: (lambda n=n: given(n)) for n in rows.table.names})
+    number = graph.input(lists, np.int64)
+    groups = GraphGroups(GraphTensor(graph, number, torch.empty(N, dtype=torch.int64, device="meta")))
+    before, about_events = events_of(graph, [model], events.log, events.item, events.time)
+    cats = [n for n in frame.cat_names if n != ITEM]
+    score = prediction(model, GraphRows(table, "ranking", cats, list(frame.cont_names), 1, groups, before))
+    graph.output(SCORE, value_of(graph, score, torch.float64), np.float64)
+    used = graph.drop_unread_inputs()
+    about_inputs = [d for n, d in inputs.items() if n in used]
+    about_list = {"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False}
+    about = {
+        "format": 1, "fastrec": __version__, "name": model.name, "task": "ranking",
+        "inputs": [*about_inputs, about_list, *about_events], "events_count": COUNT,
+        "outputs": [{"name": SCORE, "type": "float64", "width": 1}], "classes": None, "target": None,
+        "list": lists, "item": events.item, "events": None,
+    }  # fmt: skip
+    with atomic_folder(out) as part:
+        graph.export(part, about)
+        write_about(part, about)
+    return Exported(out, about, Served())
+
+
 # The events before lists as an exported graph takes them.
 
 
 def event_feeds(about: dict[str, Any], groups: torch.Tensor, events: ListEvents) -> dict[str, np.ndarray]:
     """Build a matrix ``[rows, events]`` for each column of events, and int64 ``[rows]``, the number of events.
 
-    Args:
-        about: what ``serving.json`` says.
-        groups: int64 ``[rows]``: the list of each row; lists stand whole.
-        events: what was before these lists.
+    ``groups``: int64 ``[rows]``, the list of each row; lists stand whole.
     """
     columns = [i for i in about["inputs"] if "events" in i]
     ids, of_list = torch.unique_consecutive(groups, return_inverse=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor, nn
 from torch.export import Dim
 
 from fastrec._core import limits
@@ -20,21 +20,19 @@ from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.next_items import SavedNextItems
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.sequences import NextItemNet, SessionFrame
 from fastrec.sequences.reading import has_virtual
+from fastrec.sequences.session_learner import item_keys
 from fastrec.serve.graph.builder import ROWS, Graph
 from fastrec.serve.graph.nets import exported
-from fastrec.serve.session import open_session
-from fastrec.serve.session_scores import SessionScores
+from fastrec.serve.session import FILE, check_hash, open_session, read_about, write_about
 from fastrec.serve.verify import Verified
 from fastrec.table import Vocab
 from fastrec.table.column import offsets_of
 from fastrec.table.keys import is_text
 
-# ``export_next_items``: write a run's net of next items as one ONNX file, from raw item ids to the best items.
-
-FILE, TASK = "serving.json", "next_item"
+TASK = "next_item"
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,8 @@ def export_next_items(
     items = net.items
     assert items is not None
     if has_virtual(items):
-        raise DataError(
-            f"{name} reads virtual items, which are no ids that a graph could take", column=items.name or None,
-            remedy="Serve the run directory itself",
-        )  # fmt: skip
+        why = f"{name} reads virtual items, which are no ids that a graph could take"
+        raise DataError(why, column=items.name or None, remedy="Serve the run directory itself")
     with stages.stage("graph"):
         graph = _graph(net, items, exclude_seen=saved.exclude_seen)
     missing = missing_of(items)
@@ -114,16 +110,52 @@ def export_next_items(
     }
     with atomic_folder(out) as part, stages.stage("write"):
         graph.export(part, about)
-        (part / FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_about(part, about)
     return ExportedNextItems(out, about)
 
 
-def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextItemNet]:
-    """Return a run's net and its name.
+class SessionScores(nn.Module):
+    """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
+
+    Codes are in the order of the events; 0 is no event, at any place. Code 0 scores -inf. With ``exclude_seen`` a
+    session's own items score -inf.
 
     Raises:
-        DataError: there is none of that name, or none at all, or several.
+        NotFittedError: the net has not been trained.
+        DataError: its events have side features, which sessions of codes alone lack.
     """
+
+    def __init__(self, model: NextItemNet, *, exclude_seen: bool = False) -> None:
+        super().__init__()
+        if model.model is None:
+            raise NotFittedError("the net has not been trained", remedy="Call fit first")
+        if model.model.codings:
+            raise DataError("the net reads side features of events", remedy="Export a net that reads items alone")
+        # a copy: the trained net stays on its device and in its mode
+        self.net = copy.deepcopy(model.model).cpu().eval()
+        self.reads, self.exclude_seen = self.net.reads, exclude_seen
+        self.register_buffer("keys", item_keys(self.net))
+        self.register_buffer("popular", (model.counts / model.counts.max().clamp_min(1.0)).float())
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Compute scores of all codes."""
+        there = codes > 0
+        events = there.long()
+        count = events.sum(1)
+        # the last events that the net reads move to the left, int64 [n, reads]; what is not read goes behind the end
+        place = events.cumsum(1) - 1 - (count - self.reads).clamp_min(0).unsqueeze(1)
+        place = torch.where(there & (place >= 0), place, self.reads)
+        room = torch.zeros((codes.shape[0], self.reads + 1), dtype=torch.int64, device=codes.device)
+        packed, lengths = room.scatter(1, place, codes)[:, : self.reads], count.clamp_max(self.reads)
+        scores = self.net.query(self.net.last(packed, lengths)) @ self.keys
+        # an empty session gets popular items, as in the run
+        scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
+        scores = torch.cat([torch.full_like(scores[:, :1], -torch.inf), scores[:, 1:]], 1)
+        return scores.scatter(1, codes, -torch.inf) if self.exclude_seen else scores
+
+
+def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextItemNet]:
+    """Return a run's net and its name; refuse a name that is none, and no name where there are several."""
     nets = {n: m for n, m in saved.blend.models.items() if isinstance(m, NextItemNet)}
     if name is None and len(nets) == 1:
         name = next(iter(nets))
@@ -132,18 +164,13 @@ def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextIte
         if name is None and not nets:
             raise DataError(f"the run has no net: {has}", file=saved.folder, remedy="Serve the run directory itself")
         which = "and --model names none" if name is None else f"none is {name!r}"
-        raise DataError(
-            f"the run has {len(nets)} nets, {which}: {has}", file=saved.folder, remedy=f"Name one of {', '.join(nets)}"
-        )
+        why = f"the run has {len(nets)} nets, {which}: {has}"
+        raise DataError(why, file=saved.folder, remedy=f"Name one of {', '.join(nets)}")
     return name, nets[name]
 
 
 def type_of(items: Vocab) -> str:
-    """Return the type of items' ids in a graph.
-
-    Raises:
-        DataError: they are neither integers nor text.
-    """
+    """Return the type of items' ids in a graph; refuse ids that are neither integers nor text."""
     kind = items.values.type
     if is_text(kind):
         return "string"
@@ -184,11 +211,6 @@ def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
     graph.output("ids", graph.op("Where", there, items_of_places, graph.constant(ids[:1])), dtype, "k")
     graph.output("scores", best, np.float32, "k")
     return graph
-
-
-# ``NextItemGraph``: an exported net in memory, by onnxruntime alone: raw item ids → the best items.
-
-_FILE, _TASK = "serving.json", "next_item"
 
 
 class NextItemGraph:
@@ -256,35 +278,18 @@ class NextItemGraph:
 
 
 def read_next_items(folder: str | Path) -> dict[str, Any]:
-    """Read ``serving.json``, and check that the graph is the one that it describes.
-
-    Raises:
-        MissingFileError: there is no export.
-        UnreadableFileError: it is not of this form, or the graph has another hash.
-    """
-    file = Path(folder) / _FILE
+    """Read ``serving.json`` of an export for next items, and check that the graph is the one that it describes."""
+    about = read_about(folder)
     try:
-        about = json.loads(file.read_bytes())
         kinds = [i["type"] for i in about["inputs"]]
         name, sha = about["model"]["file"], about["model"]["sha256"]
-        known = about["format"] == 1 and about["task"] == _TASK and kinds[0] in ("int64", "string")
+        known = about["format"] == 1 and about["task"] == TASK and kinds[0] in ("int64", "string")
         if not (known and is_plain_name(name) and "missing" in about["inputs"][0]):
             raise ValueError(f"format {about['format']!r}, task {about['task']!r}, inputs {kinds}")
-    except FileNotFoundError as error:
-        raise MissingFileError("there is no such file", file=file, remedy="Give what fastrec export wrote") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise UnreadableFileError(
-            f"its form is not that of an export ({error})", file=file, remedy="Export the run anew"
-        ) from error
-    path = Path(folder) / name
-    if not path.is_file():
-        raise MissingFileError("the graph is not there", file=path, remedy="Export the run anew")
-    with path.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != sha:
-        raise UnreadableFileError(
-            f"its SHA-256 is {found[:12]}…, {_FILE} has {sha[:12]}…", file=path, remedy="Export the run anew"
-        )
+        why = f"its form is not that of an export ({error})"
+        raise UnreadableFileError(why, file=Path(folder) / FILE, remedy="Export the run anew") from error
+    check_hash(Path(folder) / name, sha)
     return about
 
 
@@ -318,7 +323,13 @@ def verify_next_items(
     stages = stages or Stages(quiet=True)
     graph, saved = NextItemGraph(folder), SavedNextItems(run, trust=trust)
     net = net_of(saved, graph.about["net"]["name"])[1]
-    sessions = saved.read(data) if data is not None else _sample(saved)
+    path = saved.folder / "sample.parquet"
+    if data is not None:
+        sessions = saved.read(data)
+    elif path.is_file():
+        sessions = SessionFrame(pq.read_table(path), item=saved.form.items, items=saved.blend.items)
+    else:
+        raise MissingFileError("the run does not hold it", file=path, remedy="Give the data, or run the recipe again")
     # first a long session with every item, an empty one, and one of a single event
     every = torch.arange(1, len(sessions.items)).repeat(2)[-1_000:]
     lengths = torch.cat([torch.tensor([len(every), 0, 1]), sessions.lengths])
@@ -340,13 +351,6 @@ def verify_next_items(
             at = end
     every = np.concatenate(differences)
     return Verified(len(lists), float(every.max()), int(every.argmax()), others)
-
-
-def _sample(saved: SavedNextItems) -> SessionFrame:
-    path = saved.folder / "sample.parquet"
-    if not path.is_file():
-        raise MissingFileError("the run does not hold it", file=path, remedy="Give the data, or run the recipe again")
-    return SessionFrame(pq.read_table(path), item=saved.form.items, items=saved.blend.items)
 
 
 def _compared(recommended: tuple[Any, Any], wanted: tuple[Any, Any]) -> tuple[np.ndarray, int]:

@@ -1,18 +1,50 @@
-"""``open_session``: load an exported graph in onnxruntime, on the CPU or on an NVIDIA GPU."""
+"""An export on disk: ``serving.json`` and its graph, opened in onnxruntime on the CPU or on an NVIDIA GPU."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 from fastrec._core.imports import require
-from fastrec.errors import DataError, DeviceError, UnreadableFileError
+from fastrec.errors import DataError, DeviceError, MissingFileError, UnreadableFileError
 
+FILE = "serving.json"
 _PROVIDERS = {
     "cpu": [],
     "cuda": ["CUDAExecutionProvider"],
     "tensorrt": ["TensorrtExecutionProvider", "CUDAExecutionProvider"],
 }
+
+
+def read_about(folder: str | Path) -> dict[str, Any]:
+    """Read ``serving.json``; say where it should be if it is not there."""
+    file = Path(folder) / FILE
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        remedy = "Give a folder that `fastrec export` wrote"
+        raise MissingFileError("there is no such file", file=file, remedy=remedy) from error
+    except ValueError as error:
+        raise UnreadableFileError(f"this is no JSON ({error})", file=file, remedy="Export the run anew") from error
+
+
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Write ``serving.json``."""
+    (folder / FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def check_hash(graph: Path, sha: str) -> None:
+    """Check that a graph is the one that ``serving.json`` was written for."""
+    try:
+        with graph.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise MissingFileError(f"the graph cannot be read ({error})", file=graph, remedy="Export anew") from error
+    if actual != sha:
+        why = f"its SHA-256 is {actual[:12]}…, {FILE} says {sha[:12]}…"
+        raise UnreadableFileError(why, file=graph, remedy="The two are not of one export: export the run anew")
 
 
 def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> Any:
@@ -53,7 +85,5 @@ def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> 
 
 
 def _not_there(device: str, why: str) -> DeviceError:
-    return DeviceError(
-        f"{device} was asked for, but {why}",
-        remedy="Install onnxruntime-gpu (in place of onnxruntime) with the CUDA libraries that it names, or take cpu",
-    )
+    remedy = "Install onnxruntime-gpu (in place of onnxruntime) with the CUDA libraries that it names, or take cpu"
+    return DeviceError(f"{device} was asked for, but {why}", remedy=remedy)

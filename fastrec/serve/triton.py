@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.serve.session import FILE, read_about
 
 # Protocol-buffer text, as Triton's ``config.pbtxt`` is written: no more of it than is needed here.
 
@@ -39,23 +40,21 @@ def pbtxt(fields: Mapping[str, Any], indent: str = "") -> str:
             that are None are left out.
         indent: what every line begins with.
     """
+
+    def scalar(value: Any) -> str:  # numbers, bools and quoted text are written as in JSON
+        return str(value) if isinstance(value, Enum) else json.dumps(value, ensure_ascii=False)
+
     lines = []
     for name, value in fields.items():
         if isinstance(value, list) and not any(isinstance(v, Mapping) for v in value):
-            lines.append(f"{indent}{name}: [{', '.join(map(_scalar, value))}]")
+            lines.append(f"{indent}{name}: [{', '.join(map(scalar, value))}]")
             continue
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Mapping):
                 lines += [f"{indent}{name} {{", *pbtxt(one, f"{indent}  ").splitlines(), f"{indent}}}"]
             elif one is not None:
-                lines.append(f"{indent}{name}: {_scalar(one)}")
+                lines.append(f"{indent}{name}: {scalar(one)}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, Enum):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False)  # numbers, bools and quoted text are written alike in both
 
 
 Device = Literal["cpu", "gpu", "tensorrt"]
@@ -161,11 +160,8 @@ class _TritonOptions:
 
 
 def _read(export_dir: Path) -> dict[str, Any]:
-    path = export_dir / "serving.json"
-    if not path.is_file():
-        raise MissingFileError("this is no export", file=path, remedy="Write one: fastrec export RUN --out DIR")
+    about, path = read_about(export_dir), export_dir / FILE
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
         about["inputs"] = [t for t in about["inputs"] if t.get("graph", True)]  # others are for what makes columns
         for tensor in about["inputs"]:
             tensor.setdefault("width", -1 if tensor.get("events") else None)
@@ -179,10 +175,9 @@ def _read(export_dir: Path) -> dict[str, Any]:
         for output in about["outputs"]:  # of the graph: a width of 1 is [n]
             output["width"] = None if output["width"] == 1 else output["width"]
         return about
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise UnreadableFileError(
-            "the file is not what fastrec export writes", file=path, remedy="Write it again"
-        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        why = "the file is not what fastrec export writes"
+        raise UnreadableFileError(why, file=path, remedy="Write it again") from error
 
 
 def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path, str]]:
@@ -198,25 +193,28 @@ def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path
 
 
 def _config(name: str, model: Mapping[str, Any], how: _TritonOptions) -> dict[str, Any]:
-    if model["kind"] not in ("onnx", "xgboost"):
-        raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
+    on_cpu, joins = how.on_cpu(model), how.joins(model)
     config: dict[str, Any] = {"name": name}
     if model["kind"] == "onnx":
         config |= {"platform": "onnxruntime_onnx", "default_model_filename": "model.onnx"}
-        whole = not how.joins(model)
-        config["max_batch_size"] = 0 if whole else how.max_batch_size
+        config["max_batch_size"] = how.max_batch_size if joins else 0
         for side in ("input", "output"):
-            config[side] = [_tensor(t, whole=whole, reshaped=True) for t in model[f"{side}s"]]
-    else:
+            config[side] = [_tensor(t, whole=not joins, reshaped=True) for t in model[f"{side}s"]]
+    elif model["kind"] == "xgboost":
         config |= {"backend": "fil", "default_model_filename": "xgboost.ubj", "max_batch_size": how.max_batch_size}
         config |= _fil(name, model)
-    on_cpu = how.on_cpu(model)
+    else:
+        raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
     config["instance_group"] = {"count": how.instances, "kind": Enum("KIND_CPU" if on_cpu else "KIND_GPU")}
-    if how.joins(model):
+    if joins:
         sizes = list(how.preferred_sizes) or None
         config["dynamic_batching"] = {"preferred_batch_size": sizes, "max_queue_delay_microseconds": how.max_delay_us}
     if model["kind"] == "onnx" and not on_cpu:
-        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": _accelerators(how.device)}}
+        kinds = [{"name": "cuda", "parameters": [{"key": "use_tf32", "value": "0"}]}]  # exact
+        if how.device == "tensorrt":
+            options = {"precision_mode": "FP32", "trt_engine_cache_enable": "1"}
+            kinds.insert(0, {"name": "tensorrt", "parameters": [{"key": n, "value": v} for n, v in options.items()]})
+        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": kinds}}
     if model["kind"] == "onnx" and on_cpu and how.instances > 1:
         config["parameters"] = _parameters(intra_op_thread_count=1)
     return config
@@ -251,14 +249,6 @@ def _parameters(**values: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _accelerators(device: Device) -> list[dict[str, Any]]:
-    exact = [{"name": "cuda", "parameters": [{"key": "use_tf32", "value": "0"}]}]
-    if device == "gpu":
-        return exact
-    options = {"precision_mode": "FP32", "trt_engine_cache_enable": "1"}
-    return [{"name": "tensorrt", "parameters": [{"key": n, "value": v} for n, v in options.items()]}, *exact]
-
-
 def _ensemble(
     name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _TritonOptions
 ) -> dict[str, Any]:
@@ -268,18 +258,14 @@ def _ensemble(
     for part in parts:
         for tensor in part["inputs"]:
             if known.get(tensor["name"]) != _shape(tensor):
-                raise DataError(
-                    f"the part {part['name']} reads {tensor['name']} as {_shape(tensor)}, and nothing before gives it",
-                    remedy="List parts in the order in which they run, with the tensors that they give",
-                )
+                why = f"the part {part['name']} reads {tensor['name']} as {_shape(tensor)}, and nothing before gives it"
+                raise DataError(why, remedy="List parts in the order in which they run, with what they give")
         known |= {t["name"]: _shape(t) for t in part["outputs"]}
-        own = {t["name"]: t["name"] for t in (*part["inputs"], *part["outputs"])}
-        if part["kind"] == "xgboost":
-            own = {part["inputs"][0]["name"]: "input__0", part["outputs"][0]["name"]: "output__0"}
-        maps = {
-            f"{side}_map": [{"key": own[t["name"]], "value": t["name"]} for t in part[f"{side}s"]]
-            for side in ("input", "output")
-        }
+        maps = {}
+        for side in ("input", "output"):
+            names = [t["name"] for t in part[f"{side}s"]]
+            keys = [f"{side}__0"] if part["kind"] == "xgboost" else names
+            maps[f"{side}_map"] = [{"key": k, "value": n} for k, n in zip(keys, names, strict=True)]
         steps.append({"model_name": f"{name}_{part['name']}", "model_version": -1, **maps})
     lost = next((t["name"] for t in about["outputs"] if known.get(t["name"]) != _shape(t)), None)
     if lost is not None:
@@ -287,13 +273,11 @@ def _ensemble(
     read = {t["name"] for part in parts for t in part["inputs"]}
     inputs = [t for t in about["inputs"] if t["name"] in read]
     return {
-        "name": f"{name}_ensemble",
-        "platform": "ensemble",
-        "max_batch_size": 0 if whole else how.max_batch_size,
+        "name": f"{name}_ensemble", "platform": "ensemble", "max_batch_size": 0 if whole else how.max_batch_size,
         "input": [_tensor(t, whole=whole, reshaped=False) for t in inputs],
         "output": [_tensor(t, whole=whole, reshaped=False) for t in about["outputs"]],
         "ensemble_scheduling": {"step": steps},
-    }
+    }  # fmt: skip
 
 
 def _shape(tensor: Mapping[str, Any]) -> tuple[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +16,11 @@ from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError
+from fastrec.estimators import SessionRanker
+from fastrec.estimators.session_ranker import known_events
 from fastrec.serve.export import LABELLED, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
-from fastrec.serve.session import open_session
-from fastrec.table import Table
+from fastrec.serve.session import open_session, read_about
+from fastrec.table import Table, as_column
 from fastrec.validate import ListEvents, Lists, Rows
 
 
@@ -80,6 +81,23 @@ def verify_export(
     return compare_scores(scores, wanted.numpy(), rows.groups if saved.target is None else None)
 
 
+def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists) -> Verified:
+    """Score lists by an exported graph and by its ranker, and compare.
+
+    Args:
+        folder: the export.
+        model: the ranker.
+        rows: whole lists with their events.
+
+    Raises:
+        FastrecError: something is not there, or cannot be read.
+    """
+    about = read_about(folder)
+    table = rows.table.with_columns({about["list"]: as_column(rows.groups, name=about["list"])})
+    scores = score_rows(folder, table, events=known_events(rows))
+    return compare_scores(scores, model.predict(rows).numpy(), rows.groups)
+
+
 def compare_scores(scores: np.ndarray, wanted: np.ndarray, groups: torch.Tensor | None) -> Verified:
     """Compare a graph's scores with those of the run, and the order of each list if there are lists."""
     distance = np.abs(scores - wanted) / np.maximum(np.abs(wanted), 1.0)
@@ -113,9 +131,8 @@ def score_rows(
     feeds = feeds_of({"inputs": [i for i in about["inputs"] if i["name"] in read]}, table)
     groups = None if about["list"] is None else table[about["list"]].group_numbers().cpu()
     if about.get("events_count") is not None and events is None:
-        raise DataError(
-            "the graph reads the events before lists", file=folder, remedy="Give events=ListEvents.before(…)"
-        )
+        why = "the graph reads the events before lists"
+        raise DataError(why, file=folder, remedy="Give events=ListEvents.before(…)")
     # lists must be whole in a batch: features and scores depend on their other rows
     starts = np.arange(len(table) + 1) if groups is None else _list_starts(groups)
     parts = []
@@ -127,18 +144,6 @@ def score_rows(
         if advance is not None:
             advance(b - a)
     return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """Read ``serving.json``.
-
-    Raises:
-        MissingFileError: there is none.
-    """
-    path = Path(folder) / "serving.json"
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a folder made by fastrec export")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _kept_rows(saved: SavedRun) -> Rows:
@@ -175,13 +180,7 @@ def _blocks(starts: np.ndarray, size: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Loss:
-    """Metrics of a full and a compressed graph.
-
-    Args:
-        metric: the run's metric.
-        rows: number of labelled rows.
-        full, compressed: the metric of each graph.
-    """
+    """The run's metric of a full and of a compressed graph, on so many labelled rows."""
 
     metric: str
     rows: int

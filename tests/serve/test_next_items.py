@@ -25,7 +25,7 @@ from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
 from fastrec.serve.graph.builder import Graph
-from fastrec.serve.session_scores import SessionScores
+from fastrec.serve.next_items import SessionScores
 
 IDS = [2**60 + 7 * i for i in range(30)]
 SIZES = {"width": 8, "epochs": 1, "max_len": 6, "options": {"dropout": 0.0}}

@@ -221,7 +221,7 @@ def test_parts_that_do_not_fit_are_named(tmp_path):
 
 
 def test_what_is_no_export_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match="no export"):
+    with pytest.raises(MissingFileError, match="no such file"):
         write_triton(tmp_path, tmp_path / "repo", name="m")
     (tmp_path / "serving.json").write_text('{"inputs": 3}')
     with pytest.raises(UnreadableFileError, match="fastrec export writes"):

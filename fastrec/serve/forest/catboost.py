@@ -25,14 +25,8 @@ def statistics_of(
 ) -> list[Statistic]:
     """Convert the statistics of a model, in the order of their numbers.
 
-    Args:
-        saved: the model as JSON.
-        numbers: number of a numeric feature → its description.
-        cats: number of a categorical feature → its column.
-        hashes: int32 ``[codes]``, of the codes of categories.
-
-    Raises:
-        DataError: a kind of statistics is unknown, or two combinations have one hash.
+    ``numbers`` and ``cats`` have the features by their number (of a category: its column), ``hashes`` those of its
+    codes, int32 ``[codes]``. Unknown kinds are refused, and two combinations with one hash.
     """
     found = saved["features_info"].get("ctrs", [])
     if not found:

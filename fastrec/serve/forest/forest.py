@@ -63,40 +63,33 @@ def derived_nodes(derived: Sequence[Derived], x: str, graph: NodeList) -> str:
         near = graph.node("LessOrEqual", graph.node("Abs", own), graph.number(1e-35))  # LightGBM's kZeroThreshold
         blocks.append(graph.node("Where", near, graph.number(np.nan), own))
     if sets:
-        blocks += _memberships(sets, x, graph)
+        columns = sorted({s.column for s in sets})
+        members = [[s.members for s in sets if s.column == c] for c in columns]
+        above = np.array([1 + max((m[-1] for m in own if m), default=-1) for own in members])
+        own = graph.node("Gather", x, graph.constant(np.array(columns)), axis=1)
+        high, missing, low = (graph.constant(v.astype(graph.dtype)) for v in (above, above + 1, np.array([-1.0])))
+        within = graph.node("Max", graph.node("Min", own, high), low)
+        safe = graph.node("Where", graph.node("IsNaN", own), missing, within)
+        if graph.dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
+            safe = graph.node("Floor", safe)
+        codes = graph.node("Add", graph.integer(safe), graph.constant(np.array([1])))
+        blocks += [_membership(m, int(a), codes, i, graph) for i, (m, a) in enumerate(zip(members, above, strict=True))]
     if statistics is not None:
         blocks.append(statistics_nodes(statistics, x, graph))
     return graph.node("Concat", *blocks, axis=1)
 
 
-def _memberships(sets: Sequence[CategorySet], x: str, graph: NodeList) -> list[str]:
-    """Add one block of columns for each column that has sets.
+def _membership(sets: Sequence[tuple[int, ...]], above: int, codes: str, place: int, graph: NodeList) -> str:
+    """Look up whether column ``place`` of ``codes`` is in each of its sets.
 
-    Row 0 of a column's table is for numbers below 0, row ``1 + c`` for category ``c``, the last but one for categories
-    above all members, the last for missing ones.
+    Row 0 of the table is for numbers below 0, row ``1 + c`` for category ``c``, the last but one for categories above
+    all members, the last for missing ones.
     """
-    columns = sorted({s.column for s in sets})
-    of = {c: [s.members for s in sets if s.column == c] for c in columns}
-    above = np.array([1 + max((m[-1] for m in of[c] if m), default=-1) for c in columns])
-    values = graph.node("Gather", x, graph.constant(np.array(columns)), axis=1)
-    limits = [graph.constant(v.astype(graph.dtype)) for v in (above, above + 1, np.array([-1.0]))]
-    within = graph.node("Max", graph.node("Min", values, limits[0]), limits[2])
-    safe = graph.node("Where", graph.node("IsNaN", values), limits[1], within)
-    if graph.dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
-        safe = graph.node("Floor", safe)
-    codes = graph.node("Add", graph.integer(safe), graph.constant(np.array([1])))
-    blocks = []
-    for i, column in enumerate(columns):
-        table = np.zeros((above[i] + 2, len(of[column])), bool)
-        for j, members in enumerate(of[column]):
-            table[np.array(members, dtype=np.int64) + 1, j] = True
-        blocks.append(_looked_up(table, codes, i, graph))
-    return blocks
-
-
-def _looked_up(table: np.ndarray, codes: str, place: int, graph: NodeList) -> str:
-    """Look up the rows of a table by column ``place`` of ``codes``; categories in the same sets share a row."""
+    table = np.zeros((above + 2, len(sets)), bool)
+    for j, members in enumerate(sets):
+        table[np.array(members, dtype=np.int64) + 1, j] = True
     row = graph.node("Gather", codes, graph.constant(np.array(place)), axis=1)
+    # categories in the same sets share a row
     _, first, number = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_inverse=True)
     if 2 * len(first) < len(table):
         table = table[first]
@@ -312,11 +305,11 @@ def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str,
     """Convert a tree's arrays, nodes and leaves apart; ``nodes`` and ``leaves`` count those of earlier trees."""
     left, right = np.asarray(tree.left, np.int64), np.asarray(tree.right, np.int64)
     inner = left >= 0
-    if not inner[0]:  # of one leaf
-        one, leaf = np.zeros(1, np.int64), np.array([leaves])
-        values = {"feature": one, "threshold": one, "missing_left": one, "value": tree.value[:1], "target": one}
-        values |= {"left": leaf, "right": leaf, "left_leaf": one + 1, "right_leaf": one + 1}
-        return {**values, "target": one + tree.target, "roots": np.array([nodes])}
+    if not inner[0]:  # of one leaf: a node with that leaf on both sides
+        zero, leaf = np.zeros(1, np.int64), np.array([leaves])
+        values = {"feature": zero, "threshold": zero, "missing_left": zero, "left": leaf, "right": leaf}
+        values |= {"left_leaf": zero + 1, "right_leaf": zero + 1, "value": tree.value[:1]}
+        return {**values, "target": zero + tree.target, "roots": np.array([nodes])}
     # A leaf below the root gets the tree's last number: onnxruntime up to 1.21 takes a root for a leaf where one child
     # is a node and the other a leaf of the same number (its issue 24679). There are never fewer leaves than nodes.
     top = np.isin(np.arange(len(inner)), (left[0], right[0]))
@@ -324,29 +317,17 @@ def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str,
     number = nodes + np.cumsum(inner) - 1
     number[order] = leaves + np.arange(len(order))
     left, right = left[inner], right[inner]
-    return {
-        "feature": feature[inner],
-        "threshold": np.asarray(tree.threshold)[inner],
-        "missing_left": np.asarray(tree.missing_left)[inner],
-        "left": number[left],
-        "right": number[right],
-        "left_leaf": ~inner[left],
-        "right_leaf": ~inner[right],
-        "value": np.asarray(tree.value)[order],
-        "target": np.full(len(order), tree.target),
-        "roots": np.array([nodes]),
-    }
+    own = {"feature": feature[inner], "left": number[left], "right": number[right]}
+    own |= {"left_leaf": ~inner[left], "right_leaf": ~inner[right], "value": np.asarray(tree.value)[order]}
+    own |= {n: np.asarray(getattr(tree, n))[inner] for n in ("threshold", "missing_left")}
+    return {**own, "target": np.full(len(order), tree.target), "roots": np.array([nodes])}
 
 
 # Links of objectives, from margins to predictions, as ONNX nodes.
 
 _NODES: dict[Link, str] = {
-    "identity": "Identity",
-    "logistic": "Sigmoid",
-    "softmax": "Softmax",
-    "exp": "Exp",
-    "log1p_exp": "Softplus",
-}
+    "identity": "Identity", "logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp", "log1p_exp": "Softplus",
+}  # fmt: skip
 
 
 def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) -> tuple[list[Any], list[Any]]:

@@ -83,23 +83,14 @@ def _tree_from_lightgbm(text: str, target: int) -> Tree:
         bits = np.unpackbits(words[first:last].astype("<u4").view(np.uint8), bitorder="little")
         derived[int(i)] = CategorySet(int(feature[i]), tuple(np.flatnonzero(bits).tolist()))
     pad = np.zeros(leaves)
-    return Tree(
-        left=np.concatenate([rows[0], pad - 1]).astype(int),
-        right=np.concatenate([rows[1], pad - 1]).astype(int),
-        feature=np.concatenate([feature, pad]).astype(int),
-        threshold=np.concatenate([np.where(by_set, 0.5, threshold), pad]),
-        missing_left=np.concatenate([goes_left, pad]).astype(bool),
-        value=np.concatenate([np.zeros(n), values]),
-        target=target,
-        derived=derived,
-    )
+    sides = [np.concatenate([side, pad - 1]).astype(int) for side in rows]
+    threshold = np.concatenate([np.where(by_set, 0.5, threshold), pad])
+    missing_left = np.concatenate([goes_left, pad]).astype(bool)
+    value = np.concatenate([np.zeros(n), values])
+    return Tree(*sides, np.concatenate([feature, pad]).astype(int), threshold, missing_left, value, target, derived)
 
 
 # Convert scikit-learn's trees: single ones, forests, and both kinds of gradient boosting.
-
-_KINDS = (
-    "DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", "GradientBoosting", "HistGradientBoosting",
-)  # fmt: skip
 
 
 def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
@@ -118,25 +109,23 @@ def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
     """
     from sklearn import ensemble, tree
 
+    kinds = (f"{way}{task}" for way in ("ExtraTrees", "RandomForest") for task in ("Classifier", "Regressor"))
+    forests = tuple(getattr(ensemble, kind) for kind in kinds)
     if isinstance(model, ensemble.HistGradientBoostingClassifier | ensemble.HistGradientBoostingRegressor):
         forest = _by_histograms(model)
-        return _of_two(forest) if every_class else forest
-    if isinstance(model, ensemble.GradientBoostingClassifier | ensemble.GradientBoostingRegressor):
+    elif isinstance(model, ensemble.GradientBoostingClassifier | ensemble.GradientBoostingRegressor):
         forest = _boosted(model)
-        return _of_two(forest) if every_class else forest
-    if isinstance(model, tree.BaseDecisionTree):
+    elif isinstance(model, tree.BaseDecisionTree):
         return _averaged(model, [model], every_class)
-    if isinstance(
-        model,
-        ensemble.ExtraTreesClassifier
-        | ensemble.ExtraTreesRegressor
-        | ensemble.RandomForestClassifier
-        | ensemble.RandomForestRegressor,
-    ):
+    elif isinstance(model, forests):
         return _averaged(model, model.estimators_, every_class)
-    raise DataError(
-        f"{type(model).__name__} has no trees that can be exported", remedy=f"Kinds that can: {', '.join(_KINDS)}"
-    )
+    else:
+        known = "DecisionTree, ExtraTree, RandomForest, ExtraTrees, GradientBoosting, HistGradientBoosting"
+        raise DataError(f"{type(model).__name__} has no trees that can be exported", remedy=f"Kinds that can: {known}")
+    if every_class and forest.link == "logistic":  # the log-odds of the second class become margins of both
+        base = np.array([0.0, forest.base[0]])
+        return replace(forest, base=base, target=np.ones_like(forest.target), link="softmax")
+    return forest
 
 
 def _averaged(model: Any, members: list[Any], every_class: bool) -> Forest:
@@ -153,14 +142,6 @@ def _averaged(model: Any, members: list[Any], every_class: bool) -> Forest:
     return grow(trees, model.n_features_in_, np.zeros(len(kept)), link="identity", rule="le", dtype="float64")
 
 
-def _of_two(forest: Forest) -> Forest:
-    """Convert the log-odds of the second of two classes to margins of both; other forests stay."""
-    if forest.link != "logistic":
-        return forest
-    base = np.array([0.0, forest.base[0]])
-    return replace(forest, base=base, target=np.ones_like(forest.target), link="softmax")
-
-
 def _boosted(model: Any) -> Forest:
     start = model.init_
     # a model as start would need nodes of its own
@@ -168,11 +149,8 @@ def _boosted(model: Any) -> Forest:
         raise DataError(f"{type(model).__name__} starts from {type(start).__name__}", remedy="Train it with init=None")
     # the start is the same for every row
     base = np.asarray(model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32)), float)[0]
-    trees = [
-        _tree(member.tree_, member.tree_.value[:, 0, 0] * model.learning_rate, i)
-        for stage in model.estimators_
-        for i, member in enumerate(stage)
-    ]
+    members = [(i, member.tree_) for stage in model.estimators_ for i, member in enumerate(stage)]
+    trees = [_tree(tree, tree.value[:, 0, 0] * model.learning_rate, i) for i, tree in members]
     link, scale = "identity", 1.0
     if hasattr(model, "classes_"):
         link = "logistic" if len(base) == 1 else "softmax"
@@ -181,42 +159,25 @@ def _boosted(model: Any) -> Forest:
 
 
 def _tree(tree: Any, values: np.ndarray, target: int) -> Tree:
-    return Tree(
-        left=tree.children_left,
-        right=tree.children_right,
-        feature=np.maximum(tree.feature, 0),
-        threshold=tree.threshold,
-        missing_left=np.asarray(tree.missing_go_to_left, bool),
-        value=values,
-        target=target,
-    )
+    missing_left = np.asarray(tree.missing_go_to_left, bool)
+    sides, feature = (tree.children_left, tree.children_right), np.maximum(tree.feature, 0)
+    return Tree(*sides, feature, tree.threshold, missing_left, values, target)
 
 
 def _by_histograms(model: Any) -> Forest:
     if model.is_categorical_ is not None and model.is_categorical_.any():
-        raise DataError(
-            f"{type(model).__name__} has categories of its own, which cannot be exported",
-            remedy="Train it with categorical_features=None",
-        )
+        why = f"{type(model).__name__} has categories of its own, which cannot be exported"
+        raise DataError(why, remedy="Train it with categorical_features=None")
     base = np.asarray(model._baseline_prediction, float).reshape(-1)
     trees = []
     for target, nodes in ((i, member.nodes) for stage in model._predictors for i, member in enumerate(stage)):
-        leaf = nodes["is_leaf"].astype(bool)
-        tree = Tree(
-            left=np.where(leaf, -1, nodes["left"].astype(int)),
-            right=np.where(leaf, -1, nodes["right"].astype(int)),
-            feature=nodes["feature_idx"].astype(int),
-            threshold=nodes["num_threshold"],
-            missing_left=nodes["missing_go_to_left"].astype(bool),
-            value=nodes["value"],
-            target=target,
-        )
-        trees.append(tree)
-    link: Link = "identity"
+        leaf, missing_left = nodes["is_leaf"].astype(bool), nodes["missing_go_to_left"].astype(bool)
+        sides = [np.where(leaf, -1, nodes[side].astype(int)) for side in ("left", "right")]
+        feature, threshold = nodes["feature_idx"].astype(int), nodes["num_threshold"]
+        trees.append(Tree(*sides, feature, threshold, missing_left, nodes["value"], target))
+    link: Link = "exp" if getattr(model, "loss", None) in ("poisson", "gamma") else "identity"
     if hasattr(model, "classes_"):
         link = "logistic" if len(base) == 1 else "softmax"
-    elif model.loss in ("poisson", "gamma"):
-        link = "exp"
     return grow(trees, model.n_features_in_, base, link=link, rule="le", dtype="float64", wide=True)
 
 
@@ -265,7 +226,7 @@ def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> For
 
 
 def _base(text: str, objective: str, targets: int) -> np.ndarray:
-    """Convert the base score to a margin, in float32 as XGBoost does."""
+    # the base score as a margin, in float32 as XGBoost has it
     score = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)  # in brackets since version 3
     if objective in _LOGITS:
         score = -np.log((1 / score - 1).astype(np.float64))
@@ -276,28 +237,18 @@ def _base(text: str, objective: str, targets: int) -> np.ndarray:
 
 def _tree_from_xgboost(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
     if int(tree["tree_param"].get("size_leaf_vector", 1)) > 1:
-        raise DataError(
-            "trees of XGBoost whose leaves are vectors cannot be exported",
-            remedy="Train with multi_strategy='one_output_per_tree'",
-        )
+        remedy = "Train with multi_strategy='one_output_per_tree'"
+        raise DataError("trees of XGBoost whose leaves are vectors cannot be exported", remedy=remedy)
     left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
-    numbers = np.array(tree["split_conditions"], np.float32)
+    numbers, features = np.array(tree["split_conditions"], np.float32), tree["split_indices"]
     starts, sizes, codes = (tree[f"categories{name}"] for name in ("_segments", "_sizes", ""))
-    features = tree["split_indices"]
     derived = {
         row: CategorySet(features[row], tuple(sorted(codes[start : start + size])))
         for row, start, size in zip(tree["categories_nodes"], starts, sizes, strict=True)
     }
-    return Tree(
-        left=left,
-        right=right,
-        feature=np.array(features),
-        threshold=np.where(np.isin(np.arange(len(left)), list(derived)), 0.5, numbers),
-        missing_left=np.array(tree["default_left"], bool),
-        value=numbers * np.float32(weight),
-        target=target,
-        derived=derived,
-    )
+    threshold = np.where(np.isin(np.arange(len(left)), list(derived)), 0.5, numbers)
+    missing_left, value = np.array(tree["default_left"], bool), numbers * np.float32(weight)
+    return Tree(left, right, np.array(features), threshold, missing_left, value, target, derived)
 
 
 def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
@@ -311,9 +262,8 @@ def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
     """
     forest = forest_of_xgboost(booster)
     if forest.targets > 1:
-        raise DataError(
-            f"a booster of {forest.targets} targets has no objective of margins", remedy="Give one of one target"
-        )
+        why = f"a booster of {forest.targets} targets has no objective of margins"
+        raise DataError(why, remedy="Give one of one target")
     saved = json.loads(booster.save_raw("json"))
     learner = saved["learner"]
     params = learner["learner_model_param"]
@@ -416,11 +366,8 @@ def _of_trees(estimator: XGBModel | LGBMModel | CatBoostModel, trees: Any) -> Fo
         if task == "regression":
             power = (estimator.objective or "").startswith(_EXPONENTS)
             forest = replace(forest, link="exp" if power else "identity")
-    return _raw(forest) if task == "ranking" else forest
-
-
-def _raw(forest: Forest) -> Forest:
-    return replace(forest, link="identity", scale=1.0)  # the estimator predicts margins
+    # a ranker predicts margins
+    return replace(forest, link="identity", scale=1.0) if task == "ranking" else forest
 
 
 def _of_sklearn(model: Any, task: Task, k: int) -> Forest:

@@ -12,26 +12,17 @@ import numpy as np
 
 from fastrec._core.imports import require
 
-# ONNX, if it is installed.
-
 
 def onnx() -> ModuleType:
-    """Import ONNX with its helpers.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import ONNX with its helpers, or refuse with the way to install it."""
     how = "pip install fastrec-tabular[export]"
     for module in ("onnx.helper", "onnx.numpy_helper"):
         require(module, "ONNX", how)
     return require("onnx", "ONNX", how)
 
 
-# ``NodeList``: ONNX nodes and initializers with their own names.
-
-
 class NodeList:
-    """Nodes in order, and initializers; ``prefix`` begins all names, ``dtype`` is that of ``number``."""
+    """ONNX nodes in order, and initializers; ``prefix`` begins all names, ``dtype`` is that of ``number``."""
 
     def __init__(self, prefix: str, dtype: str = "float64") -> None:
         self.prefix, self.dtype = prefix, dtype
@@ -146,11 +137,16 @@ def symmetric_trees(forest: Trees, targets: int) -> SymmetricTrees | None:
     leaves = np.empty((trees, 1 << deepest), np.int64)
     for depth in np.unique(depths):
         own = np.flatnonzero(depths == depth)
-        levels = _levels(forest, forest.roots[own], int(depth))
-        if levels is None:
-            return None
-        nodes[:depth, own], leaves[own] = levels[0], np.repeat(levels[1], 1 << (deepest - depth), axis=1)
-        nodes[depth:, own] = levels[0][:1]  # any split does: both its sides are the same leaf
+        at, first = forest.roots[own][:, None], forest.roots[own]
+        for level in range(depth):
+            nodes[level, own] = at[:, 0]
+            if any((v[at] != v[at[:, :1]]).any() for v in (forest.feature, forest.threshold, forest.missing_left)):
+                return None
+            if any((is_leaf[at] != (level == depth - 1)).any() for is_leaf in (forest.left_leaf, forest.right_leaf)):
+                return None
+            at = np.stack([forest.left[at], forest.right[at]], 2).reshape(len(own), -1)
+        leaves[own] = np.repeat(at, 1 << (deepest - depth), axis=1)
+        nodes[depth:, own] = first  # any split does: both its sides are the same leaf
     target = forest.target[leaves[:, 0]]
     if (forest.target[leaves] != target[:, None]).any() or len(np.unique(target)) < targets:
         return None
@@ -163,20 +159,6 @@ def symmetric_trees(forest: Trees, targets: int) -> SymmetricTrees | None:
         feature.astype(np.int64), threshold, missing_left.astype(bool), splits.reshape(nodes.shape),
         forest.value[leaves], target[order],
     )  # fmt: skip
-
-
-def _levels(forest: Trees, roots: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Find the first node of each level ``[depth, trees]`` and the leaves ``[trees, 2 ** depth]``, if symmetric."""
-    at, firsts = roots[:, None], []
-    for level in range(depth):
-        firsts.append(at[:, 0])
-        for values in (forest.feature, forest.threshold, forest.missing_left):
-            if (values[at] != values[at[:, :1]]).any():
-                return None
-        if any((is_leaf[at] != (level == depth - 1)).any() for is_leaf in (forest.left_leaf, forest.right_leaf)):
-            return None
-        at = np.stack([forest.left[at], forest.right[at]], 2).reshape(len(roots), -1)
-    return np.stack(firsts), at
 
 
 def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: NodeList) -> str:
@@ -201,17 +183,14 @@ def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, g
     places = graph.node("Reshape", graph.node("Add", leaf, starts), graph.constant(np.array([-1])))
     values = graph.node("GatherElements", graph.constant(trees.leaves.ravel()), places, axis=0)
     values = graph.node("Reshape", values, graph.constant(np.array([count, -1])))
-    zero = graph.constant(np.array([0]))
-    bounds = [0, *np.flatnonzero(np.diff(trees.target)) + 1, count]
-    if len(bounds) == 2:
-        total = graph.node("ReduceSum", values, zero, keepdims=1)
-    else:
-        sums = []
-        for bound in pairwise(bounds):
+    zero, sums = graph.constant(np.array([0])), []
+    bounds = list(pairwise([0, *np.flatnonzero(np.diff(trees.target)) + 1, count]))
+    for bound in bounds:
+        some = values
+        if len(bounds) > 1:
             some = graph.node("Slice", values, *(graph.constant(np.array([b])) for b in bound), zero)
-            sums.append(graph.node("ReduceSum", some, zero, keepdims=1))
-        total = graph.node("Concat", *sums, axis=0)
-    return graph.node("Transpose", total, perm=[1, 0])
+        sums.append(graph.node("ReduceSum", some, zero, keepdims=1))
+    return graph.node("Transpose", sums[0] if len(sums) == 1 else graph.node("Concat", *sums, axis=0), perm=[1, 0])
 
 
 # Statistics of combinations of categories as ONNX nodes: as many nodes whether there are two combinations or hundreds.

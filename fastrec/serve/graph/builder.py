@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,8 @@ ROWS = "rows"  # name of the first dimension of inputs and outputs
 class GraphCut:
     """A value of a graph at which it may be cut into parts.
 
-    Args:
-        name: in the parts.
-        value: in the graph.
-        dtype: numpy's name of its type between the parts.
-        width: of ``[rows, width]``; None: ``[rows]``.
-        inner: its type in the graph; None: the same.
+    ``dtype`` is its type between the parts, ``inner`` that in the graph (None: the same), ``width`` that of
+    ``[rows, width]`` (None: ``[rows]``).
     """
 
     name: str
@@ -68,11 +65,7 @@ class Graph:
         self.marks: list[GraphPart] = []  # possible parts (see ``fastrec.serve.export``)
 
     def input(self, name: str, dtype: Any, shape: tuple[int | str, ...] = (ROWS,)) -> str:
-        """Add an input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
-
-        Raises:
-            DataError: there is an input of that name already.
-        """
+        """Add an input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text)."""
         if name in self._inputs:
             raise DataError("two inputs of a graph have one name", column=name, remedy="Rename one")
         self._inputs[name] = self.type_of(dtype), shape
@@ -126,12 +119,9 @@ class Graph:
         return result
 
     def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
-        """Add the nodes of another model (an ``onnx.ModelProto``); return the names of its outputs here.
+        """Add the nodes of another model (an ``onnx.ModelProto`` of this opset); return the names of its outputs here.
 
-        Args:
-            model: a model of the same opset.
-            feeds: one value for each of its inputs.
-            prefix: of its names here; a number follows.
+        ``feeds`` has one value for each of its inputs; its names begin with ``prefix`` and a number.
         """
         # the copied nodes would call functions that this model lacks
         if model.functions:
@@ -191,10 +181,8 @@ class Graph:
         return self._model(nodes, "part", ins, [self._info(c) for c in outputs]), read
 
     def _info(self, cut: GraphCut) -> Any:
-        if cut.name in self._inputs:
-            kind, shape = self._inputs[cut.name]
-        else:
-            kind, shape = self.type_of(cut.dtype), (ROWS,) if cut.width is None else (ROWS, cut.width)
+        shape = (ROWS,) if cut.width is None else (ROWS, cut.width)
+        kind, shape = self._inputs.get(cut.name, (self.type_of(cut.dtype), shape))
         return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
 
     def _model(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any]) -> Any:
@@ -220,11 +208,7 @@ class Graph:
         return self._model(nodes, name, ins, outs)
 
     def save(self, path: Path, *, name: str = "fastrec", model: Any = None) -> list[Path]:
-        """Write a model, by default the whole; large constants go into a second file.
-
-        Returns:
-            The files.
-        """
+        """Write a model, by default the whole, and return its files: large constants go into a second one."""
         model = self.model(name=name) if model is None else model
         # protobuf's largest message is 2 GiB
         if sum(len(t.raw_data) for t in model.graph.initializer) <= limits.ONNX_FILE_BYTES:
@@ -320,43 +304,13 @@ class GraphTensor:
         self.graph, self.value, self.meta = graph, value, meta
         self.some = False  # whether it was made by ``any``
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return call(func, args, kwargs or {})
+    # what torch itself tells of the meta tensor
+    dtype, shape, ndim = (property(attrgetter(f"meta.{n}")) for n in ("dtype", "shape", "ndim"))
+    device, is_cuda = torch.device("cpu"), False  # only the graph's runtime has a device
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Torch's dtype."""
-        return self.meta.dtype
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape, ``N`` for the rows."""
-        return self.meta.shape
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self.meta.ndim
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
-
-    @property
-    def is_cuda(self) -> bool:
-        """False: only the graph's runtime has a device."""
-        return False
-
-    @property
-    def T(self) -> GraphTensor:
-        """The transposed tensor."""
-        return self.transpose(0, 1)
-
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, *dim: int) -> Any:
         """Return the shape, or one of its sizes."""
-        return self.meta.size() if dim is None else self.meta.size(dim)
+        return self.meta.size(*dim)
 
     def dim(self) -> int:
         """Return the number of dimensions."""
@@ -365,6 +319,15 @@ class GraphTensor:
     def is_floating_point(self) -> bool:
         """Check if the values are floats."""
         return self.meta.is_floating_point()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return call(func, args, kwargs or {})
+
+    @property
+    def T(self) -> GraphTensor:
+        """The transposed tensor."""
+        return self.transpose(0, 1)
 
     def cpu(self) -> GraphTensor:
         """Return the tensor itself."""
@@ -414,43 +377,30 @@ class GraphTensor:
 
 def _operator(name: str, *, swapped: bool = False) -> Callable[..., Any]:
     def method(self: GraphTensor, *others: Any) -> Any:
-        args = (*others, self) if swapped else (self, *others)
-        return call(getattr(torch, name), args, {})
+        return call(getattr(torch, name), (*others, self) if swapped else (self, *others), {})
 
     return method
 
 
 for _name, _function in {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
+    **{n: n for n in ("add", "sub", "mul", "pow", "matmul")},
+    **{n: f"bitwise_{n}" for n in ("and", "or", "xor")},
     "truediv": "div",
     "mod": "remainder",
     "floordiv": "floor_divide",
-    "pow": "pow",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
     "lshift": "bitwise_left_shift",
-    "matmul": "matmul",
 }.items():
     setattr(GraphTensor, f"__{_name}__", _operator(_function))
     setattr(GraphTensor, f"__r{_name}__", _operator(_function, swapped=True))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "abs"):
     setattr(GraphTensor, f"__{_name}__", _operator(_name))
 GraphTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
-GraphTensor.__neg__ = _operator("neg")  # type: ignore[attr-defined]
-GraphTensor.__abs__ = _operator("abs")  # type: ignore[attr-defined]
 GraphTensor.__invert__ = _operator("bitwise_not")  # type: ignore[attr-defined]
 GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (self, place), {})  # type: ignore[method-assign, attr-defined]
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function of torch with symbolic tensors among its arguments.
-
-    Raises:
-        NotInGraphError: there is no way to write it as nodes.
-    """
+    """Call a function of torch with symbolic tensors among its arguments; refuse what has no form as nodes."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", name)
@@ -461,9 +411,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # torch itself computes dtype and shape of the result: no second set of rules that could differ
         metas = func(*_meta(args), **_meta(kwargs))
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise NotInGraphError(
-            f"torch.{name} cannot be written as nodes ({error})", remedy="Compute this column outside of the graph"
-        ) from error
+        why = f"torch.{name} cannot be written as nodes ({error})"
+        raise NotInGraphError(why, remedy="Compute this column outside of the graph") from error
     made = HANDLERS[name](graph, metas, *args, **kwargs)
     if isinstance(made, GraphTensor | torch.Tensor):
         return made
@@ -476,11 +425,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = None) -> str:
-    """Add a tensor as a constant of the graph.
-
-    Raises:
-        NotInGraphError: it has a value of its own for every row.
-    """
+    """Add a tensor as a constant of the graph; refuse one with a value of its own for every row."""
     values = values.detach().cpu()
     # a constant of N rows is broadcast from one, as the graph's rows are not N
     if values.ndim and values.shape[0] == N:
@@ -527,9 +472,9 @@ def _meta(given: Any) -> Any:
 
 def _flat(given: Any) -> Any:
     if isinstance(given, dict):
-        given = given.values()
-    if not isinstance(given, list | tuple | type({}.values())):
+        given = tuple(given.values())
+    if isinstance(given, list | tuple):
+        for part in given:
+            yield from _flat(part)
+    else:
         yield given
-        return
-    for part in given:
-        yield from _flat(part)

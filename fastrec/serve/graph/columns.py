@@ -103,7 +103,10 @@ class GraphTable(Table):
 
     def __init__(self, columns: Mapping[str, Any], *, later: Mapping[str, Callable[[], Column]] | None = None) -> None:
         super().__init__({})
-        self._columns = {n: c if isinstance(c, Column) else _as_column(n, c) for n, c in columns.items()}
+        self._columns = {
+            n: c if isinstance(c, Column) else GraphColumn("vector" if c.ndim == 2 else "number", c, name=n)
+            for n, c in columns.items()
+        }
         self.later = dict(later or {})
 
     def __getitem__(self, name: str) -> Column:
@@ -145,10 +148,6 @@ class GraphTable(Table):
         return GraphTable(columns)
 
 
-def _as_column(name: str, values: Any) -> Column:
-    return GraphColumn("vector" if values.ndim == 2 else "number", values, name=name)
-
-
 def as_graph_column(column: Column) -> GraphColumn:
     """Convert a generator's column to a ``GraphColumn``."""
     if isinstance(column, GraphColumn):
@@ -167,52 +166,38 @@ def _graph_of(columns: Sequence[GraphColumn]) -> Graph:
 
 
 def input_column(graph: Graph, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
-    """Add an input of the graph for a column of this kind and dtype; ``no_text`` marks missing text.
-
-    Raises:
-        NotInGraphError: lists and opaque columns cannot be inputs.
-    """
+    """Add an input of the graph for a column of this kind and dtype; ``no_text`` marks missing text."""
     return column_of(graph, graph.input(name, input_type(column)), name, column, no_text=no_text)
 
 
 def column_of(graph: Graph, value: str, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
     """Wrap a value of the graph as a column of this kind and dtype; see ``input_column``."""
-    if column.kind == "category" and is_text(column.distinct.type):
-        placeholder = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
+    kind = input_type(column)
+    dtype = {np.float32: torch.float32, np.float64: torch.float64}.get(kind, torch.int64)
+    tensor = GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta"))
+    if kind is object:  # the tensor only holds a place
         empty = pa.array([], column.distinct.type)
-        return GraphColumn("category", placeholder, name=name, distinct=empty, text=value, no_text=no_text, marked=True)
+        return GraphColumn("category", tensor, name=name, distinct=empty, text=value, no_text=no_text, marked=True)
     column = column.plain()
-    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
-        tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
-        missing = tensor == int(NO_INTEGER)
-        return GraphColumn(
-            column.kind, tensor, name=name, missing=missing, unit=column.unit, zone=column.zone, marked=True
-        )
-    dtype = torch.float32 if input_type(column) is np.float32 else torch.float64
-    return GraphColumn("number", GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta")), name=name)
+    if kind is not np.int64:
+        return GraphColumn("number", tensor, name=name)
+    about = {"missing": tensor == int(NO_INTEGER), "unit": column.unit, "zone": column.zone, "marked": True}
+    return GraphColumn(column.kind, tensor, name=name, **about)
 
 
 def input_type(column: Column) -> Any:
-    """Return the numpy type of an input for such a column; ``object`` for text.
-
-    Raises:
-        NotInGraphError: lists and opaque columns are no inputs.
-    """
+    """Return the numpy type of an input for such a column (``object``: text); refuse lists and opaque columns."""
     if column.kind == "category" and is_text(column.distinct.type):
         return object
     column = column.plain()
-    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
+    if column.kind not in ("datetime", "number"):
+        why = f"is a {column.kind}, which no graph takes"
+        raise NotInGraphError(why, column=column.name, remedy="Compute it outside")
+    dtype = column.values.dtype
+    if column.kind == "datetime" or not (dtype.is_floating_point or dtype == torch.bool):
         return np.int64
-    if column.kind == "number":  # a bool, too: NaN marks a missing one
-        narrow = column.values.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        return np.float32 if narrow else np.float64
-    raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=column.name, remedy="Compute it outside")
-
-
-def type_of_input(column: Column) -> str:
-    """Name the type that ``input_column`` gives a column: ``'string'``, ``'int64'``, ``'float32'`` or ``'float64'``."""
-    kind = input_type(column)
-    return "string" if kind is object else np.dtype(kind).name
+    # of a bool, too, NaN marks a missing one
+    return np.float32 if dtype in (torch.float32, torch.float16, torch.bfloat16) else np.float64
 
 
 def no_text_of(column: Column) -> str:
@@ -227,7 +212,8 @@ def described(name: str, column: Column, *, made: bool = False, text: dict[str, 
 
     ``made``: a server computes it from events. ``text``: how the run reads its text (``Reading.written``).
     """
-    kind = type_of_input(column)
+    numpy_type = input_type(column)
+    kind = "string" if numpy_type is object else np.dtype(numpy_type).name
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)
     time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
     about = {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
@@ -245,7 +231,3 @@ def encode(vocab: Vocab, column: Column) -> Any:
     if not len(values):
         return torch.zeros(N, dtype=torch.int64)
     return find(_graph_of([column]), column, values, codes, missing=0, absent=vocab._absent)
-
-
-def _is_whole(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and dtype != torch.bool

@@ -78,10 +78,8 @@ def _said(part: Any, matrix: GraphTensor, task: Task, k: int) -> Any:
 
 
 def _of_two(part: Any, sums: Any) -> Any:
-    if getattr(part, "loss", None) == "modified_huber":
-        return (sums.clamp(-1, 1) + 1) / 2
     # onnxruntime's Sigmoid is 0 below -37, and of several classes the least unlikely one counts
-    return 1 / (1 + (-sums).exp())
+    return (sums.clamp(-1, 1) + 1) / 2 if getattr(part, "loss", None) == "modified_huber" else 1 / (1 + (-sums).exp())
 
 
 _WRITERS: dict[str, Callable[[Any, Any], Any]] = {}  # class of estimators → function that writes it
@@ -90,16 +88,7 @@ writer = registrar(_WRITERS)
 
 @dataclass
 class GraphRows:
-    """Symbolic rows, with the attributes of ``Rows`` that estimators read.
-
-    Args:
-        table: the columns.
-        task: the task.
-        cats, conts: names of categories, and of numbers.
-        n_outputs: number of classes or targets.
-        lists: of a ranking: the lists.
-        events: events before the lists, if the graph has such inputs.
-    """
+    """Symbolic rows, with the attributes of ``Rows`` that estimators read; ``lists`` and ``events`` are a ranking's."""
 
     table: GraphTable
     task: str
@@ -123,21 +112,15 @@ class GraphRows:
 
 
 def prediction(model: Estimator, rows: GraphRows) -> Any:
-    """Write an estimator's prediction: float64 ``[rows]`` or ``[rows, k]``.
-
-    Raises:
-        NotInGraphError: there is no such way for its kind.
-    """
+    """Write an estimator's prediction: float64 ``[rows]`` or ``[rows, k]``; refuse a kind that has no writer."""
     # a subclass is written as its parent, unless it has its own writer
     for kind in type(model).__mro__:
         if kind.__name__ in _WRITERS:
             return _WRITERS[kind.__name__](model, rows)
     if hasattr(model, "_trained") or hasattr(model, "_nets"):
         raise model.not_fitted()
-    raise NotInGraphError(
-        f"{model.name} ({type(model).__name__}) has no form in a graph",
-        remedy="Leave the model out of the recipe, or serve the run itself",
-    )
+    why = f"{model.name} ({type(model).__name__}) has no form in a graph"
+    raise NotInGraphError(why, remedy="Leave the model out of the recipe, or serve the run itself")
 
 
 @writer("NetRanker")
@@ -148,11 +131,10 @@ def _net_ranker(model: Any, rows: GraphRows) -> Any:
 @writer("SessionRanker")
 def _session_ranker(model: Any, rows: GraphRows) -> Any:
     if rows is None or rows.events is None:  # without events it would score like another model
-        raise NotInGraphError(
-            f"{model.name} ({type(model).__name__}, {model.architecture.model.__name__}) reads the events before a "
-            "list, which the graph of a run has not",
-            remedy="Leave the model out of the recipe, or write it alone (fastrec.serve.export_session_ranker)",
-        )
+        kind = f"{type(model).__name__}, {model.architecture.model.__name__}"
+        why = f"{model.name} ({kind}) reads the events before a list, which the graph of a run has not"
+        remedy = "Leave the model out of the recipe, or write it alone (fastrec.serve.export_session_ranker)"
+        raise NotInGraphError(why, remedy=remedy)
     return session_outputs(model, rows)
 
 
@@ -192,20 +174,11 @@ def _grown(
         if isinstance(part, Forest):
             own = None if boosters is None or part.targets > 1 or forests.start is not None else boosters[i]
             given = GraphCut("", matrix.value, forests.dtype, matrix.shape[1])
-            sums = GraphCut(
-                "", f"{prefix}_p{i}_margin", "float64" if own is None else "float32", part.targets, "float64"
-            )
+            dtype = "float64" if own is None else "float32"
+            sums = GraphCut("", f"{prefix}_p{i}_margin", dtype, part.targets, "float64")
             graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
     shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
     return GraphTensor(graph, f"{prefix}_predicted", torch.empty(shape, dtype=torch.float64, device="meta"))
-
-
-def margins(forest: Forest, matrix: GraphTensor) -> GraphTensor:
-    """Write the sums of leaves without the base: float64 ``[rows, targets]``."""
-    graph = matrix.graph
-    prefix = graph.fresh("forest")
-    graph.add(*forest.nodes(matrix.value, f"{prefix}_sums", prefix=prefix, base=False))
-    return GraphTensor(graph, f"{prefix}_sums", torch.empty((N, forest.targets), dtype=torch.float64, device="meta"))
 
 
 def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
@@ -249,10 +222,8 @@ def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
 def _constant(model: Any, rows: GraphRows) -> Any:
     name = next(n for n in rows.table.names if isinstance(rows.table[n].values, GraphTensor))
     column = as_graph_column(rows.table[name])
-    zero = column.is_missing() if column.text is not None else column.values != column.values
-    if not isinstance(zero, GraphTensor):
-        zero = column.values != column.values
-    zero = zero.double() * 0
+    same = column.is_missing() if column.text is not None else column.values != column.values
+    zero = same.double() * 0
     return zero + model._value if not model._value.ndim else zero[:, None] + model._value
 
 
@@ -309,14 +280,13 @@ def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
 
 def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
     """Write ``fastrec.stacking.blends.in_list``."""
-    lists = rows.lists
-    assert lists is not None
+    assert rows.lists is not None
     rough = torch.where(scores.isnan(), -torch.inf, scores)
-    top = lists.reduce(rough, "max")
+    top = rows.lists.reduce(rough, "max")
     near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP)
     gap = torch.where(rough == top, 0.0, near)
-    log_softmax = gap - lists.reduce(gap.exp(), "add").log()
-    rank = (lists.place([(rough, True)]) + 1).double()
+    log_softmax = gap - rows.lists.reduce(gap.exp(), "add").log()
+    rank = (rows.lists.place([(rough, True)]) + 1).double()
     return {"rank": rank, "gap": gap, "softmax": log_softmax.exp(), "log_softmax": log_softmax}
 
 
@@ -330,8 +300,12 @@ def _boosted(blend: Any, two: GraphRows) -> Any:
 def _tree_blend(blend: Any, two: GraphRows) -> Any:
     matrix = tree_matrix(blend._inputs, two.table)
     start = blend.sums.linear(two).float()
-    forests = [forest_of_xgboost(b, len(blend._inputs.names)) for b in blend._boosters]
-    sums = [margins(f, matrix).float() for f in forests]
+    graph, sums = matrix.graph, []
+    for booster in blend._boosters:
+        forest, prefix = forest_of_xgboost(booster, len(blend._inputs.names)), graph.fresh("forest")
+        graph.add(*forest.nodes(matrix.value, f"{prefix}_sums", prefix=prefix, base=False))
+        meta = torch.empty((N, forest.targets), dtype=torch.float64, device="meta")
+        sums.append(GraphTensor(graph, f"{prefix}_sums", meta).float())
     if two.task == "multiclass":
         return (sums[0] + start).double().softmax(1)
     total = torch.stack([s[:, 0] for s in sums], 1) + start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -31,10 +30,8 @@ _SIZE = 1 << 8 * 4  # a letter's bytes (at most 4 in UTF-8) are packed below, th
 def hashed(column: GraphColumn, buckets: int, *, seed: int = 0) -> GraphTensor:
     """Write ``1 + hash_codes`` of each value, 0 if missing: int64 ``[rows]``.
 
-    onnxruntime's operator ``Tokenizer`` splits text. Letters that Unicode does not have yet are ignored.
-
-    Raises:
-        NotInGraphError: a graph cannot write fractions and times as text.
+    onnxruntime's operator ``Tokenizer`` splits text. Letters that Unicode does not have yet are ignored. Fractions and
+    times are refused: a graph cannot write them as text.
     """
     return _bucket(_Letters.of(column), buckets, seed, column.is_missing())
 
@@ -54,6 +51,13 @@ def hashed_together(columns: Sequence[GraphColumn], buckets: int, *, seed: int =
     return _bucket(_Letters(graph, joined, letters), buckets, seed, missing)
 
 
+@cache
+def _letters() -> list[str]:
+    # without surrogates, unassigned code points, and the last private planes; once in a process: 1.1 million take long
+    every = (chr(i) for i in range(sys.maxunicode + 1))
+    return [c for c in every if unicodedata.category(c) not in ("Cn", "Cs") and not ord(c) >= 0xF0000]
+
+
 class _Letters:
     """Values as text, and every letter that they may have."""
 
@@ -71,16 +75,14 @@ class _Letters:
 
     @classmethod
     def of(cls, column: GraphColumn) -> _Letters:
-        """Create from a column's values, see ``hashed``."""
         if column.text is not None:
             column.values.graph.hashed.add(column.text)
             return cls(column.values.graph, column.text, _letters())
         values = column.values
         if not isinstance(values, GraphTensor) or column.kind != "number" or values.is_floating_point():
             what = "times" if column.kind == "datetime" else "numbers that may have fractions"
-            raise NotInGraphError(
-                f"hashes of {what} have no form in a graph", column=column.name, remedy="Hash text or whole numbers"
-            )
+            why = f"hashes of {what} have no form in a graph"
+            raise NotInGraphError(why, column=column.name, remedy="Hash text or whole numbers")
         graph = values.graph
         return cls(graph, graph.op("Cast", values.to(torch.int64).value, to=graph.type_of(object)), list(_DIGITS))
 
@@ -115,13 +117,9 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
     graph = text.graph
     start = graph.constant(np.array([(_START ^ (seed % (1 << 64)))], dtype=np.uint64).astype(np.int64))
     state = graph.op("Expand", start, graph.op("Shape", text.value))
-    scanned = {
-        "body": _one_letter(text.wide, graph.fresh("letter") + "_"),
-        "num_scan_inputs": 1,
-        "scan_input_axes": [1],
-    }
     # FNV-1a depends on the bytes' order: letters are mixed in one after the other
-    state = graph.op("Scan", state, text.codes, shared=False, **scanned)
+    body = _one_letter(text.wide, graph.fresh("letter") + "_")
+    state = graph.op("Scan", state, text.codes, shared=False, body=body, num_scan_inputs=1, scan_input_axes=[1])
 
     def cast(value: str, dtype: Any) -> str:
         return graph.op("Cast", value, to=graph.type_of(dtype))
@@ -137,108 +135,79 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
     return torch.where(missing, 0, GraphTensor(graph, code, torch.empty(N, dtype=torch.int64, device="meta")))
 
 
-@cache
-def _letters() -> list[str]:
-    """List the letters of Unicode, without surrogates, unassigned code points, and the last private planes."""
-    # computed once in a process: 1.1 million code points take a while
-    every = (chr(i) for i in range(sys.maxunicode + 1))
-    return [c for c in every if unicodedata.category(c) not in ("Cn", "Cs") and not ord(c) >= 0xF0000]
-
-
 # Sums, extremes and ranks within the lists of a graph's rows.
-
-_MINUS_INFINITY = np.array([-math.inf])
-_START_GROUPS = {"add": np.array([0.0]), "max": _MINUS_INFINITY, "min": -_MINUS_INFINITY}
 
 
 class GraphGroups:
-    """The lists of a graph's rows.
-
-    Args:
-        codes: int64 ``[rows]``, equal in the rows of one list; those of any two lists differ.
-    """
+    """The lists of a graph's rows, by ``codes`` ``[rows]`` that are equal in the rows of one list and no others."""
 
     def __init__(self, codes: GraphTensor) -> None:
         self.graph: Graph = codes.graph
         distinct, _, inverse, _ = self.graph.op("Unique", codes.value, outputs=4, sorted=1)
         self._count, self._of_row = self.graph.op("Shape", distinct), inverse
-        self._meta = codes.meta
+
+    def _tensor(self, value: str, dtype: torch.dtype = torch.int64) -> GraphTensor:
+        return GraphTensor(self.graph, value, torch.empty(N, dtype=dtype, device="meta"))
 
     def reduce(self, values: GraphTensor, how: str) -> GraphTensor:
         """Compute the sum (``'add'``), maximum (``'max'``) or minimum (``'min'``) of each row's list: float64."""
-        graph = self.graph
-        value = value_of(graph, values, torch.float64)
-        start = graph.op("ConstantOfShape", self._count, value=_START_GROUPS[how])
-        each = graph.op("ScatterElements", start, self._of_row, value, reduction=how)
-        return self._spread(each, torch.float64)
+        op = self.graph.op
+        start = op("ConstantOfShape", self._count, value=np.array([{"add": 0.0, "max": -np.inf, "min": np.inf}[how]]))
+        value = value_of(self.graph, values, torch.float64)
+        each = op("ScatterElements", start, self._of_row, value, reduction=how)
+        return self._tensor(op("Gather", each, self._of_row, axis=0), torch.float64)
 
     def size(self) -> GraphTensor:
         """Count the rows of each row's list: float64."""
-        graph = self.graph
-        ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph.type_of(np.float64))
-        return self.reduce(GraphTensor(graph, ones, torch.empty(N, dtype=torch.float64, device="meta")), "add")
+        same = self.graph.op("Equal", self._of_row, self._of_row)
+        ones = self.graph.op("Cast", same, to=self.graph.type_of(np.float64))
+        return self.reduce(self._tensor(ones, torch.float64), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
         """Sort rows by list, then by the keys, then by position: int64 ``[rows]``.
 
-        Args:
-            keys: values without NaN and whether the largest comes first, the most important key first.
+        A key is values without NaN, and whether the largest comes first; the most important key is the first.
         """
-        graph = self.graph
-        rows = graph.op("Shape", self._of_row)
-        order = None
-        group = GraphTensor(graph, self._of_row, self._meta)
-        for values, largest in [*reversed(keys), (group, False)]:
-            value = values.value if order is None else graph.op("Gather", values.value, order, axis=0)
-            _, places = graph.op("TopK", value, rows, outputs=2, largest=int(largest), sorted=1)  # ties: the first row
-            order = places if order is None else graph.op("Gather", order, places, axis=0)
-        assert order is not None
+        op = self.graph.op
+        rows, order = op("Shape", self._of_row), ""
+        for values, largest in [*reversed(keys), (self._tensor(self._of_row), False)]:
+            value = op("Gather", values.value, order, axis=0) if order else values.value
+            _, places = op("TopK", value, rows, outputs=2, largest=int(largest), sorted=1)  # ties: the first row
+            order = op("Gather", order, places, axis=0) if order else places
         return order
+
+    def _position(self, order: str) -> GraphTensor:
+        op = self.graph.op
+        zero, one = (self.graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
+        at = op("Range", zero, op("Squeeze", op("Shape", self._of_row)), one)
+        return self._tensor(op("ScatterElements", at, order, at))
 
     def place(self, keys: list[tuple[GraphTensor, bool]]) -> GraphTensor:
         """Compute each row's place in its list by the keys, from 0: int64."""
-        graph = self.graph
-        order = self.order(keys)
-        zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
-        rows = graph.op("Squeeze", graph.op("Shape", self._of_row))
-        at = graph.op("Range", zero, rows, one)
-        # each row's place in the order, less the first place of its list
-        position = graph.op("ScatterElements", at, order, at)
-        first = self.reduce(GraphTensor(graph, position, self._meta), "min")
-        return GraphTensor(graph, position, self._meta) - first.long()
+        position = self._position(self.order(keys))
+        # the place in the order of all rows, less the first place of the row's list
+        return position - self.reduce(position, "min").long()
 
     def parted(self, values: GraphTensor) -> GraphGroups:
         """Group the rows of one list that have one value; no value is NaN."""
-        graph = self.graph
-        distinct, _, inverse, _ = graph.op("Unique", value_of(graph, values, torch.float64), outputs=4, sorted=1)
-        width = graph.op("Shape", distinct)
-        pair = graph.op("Add", graph.op("Mul", self._of_row, width), inverse)
-        return GraphGroups(GraphTensor(graph, pair, self._meta))
+        op = self.graph.op
+        distinct, _, inverse, _ = op("Unique", value_of(self.graph, values, torch.float64), outputs=4, sorted=1)
+        pair = op("Add", op("Mul", self._of_row, op("Shape", distinct)), inverse)
+        return GraphGroups(self._tensor(pair))
 
     def dense(self, values: GraphTensor) -> GraphTensor:
         """Rank each row's value among the distinct values of its list, from 1: float64."""
-        pairs = self.parted(values)  # numbered list by list, in each by value
-        number = GraphTensor(self.graph, pairs._of_row, self._meta)
+        number = self._tensor(self.parted(values)._of_row)  # numbered list by list, in each by value
         return (number - self.reduce(number, "min").long() + 1).double()
 
     def shifted(self, values: GraphTensor, by: int) -> GraphTensor:
         """Take the value of the row ``by`` places before in its list, NaN if there is none: float64."""
-        graph = self.graph
-        order = self.order([])
-        place = self.place([])
-        zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
-        at = graph.op("Range", zero, graph.op("Squeeze", graph.op("Shape", self._of_row)), one)
-        position = GraphTensor(graph, graph.op("ScatterElements", at, order, at), self._meta)
-        found = (place - by >= 0) & ((place - by).double() < self.size())
-        there = torch.where(found, position - by, 0)
-        rows = graph.op("Gather", order, there.value, axis=0)
-        value = graph.op("Gather", value_of(graph, values, torch.float64), rows, axis=0)
-        made = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))
-        return torch.where(found, made, torch.nan)
-
-    def _spread(self, each: str, dtype: torch.dtype) -> GraphTensor:
-        meta = torch.empty(N, dtype=dtype, device="meta")
-        return GraphTensor(self.graph, self.graph.op("Gather", each, self._of_row, axis=0), meta)
+        op, order = self.graph.op, self.order([])
+        earlier = self.place([]) - by
+        inside = (earlier >= 0) & (earlier.double() < self.size())
+        rows = op("Gather", order, torch.where(inside, self._position(order) - by, 0).value, axis=0)
+        value = op("Gather", value_of(self.graph, values, torch.float64), rows, axis=0)
+        return torch.where(inside, self._tensor(value, torch.float64), torch.nan)
 
 
 _WRITERS: dict[str, Callable[..., dict[str, Column]]] = {}  # class of generators → function that writes it
@@ -262,12 +231,7 @@ class Served:
 
 
 def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str, Column]:
-    """Write a step's columns.
-
-    Raises:
-        NotInGraphError: it has no form in a graph.
-        FastrecError: it cannot be computed.
-    """
+    """Write a step's columns; refuse one that has no form in a graph."""
     name = type(step).__name__
     try:
         if name in _WRITERS:
@@ -356,21 +320,10 @@ def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Colum
     return step.wrap(step.apply(fit, {"vector": vector}))
 
 
-def in_lists(step: Feature, places: ListScope) -> bool:
-    """Check if a step reads only rows of the request's list."""
-    within = step.within
-    return places.lists is not None and within is not None and list(within) == [places.list_column]
-
-
 def lists_of(step: Feature, places: ListScope) -> GraphGroups:
-    """Return the lists that a step reads.
-
-    Raises:
-        NotInGraphError: it looks at other groups.
-    """
-    if not in_lists(step, places):
+    """Return the lists that a step reads; refuse one that looks at other groups than a request's list."""
+    if places.lists is None or step.within is None or list(step.within) != [places.list_column]:
         raise NotInGraphError(f"{type(step).__name__} looks at groups other than a request's list", remedy="")
-    assert places.lists is not None
     return places.lists
 
 

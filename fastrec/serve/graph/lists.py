@@ -26,11 +26,9 @@ from fastrec.serve.graph.columns import (
 )
 from fastrec.serve.graph.features import GraphGroups, ListScope, lists_of, writer
 from fastrec.serve.graph.nets import _prepared, exported
-from fastrec.table import Column, Keys, Table, as_column
+from fastrec.table import Column, Table, as_column
 
 # Write generators that read the rows of one request's list: ranks, statistics, lags.
-
-_STATS = ("count", "sum", "mean", "min", "max", "std")
 
 
 @writer("GroupRank")
@@ -70,7 +68,13 @@ def _stats(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]
     for end in [s for s in ("first", "last") if s in step._wanted]:
         for col in step.columns:
             name = step._name(col, end)
-            made[name] = _value_of(made[name].values, state["columns"][col]["ends"]["values"], name)
+            # codes, from 1 (0: missing) → the numbers that they stand for
+            column = as_column(state["columns"][col]["ends"]["values"].columns[0], name=name).plain()
+            if column.kind not in ("number", "datetime"):
+                raise NotInGraphError("a list's text has no form in a graph", remedy="Compute it outside of the graph")
+            codes, table = made[name].values, torch.cat([column.values.new_zeros(1), column.values])
+            about = {"name": name, "missing": codes == 0, "unit": column.unit, "zone": column.zone}
+            made[name] = Column(column.kind, table[codes], **about)
     return made
 
 
@@ -80,10 +84,8 @@ def _deviation(step: Any, table: GraphTable, places: ListScope) -> dict[str, Col
         state, fit = step._learned()
         return as_columns(step.apply(fit, step.prepare(state, table)))
     found = _of_lists(step, table, places)
-    some = next(iter(found.values()))
-    return as_columns(
-        step.apply({n: _ListStatistic(v) for n, v in found.items()}, {"key": some, **step._inputs(table)})
-    )
+    by_key = {n: _ListStatistic(v) for n, v in found.items()}
+    return as_columns(step.apply(by_key, {"key": next(iter(found.values())), **step._inputs(table)}))
 
 
 class _ListStatistic:
@@ -99,19 +101,10 @@ class _ListStatistic:
         return self.values
 
 
-def _value_of(codes: Any, values: Keys, name: str) -> Column:
-    """Convert codes (from 1; 0 = missing) to a column of their numbers."""
-    column = as_column(values.columns[0], name=name).plain()
-    if column.kind not in ("number", "datetime"):
-        raise NotInGraphError("a list's text has no form in a graph", remedy="Compute it outside of the graph")
-    table = torch.cat([column.values.new_zeros(1), column.values])
-    return Column(column.kind, table[codes], name=name, missing=codes == 0, unit=column.unit, zone=column.zone)
-
-
 def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]:
     """Write statistics of the rows of each row's list."""
     lists, made = lists_of(step, places), {}
-    odd = [s for s in step._wanted if s not in _STATS]
+    odd = [s for s in step._wanted if s not in ("count", "sum", "mean", "min", "max", "std")]
     if odd:
         raise NotInGraphError(f"a list's {odd[0]} has no form in a graph", remedy="Compute it outside of the graph")
     for col in step.columns:
@@ -130,10 +123,8 @@ def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]
 
 
 def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: Any, total: Any, mean: Any) -> Any:
-    if stat == "count":
-        return count.long()
-    if stat == "sum":
-        return total
+    if stat in ("count", "sum"):
+        return count.long() if stat == "count" else total
     if stat == "mean":
         return torch.where(count > 0, mean, torch.nan)
     if stat == "std":
@@ -163,9 +154,8 @@ def _lag(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
 
 def _numbers(column: Column) -> Any:
     if column.kind == "datetime":
-        raise NotInGraphError(
-            "times of a list have no form in a graph", column=column.name, remedy="Compute it outside"
-        )
+        why = "times of a list have no form in a graph"
+        raise NotInGraphError(why, column=column.name, remedy="Compute it outside")
     return column.number()
 
 
@@ -195,11 +185,7 @@ class GraphEvents:
 def events_of(
     graph: Graph, rankers: Sequence[Any], log: Table, item: str, time: str | None
 ) -> tuple[GraphEvents, list[dict[str, Any]]]:
-    """Add the inputs that rankers read of the events before lists, and describe them for ``serving.json``.
-
-    Raises:
-        NotFittedError: a ranker was not trained.
-    """
+    """Add the inputs that rankers read of the events before lists, and describe them for ``serving.json``."""
     for ranker in rankers:
         if ranker._events is None:
             raise ranker.not_fitted()
@@ -277,7 +263,6 @@ class _Laid:
         self._at = op("Reshape", op("Where", there, at, none), self.whole(-1))
 
     def column(self, name: str) -> GraphColumn:
-        """Return a column of the events, flat."""
         graph, value = self.graph, self.events.values[name]
         column, no_text = self.events.log[name], self.events.missing[name]
         kind = input_type(column)
@@ -287,7 +272,6 @@ class _Laid:
         return column_of(graph, graph.op("Gather", flat, self._at), name, column, no_text=no_text)
 
     def wide(self, flat: str, width: int | None = None) -> str:
-        """Reshape flat values to ``[lists, most]``, or ``[lists, most, width]``."""
         shape = [-1, self.most] if width is None else [-1, self.most, width]
         return self.graph.op("Reshape", flat, self.whole(*shape))
 
@@ -302,7 +286,11 @@ class _Laid:
     def listed(self, candidates: GraphColumn, items: GraphColumn) -> str:
         """Find the row of the candidate that is an event's item, in the event's list; -1: none. int64 ``[E]``."""
         op = self.graph.op
-        mine, theirs = _raw(candidates), _raw(items)
+        for column in (candidates, items):
+            if column.text is None and column.values.dtype != torch.int64:
+                why = "items are neither integers nor text"
+                raise NotInGraphError(why, column=column.name or None, remedy="Give them as integers or text")
+        mine, theirs = (c.values.value if c.text is None else c.text for c in (candidates, items))
         if (candidates.text is None) != (items.text is None):
             raise NotInGraphError("candidates' items are text or numbers, and the events' are not", column=items.name)
         # number items of candidates and events together, then pairs of list and item: equal pairs match
@@ -339,29 +327,19 @@ class _Laid:
 
 
 class _Fed(nn.Module):
-    """A net of events that takes its inputs by name."""
+    """A net of events that takes its inputs by name; those that it does without are empty."""
 
     def __init__(self, net: nn.Module, n_cat: int, n_cont: int) -> None:
         super().__init__()
         self.net, self.n_cat, self.n_cont = net, n_cat, n_cont
 
     def forward(
-        self,
-        x_cat: Tensor,
-        lists: Tensor,
-        items: Tensor,
-        listed: Tensor,
-        steps: Tensor,
-        x_cont: Tensor | None = None,
-        cats: Tensor | None = None,
-        conts: Tensor | None = None,
-    ) -> Tensor:
-        if x_cont is None:
-            x_cont = torch.zeros((x_cat.shape[0], 0))
-        if cats is None:
-            cats = items.new_zeros((*items.shape, 0))
-        if conts is None:
-            conts = torch.zeros((*items.shape, 0))
+        self, x_cat: Tensor, lists: Tensor, items: Tensor, listed: Tensor, steps: Tensor,
+        x_cont: Tensor | None = None, cats: Tensor | None = None, conts: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        x_cont = torch.zeros((x_cat.shape[0], 0)) if x_cont is None else x_cont
+        cats = items.new_zeros((*items.shape, 0)) if cats is None else cats
+        conts = torch.zeros((*items.shape, 0)) if conts is None else conts
         return self.net(x_cat, x_cont, lists, items, cats, conts, listed, steps)
 
 
@@ -384,14 +362,3 @@ def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
     shapes = {name: {0: rows if name in ("x_cat", "lists", "x_cont") else of_lists} for name in given}
     net.net.cpu()
     return exported(net.eval(), kwargs=given, shapes=shapes)
-
-
-def _raw(column: GraphColumn) -> str:
-    """Return ids as text or int64; refuse others."""
-    if column.text is not None:
-        return column.text
-    if column.values.dtype != torch.int64:
-        raise NotInGraphError(
-            "items are neither integers nor text", column=column.name or None, remedy="Give them as integers or text"
-        )
-    return column.values.value

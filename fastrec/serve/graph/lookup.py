@@ -11,21 +11,16 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
-from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError, cast, value_of
+from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Keys
 from fastrec.table.keys import _dense, is_text, match_type
 
 
 def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, missing: int, absent: int) -> GraphTensor:
-    """Encode a column's values: int64 ``[rows]``.
+    """Encode a column's values: int64 ``[rows]``; refuse values of a kind that it cannot be compared with.
 
-    Args:
-        graph, column: the graph, and a ``GraphColumn`` of it.
-        values, codes: ``[K]`` the known values, none missing, and their codes.
-        missing, absent: codes of a missing value, and of any other.
-
-    Raises:
-        NotInGraphError: the two kinds of values cannot be compared there.
+    ``values`` ``[K]`` are the known ones, none missing, with their ``codes``; ``missing`` and ``absent`` are the codes
+    of a missing value and of any other.
     """
     if not len(values):
         return torch.where(column.is_missing(), missing, torch.full((N,), absent))
@@ -107,39 +102,31 @@ def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) ->
 
 def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.ndarray, np.ndarray], str]:
     """Convert known values to the form that a node compares, with their places; and the column's value alike."""
-    places = np.arange(len(values))
+    kind, places, tensor = values.type, np.arange(len(values)), column.values
+    is_time = pa.types.is_timestamp(kind)
     if column.text is not None:
-        if not is_text(values.type):
-            raise _incomparable(column, values.type)
+        comparable = is_text(kind)
+    elif column.kind == "datetime":
+        comparable = is_time and (kind.tz is None) == (column.zone is None)
+    else:
+        comparable = not (is_time or is_text(kind))
+    if not comparable:
+        why = f"its values are compared with {kind}"
+        raise NotInGraphError(why, column=column.name or None, remedy="Compute it outside of the graph")
+    if column.text is not None:
         return (np.array(values.to_pylist(), dtype=object), places), column.text
-    tensor = column.values
-    if pa.types.is_timestamp(values.type) != (column.kind == "datetime") or is_text(values.type):
-        raise _incomparable(column, values.type)
     if column.kind == "datetime":
-        if (values.type.tz is None) != (column.zone is None):
-            raise _incomparable(column, values.type)
-        same = match_type(values, pa.timestamp(column.unit, values.type.tz)).cast(pa.int64())
-        return _exact(same, places), tensor.value
-    if tensor.dtype.is_floating_point:
-        wide = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
-        same = match_type(wide, pa.float64())
-        return _exact(same, places), value_of(graph, tensor, torch.float64)
-    same = match_type(values, pa.int64())
-    number = tensor.value if tensor.dtype == torch.int64 else cast(graph, tensor, torch.int64)
-    return _exact(same, places), number
-
-
-def _exact(values: pa.Array, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        same = match_type(values, pa.timestamp(column.unit, kind.tz)).cast(pa.int64())
+        number = tensor.value
+    elif tensor.dtype.is_floating_point:
+        same = match_type(values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values, pa.float64())
+        number = value_of(graph, tensor, torch.float64)
+    else:
+        same, number = match_type(values, pa.int64()), value_of(graph, tensor, torch.int64)
     # values that the wanted type does not hold became null: nothing can equal them
-    there = ~values.is_null().to_numpy(zero_copy_only=False)
-    kept = values.filter(pa.array(there)).to_numpy(zero_copy_only=False)
-    return (kept + 0.0 if kept.dtype.kind == "f" else kept), places[there]
-
-
-def _incomparable(column: Any, kind: pa.DataType) -> NotInGraphError:
-    return NotInGraphError(
-        f"its values are compared with {kind}", column=column.name or None, remedy="Compute it outside of the graph"
-    )
+    there = ~same.is_null().to_numpy(zero_copy_only=False)
+    kept = same.filter(pa.array(there)).to_numpy(zero_copy_only=False)
+    return (kept + 0.0 if kept.dtype.kind == "f" else kept, places[there]), number
 
 
 # Search values among sorted edges by branch-free bisection, and interpolate between knots.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -84,9 +82,6 @@ class _Folded(nn.Module):
         return self.after(hidden)
 
 
-_NA = "_na"
-
-
 def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
     """Write a net's outputs: float64 ``[rows, outputs]``."""
     columns = {flag: table[name].is_missing().double() for flag, name in trained.flags.items()}
@@ -94,26 +89,26 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
     inputs = [value_of(graph, cats, torch.int64), value_of(graph, conts, torch.float32)]
     # the net is a model of its own first: torch's exporter knows its layers
-    model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
+    proto, used, width = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
     if graph.compress is not None:
-        model.proto = graph.compress(model.proto)
-    feeds = [value for value, used in zip(inputs, model.used, strict=True) if used]
-    output = graph.merge(model.proto, feeds)[0]
+        proto = graph.compress(proto)
+    output = graph.merge(proto, [v for v, is_used in zip(inputs, used, strict=True) if is_used])[0]
     cuts = [GraphCut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
-    read = [c for c, used in zip(cuts, model.used, strict=True) if used]
-    graph.mark("onnx", read, GraphCut("", output, "float32", model.width))
-    return GraphTensor(graph, output, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
+    read = [c for c, is_used in zip(cuts, used, strict=True) if is_used]
+    graph.mark("onnx", read, GraphCut("", output, "float32", width))
+    return GraphTensor(graph, output, torch.empty((N, width), dtype=torch.float32, device="meta")).double()
 
 
 def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     """Write codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` does."""
     procs = {type(p).__name__: p for p in frame.procs.fs}
-    odd = next((p for p in procs.values() if isinstance(p, Features)), None)
-    if odd is not None:
+    if any(isinstance(p, Features) for p in procs.values()):
         raise DataError("a net has features of its own", remedy="Put them into the recipe's features")
     names = list(frame.cont_names)
     numbers = {n: table[n].number() for n in names}
-    graph = _graph_of(table)
+    graph = next((v.graph for n in table.names if isinstance(v := table[n].values, GraphTensor)), None)
+    if graph is None:
+        raise DataError("a graph has no inputs", remedy="Give a run whose models read columns")
     codes = [_codes(procs, n, table, numbers) for n in frame.cat_names]
     cats = _matrix(graph, codes, torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
@@ -133,9 +128,9 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
 
 
 def _codes(procs: Mapping[str, Any], name: str, table: GraphTable, numbers: Mapping[str, Any]) -> Any:
-    fill = procs.get("FillMissing")
-    if fill is not None and name.endswith(_NA) and name.removesuffix(_NA) in fill.flagged and name not in table:
-        return numbers[name.removesuffix(_NA)].isnan().long() + 1  # classes #na#, False, True
+    fill, plain = procs.get("FillMissing"), name.removesuffix("_na")
+    if fill is not None and plain != name and plain in fill.flagged and name not in table:
+        return numbers[plain].isnan().long() + 1  # classes #na#, False, True
     return encode(procs["Categorify"].vocab_of(name), as_graph_column(table[name]))
 
 
@@ -156,45 +151,29 @@ def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor
 
 def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor:
     """Stack columns to ``[rows, m]``; a column that is the same in every row is expanded."""
-    meta = torch.empty((N, len(columns)), dtype=dtype, device="meta")
     some = next((c for c in columns if isinstance(c, GraphTensor)), None)
     if not columns:
         # the number of rows is that of any input
         rows = graph.op("Shape", graph.inputs[0])
         shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
         empty = graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
-        return GraphTensor(graph, empty, meta)
+        return GraphTensor(graph, empty, torch.empty((N, 0), dtype=dtype, device="meta"))
+    if some is None:
+        raise DataError("all columns of a net are the same in every row", remedy="Leave the net out")
     parts = []
     for column in columns:
         if not isinstance(column, GraphTensor):
             # adding 0 of another column spreads a constant over the rows
-            zero = (some.double() * 0).nan_to_num(0.0, 0.0, 0.0) if some is not None else None
-            if zero is None:
-                raise DataError("all columns of a net are the same in every row", remedy="Leave the net out")
-            column = zero.to(dtype) + column[:1].to(dtype)
+            column = (some.double() * 0).nan_to_num(0.0, 0.0, 0.0).to(dtype) + column[:1].to(dtype)
         parts.append(column.to(dtype))
     return torch.stack(parts, 1)
 
 
-def _graph_of(table: GraphTable) -> Graph:
-    for name in table.names:
-        values = table[name].values
-        if isinstance(values, GraphTensor):
-            return values.graph
-    raise DataError("a graph has no inputs", remedy="Give a run whose models read columns")
+def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> tuple[Any, list[bool], int]:
+    """Convert a net to an ONNX model; return it, whether it reads categories and numbers, and how many outputs it has.
 
-
-@dataclass
-class NetModelProto:
-    """A net as a model of its own; ``used``: whether it reads categories, and numbers."""
-
-    proto: Any
-    used: list[bool]
-    width: int
-
-
-def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModelProto:
-    """Convert a net to an ONNX model; ``inputs``: width and dtype of the categories' codes and of the numbers."""
+    ``inputs``: width and dtype of the categories' codes and of the numbers.
+    """
     net = net.cpu().eval()
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
@@ -204,16 +183,14 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
     used = [True] * len(inputs) if count == len(inputs) else [w > 0 for w, _ in inputs]
     if sum(used) != count or not any(node.input for node in proto.graph.node):
         raise DataError("a net's graph has other inputs than the net", remedy="Report this")
-    return NetModelProto(proto, used, width)
+    return proto, used, width
 
 
 def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]]) -> Any:
     """Convert a net on the CPU to an ONNX model for any number of rows; ``inputs``: width and dtype of each."""
     if any(m.placed for m in net.modules() if isinstance(m, EmbeddingTables)):
-        raise DataError(
-            "a graph cannot hold embedding tables whose rows are not on the device",
-            remedy="Load the weights into a model made without placement= and export that",
-        )
+        why = "a graph cannot hold embedding tables whose rows are not on the device"
+        raise DataError(why, remedy="Load the weights into a model made without placement= and export that")
     given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
     rows = Dim("rows")
     return exported(_Called(net.eval()), given, shapes={"inputs": tuple({0: rows} for _ in given)})
@@ -225,9 +202,19 @@ def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = Non
     ``shapes`` names the dimensions that may vary, as ``torch.export`` takes them.
     """
     require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
-    with torch.no_grad(), _quiet():
-        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
-        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+    # the exporter warns of its own parts, and logs what it does not use
+    loggers = [logging.getLogger(n) for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+            return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 class _Called(nn.Module):
@@ -241,21 +228,6 @@ class _Called(nn.Module):
         return self.net(*inputs)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's exporter: it warns of its own parts, and logs what it does not use."""
-    levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in levels:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)
-
-
 # Compress a net's model.
 
 Compress = Literal["float16", "int8"]
@@ -265,9 +237,6 @@ def compressed(model: Any, how: Compress) -> Any:
     """Convert a net's model (``onnx.ModelProto``) to weights of 16 bits, or matrix products of 8.
 
     Inputs and outputs stay as they are. ``'int8'`` has a scale for each weight, and one for the activations of a batch.
-
-    Raises:
-        DataError: there is no such way.
     """
     if how not in get_args(Compress):
         raise DataError(f"a net cannot be compressed to {how!r}", remedy="Use 'float16' or 'int8'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,21 +51,26 @@ def _binary(kind: str) -> Callable[..., str]:
     def write(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, alpha: Any = 1) -> str:
         if alpha != 1:
             b = b * alpha
-        if made.dtype == torch.bool:  # ONNX adds no bools: a sum is an or, a product an and
-            return graph.op({"Add": "Or", "Mul": "And"}[kind], *both(graph, a, b, torch.bool)[:2])
+        if made.dtype == torch.bool and kind in ("Add", "Mul"):  # ONNX adds no bools: a sum is an or, a product an and
+            return graph.op("Or" if kind == "Add" else "And", *both(graph, a, b, torch.bool)[:2])
         return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
 
     return write
 
 
-handler("add", "__add__", "__radd__")(_binary("Add"))
-handler("sub", "subtract", "__sub__")(_binary("Sub"))
-handler("mul", "multiply", "__mul__", "__rmul__")(_binary("Mul"))
+for _kind, _names in {
+    "Add": ("add", "__add__", "__radd__"),
+    "Sub": ("sub", "subtract", "__sub__"),
+    "Mul": ("mul", "multiply", "__mul__", "__rmul__"),
+    "Max": ("maximum", "fmax_"),
+    "Min": ("minimum", "fmin_"),
+}.items():
+    handler(*_names)(_binary(_kind))
 
 
 @handler("rsub", "__rsub__")
 def _rsub(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return _binary("Sub")(graph, made, b, a)
+    return graph.op("Sub", *both(graph, b, a, made.dtype)[:2])
 
 
 @handler("div", "true_divide", "divide", "__truediv__")
@@ -112,17 +118,12 @@ def _fmod(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
     return graph.op("Mod", *both(graph, a, b, made.dtype)[:2], fmod=1)
 
 
-@handler("pow", "__pow__", "__rpow__")
-def _pow(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
+@handler("pow", "__pow__", "__rpow__", "square")
+def _pow(graph: Graph, made: torch.Tensor, a: Any, b: Any = 2) -> str:
     if b == 2 and isinstance(a, GraphTensor):
         x = value_of(graph, a, made.dtype)
         return graph.op("Mul", x, x)
     return graph.op("Pow", *both(graph, a, b, made.dtype)[:2])
-
-
-@handler("square")
-def _square(graph: Graph, made: torch.Tensor, a: Any) -> str:
-    return _pow(graph, made, a, 2)
 
 
 @handler("bitwise_left_shift", "__lshift__")
@@ -130,38 +131,23 @@ def _shift(graph: Graph, made: torch.Tensor, a: Any, b: int) -> str:
     return graph.op("Mul", *both(graph, a, 1 << b, made.dtype)[:2])
 
 
-def _unary(kind: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
-        return graph.op(kind, value_of(graph, a, made.dtype))
-
-    return write
+def _unary(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> str:
+    return graph.op(kind, value_of(graph, a, made.dtype))
 
 
-for _names, _kind in {
-    ("neg", "negative", "__neg__"): "Neg",
-    ("abs", "absolute", "__abs__"): "Abs",
-    ("sign", "sgn"): "Sign",
-    ("sqrt",): "Sqrt",
-    ("exp",): "Exp",
-    ("log",): "Log",
-    ("sin",): "Sin",
-    ("cos",): "Cos",
-    ("tanh",): "Tanh",
-    ("sigmoid",): "Sigmoid",
-    ("reciprocal",): "Reciprocal",
+def _rounding(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> str:
+    return graph.op(kind, a.value) if made.dtype.is_floating_point else a.value
+
+
+for _kind, _names in {
+    "Neg": ("neg", "negative", "__neg__"),
+    "Abs": ("abs", "absolute", "__abs__"),
+    "Sign": ("sign", "sgn"),
+    **{n.capitalize(): (n,) for n in ("sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid", "reciprocal")},
 }.items():
-    handler(*_names)(_unary(_kind))
-
-
-def _rounding(kind: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
-        return graph.op(kind, a.value) if made.dtype.is_floating_point else a.value
-
-    return write
-
-
-for _name, _kind in {"floor": "Floor", "ceil": "Ceil", "round": "Round"}.items():
-    handler(_name)(_rounding(_kind))
+    handler(*_names)(partial(_unary, kind=_kind))
+for _name in ("floor", "ceil", "round"):
+    handler(_name)(partial(_rounding, kind=_name.capitalize()))
 
 
 @handler("trunc", "fix")
@@ -195,16 +181,13 @@ def _expm1(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
     return graph.op("Where", small, series, graph.op("Sub", graph.op("Exp", x), one))
 
 
-def _test(kind: str) -> Callable[..., Any]:
-    def write(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
-        # the constant stays a tensor until a node reads it
-        return graph.op(kind, a.value) if a.dtype.is_floating_point else torch.zeros_like(made, device="cpu")
-
-    return write
+def _test(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> Any:
+    # the constant stays a tensor until a node reads it
+    return graph.op(kind, a.value) if a.dtype.is_floating_point else torch.zeros_like(made, device="cpu")
 
 
-handler("isnan")(_test("IsNaN"))
-handler("isinf")(_test("IsInf"))
+handler("isnan")(partial(_test, kind="IsNaN"))
+handler("isinf")(partial(_test, kind="IsInf"))
 
 
 @handler("isfinite")
@@ -222,58 +205,48 @@ def _nan_to_num(
         return a.value
     limits = torch.finfo(a.dtype)
     value = graph.op("Where", graph.op("IsNaN", a.value), value_of(graph, nan or 0.0, a.dtype), a.value)
-    for given, usual, sign in (
-        (posinf, limits.max, {"detect_negative": 0}),
-        (neginf, limits.min, {"detect_positive": 0}),
-    ):
+    for given, usual, other in ((posinf, limits.max, "negative"), (neginf, limits.min, "positive")):
         bound = usual if given is None else given
         if not (isinstance(bound, float) and math.isinf(bound)):
-            value = graph.op("Where", graph.op("IsInf", a.value, **sign), value_of(graph, bound, a.dtype), value)
+            value = graph.op(
+                "Where", graph.op("IsInf", a.value, **{f"detect_{other}": 0}), value_of(graph, bound, a.dtype), value
+            )
     return value
 
 
 # Handlers of comparisons, logic, choices and bounds.
 
 
-def _compare(kind: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-        x, y, dtype = both(graph, a, b)
-        if dtype == torch.bool and kind != "Equal":
-            x, y, _ = both(graph, a, b, torch.int64)
-        return graph.op(kind, x, y)
-
-    return write
+def _compare(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str) -> str:
+    x, y, dtype = both(graph, a, b)
+    if dtype == torch.bool and kind != "Equal":
+        x, y, _ = both(graph, a, b, torch.int64)
+    return graph.op(kind, x, y)
 
 
-for _name_logic, _kind_logic in {
+for _name, _kind in {
     "eq": "Equal",
     "lt": "Less",
     "le": "LessOrEqual",
     "gt": "Greater",
     "ge": "GreaterOrEqual",
 }.items():
-    handler(_name_logic, f"__{_name_logic}__")(_compare(_kind_logic))
+    handler(_name, f"__{_name}__")(partial(_compare, kind=_kind))
 
 
 @handler("ne", "not_equal", "__ne__")
 def _ne(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return graph.op("Not", _compare("Equal")(graph, made, a, b))
+    return graph.op("Not", _compare(graph, made, a, b, kind="Equal"))
 
 
-def _logic(kind: str, bits: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-        x, y, dtype = both(graph, a, b, made.dtype)
-        return graph.op(kind if dtype == torch.bool else bits, x, y)
-
-    return write
+def _logic(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str) -> str:
+    x, y, dtype = both(graph, a, b, made.dtype)
+    return graph.op(kind if dtype == torch.bool else f"Bitwise{kind}", x, y)
 
 
-for _names_logic, _kinds in {
-    ("bitwise_and", "logical_and", "__and__", "__rand__"): ("And", "BitwiseAnd"),
-    ("bitwise_or", "logical_or", "__or__", "__ror__"): ("Or", "BitwiseOr"),
-    ("bitwise_xor", "logical_xor", "__xor__"): ("Xor", "BitwiseXor"),
-}.items():
-    handler(*_names_logic)(_logic(*_kinds))
+for _name in ("and", "or", "xor"):
+    _names = (f"bitwise_{_name}", f"logical_{_name}", f"__{_name}__", f"__r{_name}__")
+    handler(*_names)(partial(_logic, kind=_name.capitalize()))
 
 
 @handler("bitwise_not", "logical_not", "__invert__")
@@ -295,27 +268,11 @@ def _masked_fill(graph: Graph, made: torch.Tensor, a: GraphTensor, mask: Any, va
     return _where(graph, made, mask, value, a)
 
 
-def _extreme(kind: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-        return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
-
-    return write
-
-
-handler("maximum", "fmax_")(_extreme("Max"))
-handler("minimum", "fmin_")(_extreme("Min"))
-
-
-@handler("clamp", "clip")
+@handler("clamp", "clip", "clamp_min")
 def _clamp(graph: Graph, made: torch.Tensor, a: GraphTensor, min: Any = None, max: Any = None) -> str:
     value = value_of(graph, a, made.dtype)
     value = value if min is None else graph.op("Max", value, value_of(graph, min, made.dtype))
     return value if max is None else graph.op("Min", value, value_of(graph, max, made.dtype))
-
-
-@handler("clamp_min")
-def _clamp_min(graph: Graph, made: torch.Tensor, a: GraphTensor, min: Any) -> str:
-    return _clamp(graph, made, a, min)
 
 
 @handler("clamp_max")
@@ -327,11 +284,7 @@ def _clamp_max(graph: Graph, made: torch.Tensor, a: GraphTensor, max: Any) -> st
 
 
 @handler("index_select")
-def _index_select(graph: Graph, made: torch.Tensor, table: Any, dim: int, index: Any) -> str:
-    return _looked_up(graph, table, index, dim)
-
-
-def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
+def _looked_up(graph: Graph, made: Any, table: Any, dim: int, index: Any) -> str:
     value = _table(graph, table)
     place = value_of(graph, index, INT64)
     if table.ndim > 1 or not index.ndim:
@@ -355,7 +308,7 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
     if isinstance(place, GraphTensor):
         if place.dtype == torch.bool:
             raise NotInGraphError("some rows are taken out", remedy="Compute this column outside of the graph")
-        return _looked_up(graph, a, place)
+        return _looked_up(graph, made, a, 0, place)
     places = place if isinstance(place, tuple) else (place,)
     value, axis = _table(graph, a), 0
     for p in places:
@@ -366,7 +319,9 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
             value = graph.op("Gather", value, p.value, axis=axis)
             axis += p.ndim
         elif isinstance(p, slice):
-            value = _slice(graph, value, p, axis)
+            if p != slice(None):
+                ends = (p.start or 0, np.iinfo(np.int64).max if p.stop is None else p.stop, axis, p.step or 1)
+                value = graph.op("Slice", value, *[graph.constant(np.array([e], dtype=np.int64)) for e in ends])
             axis += 1
         elif isinstance(p, torch.Tensor) and p.dtype == torch.int64:
             value = graph.op("Gather", value, graph.constant(p.numpy()), axis=axis)
@@ -378,18 +333,10 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
     return value
 
 
-def _slice(graph: Graph, value: str, part: slice, axis: int) -> str:
-    if part == slice(None):
-        return value
-    given = (part.start or 0, np.iinfo(np.int64).max if part.stop is None else part.stop, axis, part.step or 1)
-    return graph.op("Slice", value, *[graph.constant(np.array([g], dtype=np.int64)) for g in given])
-
-
 @handler("gather")
 def _gather(graph: Graph, made: torch.Tensor, a: Any, dim: int, index: Any) -> str:
-    return graph.op(
-        "GatherElements", value_of(graph, a, made.dtype), value_of(graph, index, INT64), axis=dim % made.ndim
-    )
+    value, place = value_of(graph, a, made.dtype), value_of(graph, index, INT64)
+    return graph.op("GatherElements", value, place, axis=dim % made.ndim)
 
 
 @handler("bucketize")
@@ -429,26 +376,18 @@ def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: boo
 # Handlers over all values of a row: sums, extremes, order, softmax, products.
 
 
-def _reduce(kind: str) -> Callable[..., str]:
-    def write(
-        graph: Graph, made: torch.Tensor, a: GraphTensor, dim: Any = None, keepdim: bool = False, **_: Any
-    ) -> str:
-        dims = [d % a.ndim for d in ([dim] if isinstance(dim, int) else dim or range(a.ndim))]
-        if a.shape and a.shape[0] == N and 0 in dims:
-            raise NotInGraphError("a value depends on all rows at once", remedy="Compute this column outside")
-        axes = graph.constant(np.array(dims, dtype=np.int64))
-        return graph.op(kind, value_of(graph, a, made.dtype), axes, keepdims=int(keepdim))
-
-    return write
+def _reduce(
+    graph: Graph, made: torch.Tensor, a: GraphTensor, dim: Any = None, keepdim: bool = False, *, kind: str, **_: Any
+) -> str:
+    dims = [d % a.ndim for d in ([dim] if isinstance(dim, int) else dim or range(a.ndim))]
+    if a.shape and a.shape[0] == N and 0 in dims:
+        raise NotInGraphError("a value depends on all rows at once", remedy="Compute this column outside")
+    axes = graph.constant(np.array(dims, dtype=np.int64))
+    return graph.op(kind, value_of(graph, a, made.dtype), axes, keepdims=int(keepdim))
 
 
-for _name_reductions, _kind_reductions in {
-    "sum": "ReduceSum",
-    "mean": "ReduceMean",
-    "amax": "ReduceMax",
-    "amin": "ReduceMin",
-}.items():
-    handler(_name_reductions)(_reduce(_kind_reductions))
+for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "amax": "ReduceMax", "amin": "ReduceMin"}.items():
+    handler(_name)(partial(_reduce, kind=_kind))
 
 
 @handler("any")
@@ -476,26 +415,22 @@ def _sort(
     value, big = a.value, value_of(graph, math.inf if not descending else -math.inf, a.dtype)
     # NaN comes last, as in torch: it is sorted as infinity and put back by its number in the row
     gone = graph.op("IsNaN", value)
-    count = graph.op(
-        "ReduceSum", graph.op("Cast", gone, to=graph.type_of(np.int64)), graph.constant(np.array([axis])), keepdims=1
-    )
+    ones = graph.op("Cast", gone, to=graph.type_of(np.int64))
+    count = graph.op("ReduceSum", ones, graph.constant(np.array([axis])), keepdims=1)
     size = graph.constant(np.array([a.shape[axis]], dtype=np.int64))
-    values, places = graph.op(
-        "TopK", graph.op("Where", gone, big, value), size, outputs=2, axis=axis, largest=int(descending), sorted=1
-    )
+    filled = graph.op("Where", gone, big, value)
+    values, places = graph.op("TopK", filled, size, outputs=2, axis=axis, largest=int(descending), sorted=1)
     place = np.arange(a.shape[axis]).reshape([-1 if i == axis else 1 for i in range(a.ndim)])
     tail = graph.op("GreaterOrEqual", graph.op("Add", graph.constant(place), count), size)
     return [graph.op("Where", tail, value_of(graph, math.nan, a.dtype), values), places]
 
 
-@handler("softmax")
-def _softmax(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int = -1, **_: Any) -> str:
-    return graph.op("Softmax", value_of(graph, a, made.dtype), axis=dim % a.ndim)
+def _softmax(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int = -1, *, kind: str, **_: Any) -> str:
+    return graph.op(kind, value_of(graph, a, made.dtype), axis=dim % a.ndim)
 
 
-@handler("log_softmax")
-def _log_softmax(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int = -1, **_: Any) -> str:
-    return graph.op("LogSoftmax", value_of(graph, a, made.dtype), axis=dim % a.ndim)
+handler("softmax")(partial(_softmax, kind="Softmax"))
+handler("log_softmax")(partial(_softmax, kind="LogSoftmax"))
 
 
 @handler("matmul", "mm", "mv", "__matmul__", "__rmatmul__")
@@ -540,29 +475,23 @@ def _same(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any, **__: Any) 
     return a.value
 
 
-def _constants(name: str) -> Callable[..., torch.Tensor]:
-    def write(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, **options: Any) -> torch.Tensor:
-        options.pop("device", None)
-        here = torch.empty(a.shape, dtype=a.dtype)
-        function = getattr(torch, name) if name.endswith("_like") else getattr(torch.Tensor, name)
-        return function(here, *given, **options)
-
-    return write
+def _constants(
+    graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, name: str, device: Any = None, **options: Any
+) -> torch.Tensor:
+    function = getattr(torch, name) if name.endswith("_like") else getattr(torch.Tensor, name)
+    return function(torch.empty(a.shape, dtype=a.dtype), *given, **options)
 
 
-for _name_shapes in ("zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_full", "new_tensor"):
-    handler(_name_shapes)(_constants(_name_shapes))
-
-
-def _sizes(shape: Sequence[int]) -> list[int]:
-    if sum(s == N for s in shape) > 1:
-        raise NotInGraphError("a tensor has rows twice", remedy="Compute this column outside of the graph")
-    return [-1 if s == N else s for s in shape]
+for _name in ("zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_full", "new_tensor"):
+    handler(_name)(partial(_constants, name=_name))
 
 
 def reshape(graph: Graph, value: str, shape: Sequence[int]) -> str:
     """Reshape a value; ``N`` is the number of rows."""
-    return graph.op("Reshape", value, graph.constant(np.array(_sizes(shape), dtype=np.int64)))
+    if sum(s == N for s in shape) > 1:
+        raise NotInGraphError("a tensor has rows twice", remedy="Compute this column outside of the graph")
+    sizes = [-1 if s == N else s for s in shape]
+    return graph.op("Reshape", value, graph.constant(np.array(sizes, dtype=np.int64)))
 
 
 @handler("reshape", "view", "unsqueeze", "squeeze", "flatten", "ravel", "view_as", "reshape_as")
@@ -570,25 +499,23 @@ def _reshape(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, **op
     if given and isinstance(given[0], torch.dtype):  # the same bits: a bool and a byte
         if {a.dtype, made.dtype} <= {torch.bool, torch.int8, torch.uint8}:
             return cast(graph, a, made.dtype)
-        raise NotInGraphError(
-            f"the bits of {a.dtype} as {made.dtype} have no form in a graph", remedy="Compute outside"
-        )
+        why = f"the bits of {a.dtype} as {made.dtype} have no form in a graph"
+        raise NotInGraphError(why, remedy="Compute outside")
     return a.value if made.shape == a.shape else reshape(graph, a.value, made.shape)
 
 
 @handler("expand", "broadcast_to", "expand_as")
 def _expand(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any) -> str:
     if a.shape and a.shape[0] == N and list(made.shape).count(N) == 1 and made.shape[0] == N:
-        sizes = [1, *made.shape[1:]]
-        return graph.op("Expand", a.value, graph.constant(np.array(sizes, dtype=np.int64)))
+        return graph.op("Expand", a.value, graph.constant(np.array([1, *made.shape[1:]], dtype=np.int64)))
     return a.value  # it is broadcast where it is read
 
 
 @handler("transpose", "t", "permute", "movedim")
 def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any) -> str:
-    probe = torch.arange(a.ndim)
-    dims = list(torch.empty(tuple(range(2, 2 + a.ndim))).transpose(*given).shape) if given else []
-    order = [d - 2 for d in dims] if dims and len(given) == 2 else list(reversed(probe.tolist()))
+    order = list(reversed(range(a.ndim)))
+    if len(given) == 2:  # torch itself says where the dimensions go, each known by its size
+        order = [d - 2 for d in torch.empty(tuple(range(2, 2 + a.ndim))).transpose(*given).shape]
     return graph.op("Transpose", a.value, perm=order)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +31,7 @@ class Fetched:
         index: where they are from.
         rows: int64 ``[n]``, the place of each row's key among the keys; -1: it has none.
         first: int64 ``[keys]``, a row that has each key.
-        records: the events, those of one key together and in the order in which they came.
-        of_key: int64 ``[events]``, the place of each event's key.
+        of_key: int64 ``[events]``, the place of each event's key; those of one key are together, as they came.
         bases: what folded events came to, ``[keys]``; None: there are none.
         folded: bool ``[keys]``, the keys that have some.
         events: the events as a table.
@@ -42,7 +40,6 @@ class Fetched:
     index: EventIndex
     rows: np.ndarray
     first: np.ndarray
-    records: np.ndarray
     of_key: np.ndarray
     bases: np.ndarray | None
     folded: np.ndarray
@@ -52,14 +49,8 @@ class Fetched:
 class Request:
     """Rows that ask for features.
 
-    Args:
-        plan: what is computed.
-        store: where the events are.
-        values: what names text.
-        layouts: the types of the tables that are known.
-        asked: the rows.
-
-    ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those asked about.
+    ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those ``asked`` about;
+    ``layouts`` has the types of the tables that are known.
     """
 
     def __init__(
@@ -91,7 +82,10 @@ class Request:
         found: dict[str, Fetched] = {}
         for lookup in self.plan.lookups[place]:
             if lookup.table not in self.layouts:
-                self._check_needed(lookup)
+                if lookup.via is None and lookup.table != HISTORY:
+                    why = f"the types of the events of {lookup.table!r} are not known, as none was observed"
+                    remedy = f"Make the Online with tables={{{lookup.table!r}: a frame or an Arrow schema}}"
+                    raise DataError(why, remedy=remedy)
                 continue
             index = self.plan.index_of(lookup)
             key = (index.number, lookup.rows[: len(index.columns)])
@@ -130,14 +124,11 @@ class Request:
         rows are needed too. So the steps are walked from the last to the first.
         """
         layout = self.layouts.get(HISTORY)
-        if layout is None or not len(asked):
-            return _own(asked)
         names = next((i.fields for i in self.plan.indexes if i.table == HISTORY), None)
-        if names is None:
+        if layout is None or names is None or not len(asked):
             return _own(asked)
         wanted: dict[str, np.ndarray] = {}
-        nothing = np.empty(0, layout.dtype(names))
-        every = nothing
+        every = nothing = np.empty(0, layout.dtype(names))
         groups: dict[bytes, np.ndarray] = {}
         for i in range(len(self.plan.steps) - 1, -1, -1):
             step = self.plan.steps[i]
@@ -154,23 +145,14 @@ class Request:
         if not len(every):
             return _own(asked)
         self._numbers = every[ROW]
-        past = self._past_table(layout, every, names, asked)
-        return _own(concat([past.select(asked.names), asked]))
-
-    def _past_table(self, layout: RecordLayout, records: np.ndarray, names: Sequence[str], asked: Table) -> Table:
-        made = layout.decode(records, names, self.values)
+        past = layout.decode(every, names, self.values)
         # What no step looks at in earlier rows is not kept of them, and any value does.
-        first = torch.zeros(len(records), dtype=torch.int64)
-        made |= {n: asked[n].take(first) for n in asked.names if n not in made}
-        return Table(made)
+        first = torch.zeros(len(every), dtype=torch.int64)
+        past |= {n: asked[n].take(first) for n in asked.names if n not in past}
+        return _own(concat([Table(past).select(asked.names), asked]))
 
     def _group(
-        self,
-        lookup: EventLookup,
-        rows: np.ndarray,
-        asked: Table,
-        layout: RecordLayout,
-        groups: dict[bytes, np.ndarray],
+        self, lookup: EventLookup, rows: np.ndarray, asked: Table, layout: RecordLayout, groups: dict[bytes, np.ndarray]
     ) -> np.ndarray:
         index = self.plan.index_of(lookup)
         keys = {k for k in row_keys(asked, index.columns, index.prefix) if k is not None}
@@ -210,10 +192,10 @@ class Request:
             keyed.append((index, lookup, more, rows, list(places)))
         # Events and what folded ones came to are read at one moment, in between nothing is folded. The frame's history
         # was read already.
-        logs = [(index, keys) for index, *_, keys in keyed if index.table != HISTORY]
-        asked = [
-            key for index, keys in logs for k in keys for key in ([k, EventIndex.base_of(k)] if index.folds else [k])
-        ]
+        asked: list[bytes] = []
+        for index, *_, keys in keyed:
+            if index.table != HISTORY:
+                asked += keys + [EventIndex.base_of(k) for k in keys if index.folds]
         held = dict(zip(asked, self.store.get(asked), strict=True))
         parts = []
         for index, lookup, more, rows, keys in keyed:
@@ -244,7 +226,7 @@ class Request:
         there = np.flatnonzero(rows >= 0)
         first[rows[there]] = there
         columns = layout.decode(records, index.fields, self.values) if index.table != HISTORY else {}
-        return Fetched(index, rows, first, records, of_key, sums, folded, Table(columns))
+        return Fetched(index, rows, first, of_key, sums, folded, Table(columns))
 
     def _add_keys(self, fetched: Fetched, lookup: EventLookup, more: Table | None) -> None:
         if fetched.index.table == HISTORY:
@@ -284,32 +266,22 @@ class Request:
             mine, theirs = self.rows[name], schema.field(column).type
             has_value = len(mine) and not bool(mine.is_missing().all())
             if has_value and _is_text(theirs) != (mine.kind == "category" and _is_text(mine.distinct.type)):
-                raise DataError(
-                    f"holds {'no ' if _is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}",
-                    column=name,
-                    remedy="Give both the same type",
-                )
-
-    def _check_needed(self, lookup: EventLookup) -> None:
-        if lookup.via is None and lookup.table != HISTORY:
-            raise DataError(
-                f"the types of the events of {lookup.table!r} are not known, as none was observed",
-                remedy=f"Make the Online with tables={{{lookup.table!r}: a frame or an Arrow schema}}",
-            )
+                why = f"holds {'no ' if _is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}"
+                raise DataError(why, column=name, remedy="Give both the same type")
 
 
 def _own(table: Table) -> Table:
     """Copy the columns into a private table, without categories that no row has."""
-    return Table({n: _few_words(table[n]) for n in table.names})
-
-
-def _few_words(column: Column) -> Column:
-    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column) + 1:
-        return column
-    used = torch.unique(column.values)
-    used = used[used > 0]
-    codes = torch.where(column.values > 0, torch.searchsorted(used, column.values) + 1, 0)
-    return replace(column, values=codes.int(), distinct=column.distinct.take(pa.array(used.numpy() - 1)))
+    columns = {}
+    for name in table.names:
+        column = columns[name] = table[name]
+        if column.kind == "category" and column.ordered is None and len(column.distinct) > len(column) + 1:
+            used = torch.unique(column.values)
+            used = used[used > 0]
+            codes = torch.where(column.values > 0, torch.searchsorted(used, column.values) + 1, 0)
+            words = column.distinct.take(pa.array(used.numpy() - 1))
+            columns[name] = replace(column, values=codes.int(), distinct=words)
+    return Table(columns)
 
 
 def _stacked(a: Column, b: Column) -> Column:
@@ -326,16 +298,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 class Folder:
-    """Folds the old events of keys that have many.
+    """Folds the old events of keys that have more than ``keep``.
 
     A key's base is a record of its own: the time that all folded events are before, and what they add to each output.
-
-    Args:
-        plan: what is kept.
-        store: where.
-        values: what names text.
-        keep: how many events a key has before old ones are folded.
-        late: how far behind the newest event a request may be, in seconds or the order's unit.
+    A request may be ``late`` behind the newest event, in seconds or the order's unit.
     """
 
     def __init__(self, plan: Plan, store: EventStore, values: Values, keep: int, late: Fraction) -> None:
@@ -347,13 +313,7 @@ class Folder:
     def fold(
         self, lengths: Mapping[bytes, int], touched: Mapping[bytes, EventIndex], layouts: Mapping[str, RecordLayout]
     ) -> None:
-        """Fold the keys whose values have become long.
-
-        Args:
-            lengths: the bytes of each key's events.
-            touched: the index of each key.
-            layouts: the tables' types.
-        """
+        """Fold the keys whose values have become long, by the bytes of each key's events, and its index."""
         sizes = {i.number: layouts[i.table].dtype(i.fields).itemsize for i in set(touched.values())}
         for key, length in lengths.items():
             index = touched[key]
@@ -369,7 +329,14 @@ class Folder:
         order = first_order(index.readers)
         base = base_type(index.readers, None if order is None else layout.dtype([order])[order])
         events = Table(layout.decode(records, index.fields, self.values))
-        old, cut = self._old(index, events)
+        # the events that no later request can precede, and the time before which they are
+        old, cut = np.ones(len(events), dtype=bool), None
+        if order is not None:
+            first = order_keys(events, [order])[0].numpy()
+            unit = UNITS_PER_SECOND[events[order].unit or "s"]
+            # A request may be `late`; what a window reaches back to from there is not old either.
+            old, _ = is_old(first, first.max(), (self.late + max(span_of(s) for s in index.readers)) * unit)
+            cut = is_old(first, first.max(), self.late * unit)[1]
         stays = torch.zeros(int(old.sum()), dtype=torch.bool)
         rows = torch.from_numpy(old.nonzero()[0])
         past = events.take(rows) if len(events.names) else events
@@ -392,47 +359,24 @@ class Folder:
             total[CUT] = cut if before is None else max(total[CUT][0], cut)
         self.store.replace(key, value, records[left].tobytes(), {base_key: total.tobytes()})
 
-    def _old(self, index: EventIndex, events: Table) -> tuple[np.ndarray, Any]:
-        """Mark the events that no later request can precede, and return the time before which they are."""
-        order = first_order(index.readers)
-        if order is None:
-            return np.ones(len(events), dtype=bool), None
-        first = order_keys(events, [order])[0].numpy()
-        unit = UNITS_PER_SECOND[events[order].unit or "s"]
-        margin = (self.late + max(span_of(s) for s in index.readers)) * unit
-        # A request may be `late`; what a window reaches back to from there is not old either.
-        old, _ = is_old(first, first.max(), margin)
-        return old, is_old(first, first.max(), self.late * unit)[1]
-
     def add_sums(
         self, step: Feature, made: dict[str, Column], fetched: Mapping[str, Fetched], request: Request
     ) -> dict[str, Column]:
-        """Add the sums of folded events to a generator's columns.
-
-        Raises:
-            DataError: a row is older than what was folded.
-        """
+        """Add the sums of folded events to a generator's columns; refuse a row older than what was folded."""
         for found in fetched.values():
             if found.bases is None:
                 continue
-            self._check_late(found, request)
+            order = first_order(found.index.readers)
+            if order is not None:
+                now, key = order_keys(request.rows, [order])[0].numpy(), found.rows.clip(0)
+                late = (found.rows >= 0) & found.folded[key] & (now < found.bases[CUT][key])
+                late[: request.past] = False
+                if late.any():
+                    why, row = "a request is older than events that were folded into sums", int(late.argmax())
+                    remedy = "Make the Online with a larger late=, or send requests in time"
+                    raise DataError(why, column=order, row=row - request.past, remedy=remedy)
             place = torch.from_numpy(found.rows)
             for name in summed(step):
                 more = torch.from_numpy(found.bases[name].copy())[place.clamp_min(0)]
                 made[name] = replace(made[name], values=made[name].values + torch.where(place >= 0, more, 0))
         return made
-
-    def _check_late(self, found: Fetched, request: Request) -> None:
-        order = first_order(found.index.readers)
-        if order is None or found.bases is None:
-            return
-        now, place = order_keys(request.rows, [order])[0].numpy(), found.rows.clip(0)
-        late = (found.rows >= 0) & found.folded[place] & (now < found.bases[CUT][place])
-        late[: request.past] = False
-        if late.any():
-            raise DataError(
-                "a request is older than events that were folded into sums",
-                column=order,
-                row=int(late.argmax()) - request.past,
-                remedy="Make the Online with a larger late=, or send requests in time",
-            )

@@ -40,30 +40,22 @@ from fastrec.table import Table
 CUT = "\x00cut"  # of a base: the time that all folded events are before
 
 
-def can_fold(steps: Sequence[Feature], key: Sequence[str], made: Collection[str]) -> bool:
-    """Tell whether all generators that read a key's events can do without most of its old ones.
-
-    Args:
-        steps: the generators.
-        key: the key columns.
-        made: the columns that other generators make.
-    """
+def can_fold(steps: Sequence[Feature], made: Collection[str]) -> bool:
+    """Tell whether all generators that read a key's events can do without most of its old ones."""
     first = {tuple(as_list(getattr(s, "order", None))[:1]) for s in steps}
-    return len(first) == 1 and all(type(s) in _KEPT and _is_simple(s, key, made) for s in steps)
 
+    def is_simple(step: Feature) -> bool:
+        if set(as_list(getattr(step, "order", None))) & set(made):
+            return False
+        if isinstance(step, History | LastKnown | TimeSince | LastAction) and set(step.inputs) & set(made):
+            return False
+        if isinstance(step, History):
+            return "is_last" not in as_list(step.stats)
+        if isinstance(step, LastKnown):
+            return not step.ahead
+        return not step.uses_future if isinstance(step, Lag) else getattr(step, "duplicates", "") != "error"
 
-def _is_simple(step: Feature, key: Sequence[str], made: Collection[str]) -> bool:
-    if set(as_list(getattr(step, "order", None))) & set(made):
-        return False
-    if isinstance(step, History):
-        return "is_last" not in as_list(step.stats) and not set(step.inputs) & set(made)
-    if isinstance(step, Lag):
-        return not step.uses_future
-    if isinstance(step, LastKnown):
-        return not step.ahead and not set(step.inputs) & set(made)
-    if isinstance(step, TimeSince | LastAction):
-        return not set(step.inputs) & set(made)
-    return not isinstance(step, JoinTable) or step.duplicates != "error"
+    return len(first) == 1 and all(type(s) in _KEPT and is_simple(s) for s in steps)
 
 
 def first_order(steps: Sequence[Feature]) -> str | None:
@@ -123,12 +115,7 @@ def sums(step: Feature, gone: Table) -> dict[str, Any]:
 
 
 def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
-    """Return the dtype of a key's folded events.
-
-    Args:
-        steps: the generators that read the key's events.
-        order: the type of the order column; None: there is none.
-    """
+    """Return the dtype of a key's folded events; ``order`` is that of the order column, None if there is none."""
     parts = [(CUT, "f8" if order is not None and order.kind == "f" else "i8")]
     return np.dtype(parts + [part for step in steps for part in summed(step).items()])
 
@@ -161,72 +148,51 @@ def _first(marks: torch.Tensor) -> torch.Tensor:
     return marks & (marks.long().cumsum(0) == 1)
 
 
-def _of_history(step: History, old: Table, rows: torch.Tensor) -> torch.Tensor:
+def _history(step: History, old: Table, rows: torch.Tensor) -> torch.Tensor:
     counted = _kinds(step, old)[1][rows]
     return _last(counted, 1) | _first(counted)
 
 
-def _of_last_known(step: LastKnown, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    made = torch.zeros_like(rows, dtype=torch.bool)
-    for col in as_list(step.cols):
-        made |= _last(~old[name_of(col)].is_missing()[rows], 1)
-    return made
+def _rolling(step: Rolling, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    return _newest(rows, max((int(w) for w in as_list(step.window) if not isinstance(w, str)), default=0))
 
 
-def _of_rolling(step: Rolling, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    counts = [int(w) for w in as_list(step.window) if not isinstance(w, str)]
-    return _newest(rows, max(counts, default=0))
-
-
-def _of_time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    made = torch.zeros_like(rows, dtype=torch.bool)
+def _time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    marks = torch.zeros_like(rows, dtype=torch.bool)
     for event in step._events:
-        happened = made | True if event is None else (number_of(old, event, wanted_by=step) > 0)[rows]
-        made |= _first(happened) if step.first else _last(happened, 1)
-    return made
+        happened = marks | True if event is None else (number_of(old, event, wanted_by=step) > 0)[rows]
+        marks |= _first(happened) if step.first else _last(happened, 1)
+    return marks
 
 
-def _of_co_visit(step: CoVisit, old: Table, rows: torch.Tensor) -> torch.Tensor:
+def _co_visit(step: CoVisit, old: Table, rows: torch.Tensor) -> torch.Tensor:
     usable = ~old[step.item].is_missing()
-    if step.weights is not None:
-        usable = usable & (step._weights(old) > 0)
-    return _last(usable[rows], step.last)
+    return _last((usable if step.weights is None else usable & (step._weights(old) > 0))[rows], step.last)
 
 
-def _of_join(step: JoinTable, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    every = torch.ones_like(rows, dtype=torch.bool)
-    return _first(every) if step.duplicates == "first" else _last(every, 1)
+def _known(old: Table, name: Any, rows: torch.Tensor, n: int) -> torch.Tensor:
+    return _last(~old[name_of(name)].is_missing()[rows], n)
 
 
 _KEPT: dict[type[Feature], Callable[[Any, Table, torch.Tensor], torch.Tensor]] = {
-    History: _of_history,
+    History: _history,
     CumCount: lambda step, old, rows: torch.zeros_like(rows, dtype=torch.bool),  # sums say it all
     Lag: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
     Diff: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
-    LastKnown: _of_last_known,
-    Rolling: _of_rolling,
-    TimeSince: _of_time_since,
-    LastAction: lambda step, old, rows: _last(~old[step.action].is_missing()[rows], max(as_list(step.n))),
+    LastKnown: lambda step, old, rows: torch.stack([_known(old, c, rows, 1) for c in as_list(step.cols)]).any(0),
+    Rolling: _rolling,
+    TimeSince: _time_since,
+    LastAction: lambda step, old, rows: _known(old, step.action, rows, max(as_list(step.n))),
     Collect: lambda step, old, rows: _newest(rows, step.max_len),
     JaccardToHistory: lambda step, old, rows: _newest(rows, step.last),
-    CoVisit: _of_co_visit,
-    JoinTable: _of_join,
+    CoVisit: _co_visit,
+    JoinTable: lambda step, old, rows: (
+        _first(torch.ones_like(rows, dtype=torch.bool)) if step.duplicates == "first" else _newest(rows, 1)
+    ),
 }
 
 
 def is_old(first: np.ndarray, newest: Any, margin: Fraction) -> tuple[np.ndarray, Any]:
-    """Mark events older than the newest by more than a margin.
-
-    Args:
-        first: int64 or float64 ``[n]``, the first order column.
-        newest: the largest of them.
-        margin: in the column's unit.
-
-    Returns:
-        bool ``[n]``, and the time before which they are.
-    """
-    if first.dtype.kind == "f":
-        cut = float(newest) - float(margin)
-        return first < cut, cut
-    cut = int(newest) - math.ceil(margin)
+    """Mark events older than the newest by more than a margin; return that too, the time before which they are."""
+    cut = float(newest) - float(margin) if first.dtype.kind == "f" else int(newest) - math.ceil(margin)
     return first < cut, cut

@@ -76,20 +76,8 @@ class Learner:
             why = "it reads what another generator makes" if set(step.inputs) & set(made) else why
             why = "a generator that looks back reads it" if step in deep else why
             if why is not None:
-                raise DataError(
-                    f"CumTarget ({', '.join(step.outputs)}) cannot go on learning: {why}",
-                    remedy="Use learn=False: it keeps what it learned in training",
-                )
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns that rows to learn from must have."""
-        return list(dict.fromkeys(n for s in self.steps for n in s.inputs))
-
-    @property
-    def request_columns(self) -> list[str]:
-        """The columns that requests must have, beside those of ``transform``."""
-        return list(dict.fromkeys(n for s in self.steps for n in as_list(s.order)))
+                why = f"CumTarget ({', '.join(step.outputs)}) cannot go on learning: {why}"
+                raise DataError(why, remedy="Use learn=False: it keeps what it learned in training")
 
     def records(self, rows: Table) -> dict[bytes, bytes]:
         """Encode rows with their target as bytes for each key."""
@@ -175,22 +163,17 @@ class Learner:
             before |= tied & (event[f"o{i}"] < now)
             tied &= event[f"o{i}"] == now
             if i == 0:
-                self._check_late(step, row[(event["folded"] > 0) & (event["o0"] > now)])
+                late = row[(event["folded"] > 0) & (event["o0"] > now)]
+                if len(late):
+                    why = "a request is older than rows that were added up"
+                    remedy = "Make the Online with a larger late=, or send requests in time"
+                    raise DataError(why, column=as_list(step.order)[0], row=int(late[0]), remedy=remedy)
                 before |= event["folded"] > 0
         event, row = event[before], row[before]
         return [
             tuple(torch.from_numpy(np.bincount(row, event[f"{w}{t}"], n)) for w in "ws")  # type: ignore[misc]
             for t in range(len(step.averaged))
         ]
-
-    def _check_late(self, step: CumTarget, rows: np.ndarray) -> None:
-        if len(rows):
-            raise DataError(
-                "a request is older than rows that were added up",
-                column=as_list(step.order)[0],
-                row=int(rows[0]),
-                remedy="Make the Online with a larger late=, or send requests in time",
-            )
 
     @staticmethod
     def _dtype(step: CumTarget, rows: Table) -> np.dtype:
@@ -282,8 +265,10 @@ class Online:
         self._learner = Learner(self._plan.steps if learn else [], made, deep, self.store, keep, margin)
         if self._learner.steps:
             columns = self._plan.columns.setdefault(HISTORY, [])
-            columns += [n for n in self._learner.columns if n not in columns]
-        self._inputs = self._request_columns()
+            columns += [n for n in dict.fromkeys(n for s in self._learner.steps for n in s.inputs) if n not in columns]
+        needed = [n for s in self._plan.steps for n in s.inputs if n not in set(s.fit_only)]
+        needed += [n for s in self._learner.steps for n in as_list(s.order)]
+        self._inputs = list(dict.fromkeys(n for n in needed if n not in made))
         self._values = Values(self.store)
         self._layouts: dict[str, RecordLayout] = {}
         self._lock = RLock()
@@ -291,7 +276,10 @@ class Online:
         self._check_store()
         for name in self._plan.columns:
             if tables is not None and name in tables and self._layout(name) is None:
-                self._set_layout(name, _typed(tables[name], self._plan.columns[name], name))
+                given = tables[name].empty_table() if isinstance(tables[name], pa.Schema) else tables[name]
+                with naming_table(name):
+                    rows = Table.read(given, self._plan.columns[name], device="cpu")
+                self._set_layout(name, rows)
 
     # What a user calls -----------------------------------------------------------------------------------------------
 
@@ -348,11 +336,12 @@ class Online:
     def _checked(self, events: Any, name: str) -> Table:
         if name not in self._plan.columns:
             known = ", ".join(map(repr, self._plan.columns)) or "none"
-            raise DataError(
-                f"no feature looks at events of {name!r}; tables that features look at: {known}",
-                remedy="Check the table's name",
-            )
-        rows = self._conformed(name, Table.read(events, self._plan.columns[name], device="cpu"))
+            why = f"no feature looks at events of {name!r}; tables that features look at: {known}"
+            raise DataError(why, remedy="Check the table's name")
+        rows = Table.read(events, self._plan.columns[name], device="cpu")
+        if self._layout(name) is None:
+            self._set_layout(name, rows)
+        rows = self._layouts[name].conform(rows)
         order_keys(rows, self._plan.orders.get(name, []))
         return rows
 
@@ -456,12 +445,6 @@ class Online:
         self._folder.fold({k: lengths[k] for k in touched}, touched, self._layouts)
         self._learner.fold(lengths, rows)
 
-    def _conformed(self, name: str, rows: Table) -> Table:
-        layout = self._layout(name)
-        if layout is None:
-            self._set_layout(name, rows)
-        return self._layouts[name].conform(rows)
-
     def _layout(self, name: str) -> RecordLayout | None:
         if name not in self._layouts:
             (kept,) = self.store.get([_TYPES + name.encode()])
@@ -475,12 +458,6 @@ class Online:
         self._layouts[name] = RecordLayout.from_text(kept.decode())
 
     # Requests --------------------------------------------------------------------------------------------------------
-
-    def _request_columns(self) -> list[str]:
-        made = {n for s in self._plan.steps for n in s.outputs}
-        needed = [n for s in self._plan.steps for n in s.inputs if n not in set(s.fit_only)]
-        needed += self._learner.request_columns
-        return list(dict.fromkeys(n for n in needed if n not in made))
 
     def _read(self, requests: Any) -> Table:
         there = set(column_names(requests))
@@ -502,26 +479,14 @@ class Online:
             made = compute(step, request.rows, Context({k: f.events for k, f in fetched.items()}))
         return self._folder.add_sums(step, made, fetched, request)
 
-    # The store -------------------------------------------------------------------------------------------------------
-
-    def _signature(self) -> str:
+    def _check_store(self) -> None:
         indexes = [[i.number, i.table, i.columns, i.fields, i.folds] for i in self._plan.indexes]
         readers = [[s.signature for s in i.readers] for i in self._plan.indexes]
         learners = [s.signature for s in self._learner.steps]
-        return hashlib.sha256(json.dumps([indexes, readers, learners]).encode()).hexdigest()
-
-    def _check_store(self) -> None:
-        signature = self._signature().encode()
+        signature = hashlib.sha256(json.dumps([indexes, readers, learners]).encode()).hexdigest().encode()
         if self.store.first(_SIGNATURE, signature) != signature:
-            raise UnreadableFileError(
-                "the store holds the events of other features",
-                remedy="Use an empty store, and observe the events again or export them with these features",
-            )
-
-
-def _typed(given: Any, names: Sequence[str], table: str) -> Table:
-    with naming_table(table):
-        return Table.read(given.empty_table() if isinstance(given, pa.Schema) else given, names, device="cpu")
+            remedy = "Use an empty store, and observe the events again or export them with these features"
+            raise UnreadableFileError("the store holds the events of other features", remedy=remedy)
 
 
 # The state of events as a folder: written from a run's tables, read when serving starts.

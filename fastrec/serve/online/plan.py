@@ -30,11 +30,7 @@ ROW = "\x00row"  # the number of a row of the frame's own history, by which one 
 
 
 class Values:
-    """Text and lists by 64-bit names; each is in the store once.
-
-    Args:
-        store: where they are.
-    """
+    """Text and lists by 64-bit names; each is in the store once."""
 
     def __init__(self, store: EventStore) -> None:
         self.store = store
@@ -43,11 +39,7 @@ class Values:
         self.fresh: dict[bytes, bytes] = {}  # to be written with the events that use them
 
     def names(self, texts: Iterable[str]) -> list[int]:
-        """Return the name of each text: int64, not 0.
-
-        Raises:
-            DataError: another text has the same name (of a billion texts some two have, with a chance of 3 %).
-        """
+        """Return the name of each text: int64, not 0 (of a billion texts some two share one, by a chance of 3 %)."""
         made = []
         for text in texts:
             raw = text.encode("utf-8", "surrogatepass")
@@ -88,38 +80,25 @@ def _key(name: int) -> bytes:
 
 
 class RecordLayout:
-    """How the rows of one table are kept.
-
-    Args:
-        schema: the columns' types, as ``Column.to_arrow`` gives them.
-    """
+    """How the rows of one table are kept; ``schema`` has the types as ``Column.to_arrow`` gives them."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 
     @classmethod
     def of(cls, table: Table, names: Sequence[str]) -> RecordLayout:
-        """Derive the layout of a table's columns.
-
-        Raises:
-            DataError: a column holds what cannot be kept.
-        """
+        """Derive the layout of a table's columns; refuse what cannot be kept."""
         fields = []
         for name in names:
             column = table[name]
             kind = (column.slice(0, 0) if column.kind != "opaque" else column).to_arrow().type
             if column.kind in ("opaque", "vector") or (pa.types.is_list(kind) and not _is_plain(kind.value_type)):
-                raise DataError(
-                    f"holds values of type {kind}, which are not kept as events",
-                    column=name,
-                    remedy="Use numbers, times, text, or lists of text or numbers",
-                )
+                why = f"holds values of type {kind}, which are not kept as events"
+                raise DataError(why, column=name, remedy="Use numbers, times, text, or lists of text or numbers")
             if pa.types.is_floating(kind) and len(table) and bool(column.is_missing().all()):
-                raise DataError(
-                    "has no value in the first events, so that its type is not known",
-                    column=name,
-                    remedy="Give the types when the Online is made: tables={name: a frame or an Arrow schema}",
-                )
+                why = "has no value in the first events, so that its type is not known"
+                remedy = "Give the types when the Online is made: tables={name: a frame or an Arrow schema}"
+                raise DataError(why, column=name, remedy=remedy)
             fields.append(pa.field(name, kind))
         return cls(pa.schema(fields))
 
@@ -148,11 +127,7 @@ class RecordLayout:
         return pa.types.is_timestamp(kind) or (_is_number(kind) and not pa.types.is_floating(kind))
 
     def conform(self, table: Table) -> Table:
-        """Convert the columns to the types of the first events.
-
-        Raises:
-            MissingColumnError, DataError: a column is not there, or holds another type.
-        """
+        """Convert the columns to the types of the first events; refuse others."""
         return Table({f.name: self._conformed(table[f.name], f) for f in self.schema})
 
     def _conformed(self, column: Column, field: pa.Field) -> Column:
@@ -168,21 +143,11 @@ class RecordLayout:
                 array = pa.array(array.to_numpy(zero_copy_only=False), from_pandas=True)  # NaN is missing
             return as_column(array.cast(field.type), name=field.name)
         except pa.ArrowInvalid as error:
-            raise DataError(
-                f"holds values of type {array.type}, and the events before it {field.type}",
-                column=field.name,
-                remedy="Give every event the same type",
-            ) from error
+            why = f"holds values of type {array.type}, and the events before it {field.type}"
+            raise DataError(why, column=field.name, remedy="Give every event the same type") from error
 
     def encode(self, table: Table, names: Sequence[str], values: Values, rows: np.ndarray | None = None) -> np.ndarray:
-        """Encode rows of a table that conforms as records ``[n]``.
-
-        Args:
-            table: the rows.
-            names: the columns.
-            values: what names text.
-            rows: int64 ``[n]``, the rows' numbers where ``ROW`` is among the names.
-        """
+        """Encode rows that conform as records ``[n]``; ``rows`` has their numbers where ``ROW`` is among the names."""
         made = np.zeros(len(table), self.dtype(names))
         for name in names:
             if name == ROW:
@@ -238,9 +203,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    return any(f(kind) for f in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)) or (
-        pa.types.is_floating(kind)
-    )
+    kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_floating
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _family(kind: pa.DataType) -> str:
@@ -260,13 +224,9 @@ HISTORY = "history"  # the name of the frame's own earlier rows among the tables
 
 @dataclass(frozen=True)
 class EventLookup:
-    """Events that a generator needs of a table: those whose key a row has.
+    """Events that a generator needs of a table: those whose key ``columns`` equal a row's ``rows``.
 
-    Args:
-        table: the table's name.
-        rows: the key columns of the rows.
-        columns: the key columns of the table.
-        via: another table whose fetched events have keys of this one too.
+    ``via`` is another table whose fetched events have keys of this one too.
     """
 
     table: str
@@ -281,8 +241,7 @@ class EventIndex:
 
     Args:
         number: what its keys begin with.
-        table: the table's name.
-        columns: the key columns.
+        table, columns: the table's name, and its key columns.
         fields: the columns that a record has.
         readers: the generators that read it.
         folds: whether old events are folded into sums.
@@ -340,24 +299,26 @@ class Plan:
 
 
 def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) -> Plan:
-    """Plan the steps that make some outputs, and the events that they look at.
+    """Plan the steps that make some outputs, and the events that they look at; refuse a step by its name.
 
-    Args:
-        features: the fitted features.
-        outputs: the outputs that are wanted.
-        history: whether the frame's own earlier rows are events too.
-
-    Raises:
-        DataError: a generator cannot be served from events, by its name.
+    ``history``: whether the frame's own earlier rows are events too.
     """
     steps = _needed(features.steps, outputs)
     lookups = [_lookups(step, history=history) for step in steps]
     made = {n: i for i, s in enumerate(steps) for n in s.outputs}
-    _check_raw_keys(steps, lookups, made)
+    for step, found in zip(steps, lookups, strict=True):
+        odd = next((n for k in found if k.table == HISTORY for n in k.columns if n in made), None)
+        if odd is not None:
+            why = f"its groups are of a column that {type(steps[made[odd]]).__name__} makes"
+            raise _unservable(step, why, "Group by a column of the data, or leave it out", odd)
     deep = _deep(steps, lookups)
     columns, orders = _columns(steps, lookups, made, deep)
     plan = Plan(steps, lookups, [], columns, orders, deep)
-    for number, (table, key) in enumerate(_keys_of(lookups)):
+    keys = list(dict.fromkeys((k.table, k.columns) for found in lookups for k in found))
+    # A key whose first columns are one too needs no index of its own: a session's events are read once for all that is
+    # asked of it, its events on one item among them.
+    long = {(t, k) for t, k in keys if any(t == o and 0 < len(c) < len(k) and k[: len(c)] == c for o, c in keys)}
+    for number, (table, key) in enumerate(k for k in keys if k not in long):
         plan.indexes.append(EventIndex(number, table, key))
     for i, step in enumerate(steps):
         for lookup in lookups[i]:
@@ -367,11 +328,11 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
         index.fields = tuple(dict.fromkeys(own)) if index.table != HISTORY else (ROW, *columns[HISTORY])
         whole = all(
             lookup.columns == index.columns and lookup.via is None and i not in deep
-            for i, found in enumerate(lookups)
-            for lookup in found
+            for i, some in enumerate(lookups)
+            for lookup in some
             if plan.index_of(lookup) is index
         )
-        index.folds = whole and can_fold(index.readers, index.columns, made)
+        index.folds = whole and can_fold(index.readers, made)
     return plan
 
 
@@ -398,21 +359,19 @@ def _needed(steps: Sequence[Feature], outputs: Collection[str]) -> list[Feature]
     return kept[::-1]
 
 
-def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
-    """List the events that a generator needs for some rows.
+def _unservable(step: Feature, why: str, remedy: str, column: str | None = None) -> DataError:
+    name = f"{type(step).__name__} ({', '.join(step.outputs)})"
+    return DataError(f"{name} cannot be served: {why}", column=column, remedy=remedy)
 
-    Raises:
-        DataError: how it looks at events is not known.
-    """
+
+def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
+    """List the events that a generator needs for some rows; refuse it if they are not known."""
     if not looks_back(step):
         return []
     tables = step.table_inputs
     if HISTORY in tables:
-        raise DataError(
-            f"{type(step).__name__} ({', '.join(step.outputs)}) cannot be served: its table has the name that the "
-            "frame's own earlier rows have here",
-            remedy=f"Give the table another name than {HISTORY!r}",
-        )
+        why = "its table has the name that the frame's own earlier rows have here"
+        raise _unservable(step, why, f"Give the table another name than {HISTORY!r}")
     if isinstance(step, JoinTable):
         return [EventLookup(step.table, tuple(step.inputs), tuple(step._keys))]
     if isinstance(step, JaccardToHistory):
@@ -420,29 +379,12 @@ def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
         return [EventLookup(step.table, by, by), EventLookup(step.items, (step.item,), (step.item,), via=step.table)]
     within = step.within
     if within is None or len(tables) > 1 or any(set(within) - set(n) for n in tables.values()):
-        raise DataError(
-            f"{type(step).__name__} ({', '.join(step.outputs)}) cannot be served: it does not say by which columns it "
-            "finds its events",
-            remedy="Leave it out, or give it within and table_inputs that name the columns of its groups",
-        )
+        remedy = "Leave it out, or give it within and table_inputs that name the columns of its groups"
+        raise _unservable(step, "it does not say by which columns it finds its events", remedy)
     key = tuple(within)
     if tables:
         return [EventLookup(next(iter(tables)), key, key)]
     return [EventLookup(HISTORY, key, key)] if history else []
-
-
-def _check_raw_keys(
-    steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int]
-) -> None:
-    for step, found in zip(steps, lookups, strict=True):
-        odd = next((n for k in found if k.table == HISTORY for n in k.columns if n in made), None)
-        if odd is not None:
-            raise DataError(
-                f"{type(step).__name__} ({', '.join(step.outputs)}) cannot be served: its groups are of a column that "
-                f"{type(steps[made[odd]]).__name__} makes",
-                column=odd,
-                remedy="Group by a column of the data, or leave it out",
-            )
 
 
 def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]]) -> set[int]:
@@ -483,23 +425,10 @@ def _raw(step: Feature, made: Mapping[str, int]) -> list[str]:
     return [n for n in step.inputs if n not in made and n not in step.fit_only]
 
 
-def _keys_of(lookups: Sequence[Sequence[EventLookup]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the tables and keys to store events by; a key whose first columns are one too needs none of its own.
-
-    A session's events are read once for all that is asked of it, its events on one item among them.
-    """
-    keys = list(dict.fromkeys((k.table, k.columns) for found in lookups for k in found))
-    return [
-        (table, key)
-        for table, key in keys
-        if not any(t == table and 0 < len(k) < len(key) and key[: len(k)] == k for t, k in keys)
-    ]
-
-
 # ``online.json``: how the state of events in a folder is to be read.
 
 ABOUT = "online.json"
-_NAMES = ("history", "outputs", "keep", "late", "learn")
+_NAMES = ("history", "outputs", "keep", "late", "learn")  # arguments of an ``Online``
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -509,11 +438,7 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read the arguments that ``write_settings`` wrote.
-
-    Raises:
-        MissingFileError, UnreadableFileError: there is nothing usable.
-    """
+    """Read the arguments that ``write_settings`` wrote."""
     path = folder / ABOUT
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give the folder that export wrote")
@@ -521,6 +446,5 @@ def read_settings(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {n: found[n] for n in _NAMES}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnreadableFileError(
-            f"the state's settings cannot be read ({error!r})", file=path, remedy="Export the run again"
-        ) from error
+        why = f"the state's settings cannot be read ({error!r})"
+        raise UnreadableFileError(why, file=path, remedy="Export the run again") from error

@@ -33,25 +33,16 @@ class EventStore(Protocol):
         """Return the value of each key, all as of one moment; None if there is none."""
 
     def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
-        """Append to some keys' values and set others'.
-
-        Returns:
-            The new length of each value that was appended to.
-        """
+        """Append to some keys' values and set others'; return the new length of each that was appended to."""
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
         """Replace ``old``, the beginning of the key's value, by ``new``, and set other keys.
 
-        Returns:
-            False: it begins with something else, and nothing was done.
+        False: it begins with something else, and nothing was done.
         """
 
     def first(self, key: bytes, value: bytes) -> bytes:
-        """Set a key that has no value yet.
-
-        Returns:
-            The value that it has now: the first one that anybody gave.
-        """
+        """Set a key that has no value yet; return its value now: the first one that anybody gave."""
 
     def count(self, name: bytes, n: int) -> int:
         """Add ``n`` to a counter, which the next ``write`` stores, and return its value before."""
@@ -92,25 +83,16 @@ class EventLog:
         self.size = path.stat().st_size
 
     def append(self, payload: bytes) -> int:
-        """Write a record; not by two threads at once.
-
-        Returns:
-            A number to ``commit`` to.
-
-        Raises:
-            WriteError: the disk refused; the file is as it was.
-        """
+        """Write a record; not by two threads at once. Return a number to ``commit`` to; a refused file is as it was."""
         record = _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
         try:
             if self._file.write(record) != len(record):
                 raise OSError("the disk took a part of it")
         except OSError as error:
             os.truncate(self.path, self.size)
-            raise WriteError(
-                f"the events were not written ({error.strerror or error})",
-                file=self.path,
-                remedy="Free disk space; what was observed before is untouched",
-            ) from error
+            why = f"the events were not written ({error.strerror or error})"
+            remedy = "Free disk space; what was observed before is untouched"
+            raise WriteError(why, file=self.path, remedy=remedy) from error
         self.size += len(record)
         self._written += 1
         return self._written
@@ -133,11 +115,7 @@ class EventLog:
 
 
 def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
-    """Read the records of a log; a torn end is cut off the file.
-
-    Args:
-        path: the file.
-        after: those that end at this byte or before are passed over: the size that the file once had.
+    """Read the records of a log that end after byte ``after``, the size that the file once had; cut off a torn end.
 
     Raises:
         UnreadableFileError: it is no log, or is damaged before its end.
@@ -171,17 +149,13 @@ def _check_torn(data: bytes, good: int, path: Path) -> None:
     if good + _HEAD.size <= len(data):
         place = good + _HEAD.size + _HEAD.unpack_from(data, good)[0]
         if place + _HEAD.size <= len(data) and _record_at(data, place) is not None:
-            raise UnreadableFileError(
-                f"the record at byte {good} is damaged and others follow it",
-                file=path,
-                remedy="Restore a backup, or export the state again and observe the events since",
-            )
-    warnings.warn(
-        f"{path}: the last {len(data) - good} bytes are a record that was cut short; it was never acknowledged, "
-        "and is dropped",
-        DataWarning,
-        stacklevel=4,
+            remedy = "Restore a backup, or export the state again and observe the events since"
+            why = f"the record at byte {good} is damaged and others follow it"
+            raise UnreadableFileError(why, file=path, remedy=remedy)
+    cut = (
+        f"the last {len(data) - good} bytes are a record that was cut short; it was never acknowledged, and is dropped"
     )
+    warnings.warn(f"{path}: {cut}", DataWarning, stacklevel=4)
 
 
 def sync_folder(folder: Path) -> None:
@@ -243,8 +217,7 @@ class MemoryStore:
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``EventStore``."""
         with self._lock:
-            found = [self._data.get(key) for key in keys]
-            return [None if value is None else bytes(value) for value in found]
+            return [bytes(self._data[key]) if key in self._data else None for key in keys]
 
     def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
         """See ``EventStore``."""
@@ -334,7 +307,7 @@ class MemoryStore:
                 raise DataError("the store is closed", remedy="Open it again")
             number = 0
         else:
-            number = self._log.append(b"".join(_pack(parts)))
+            number = self._log.append(b"".join(_PART.pack(what, len(k), len(v)) + k + v for what, k, v in parts))
         for part in parts:
             self._do(*part)
         return number
@@ -348,13 +321,9 @@ class MemoryStore:
             self.snapshot()
 
     def _do(self, what: int, key: bytes, value: bytes) -> None:
-        if what == _APPEND:
-            held = self._data.get(key)
-            if held is None:
-                self._data[key] = bytearray(value)
-            else:
-                held += value
-        elif what == _SET:
+        if what == _APPEND and key in self._data:
+            self._data[key] += value
+        elif what in (_APPEND, _SET):
             self._data[key] = bytearray(value)
         elif what == _COUNT:
             self._counts[key] = int.from_bytes(value, "little")
@@ -387,17 +356,9 @@ def _hold(folder: Path) -> BinaryIO:
         return handle
     except OSError as error:
         handle.close()
-        raise DataError(
-            f"another process keeps its events in {str(folder)!r}", remedy="Stop it, or use a store for several (Redis)"
-        ) from error
+        why = f"another process keeps its events in {str(folder)!r}"
+        raise DataError(why, remedy="Stop it, or use a store for several (Redis)") from error
     return handle
-
-
-def _pack(parts: list[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
-    for what, key, value in parts:
-        yield _PART.pack(what, len(key), len(value))
-        yield key
-        yield value
 
 
 def _unpack(payload: bytes, path: Path) -> Iterator[tuple[int, bytes, bytes]]:
@@ -439,22 +400,17 @@ def _read_snapshot(path: Path) -> tuple[dict[bytes, bytearray], dict[bytes, int]
     counts: dict[bytes, int] = {}
     try:
         with pa.memory_map(str(path)) as file:
-            for batch in _batches(pa.ipc.open_file(file)):
-                for what, key, value in zip(*(batch.column(i).to_pylist() for i in range(3)), strict=True):
+            reader = pa.ipc.open_file(file)
+            for i in range(reader.num_record_batches):
+                for what, key, value in zip(*(c.to_pylist() for c in reader.get_batch(i).columns), strict=True):
                     if what == _COUNT:
                         counts[key] = int.from_bytes(value, "little")
                     else:
                         data[key] = bytearray(value)
     except (pa.ArrowInvalid, OSError, TypeError) as error:
-        raise UnreadableFileError(
-            f"the snapshot cannot be read ({error})", file=path, remedy="Restore a backup, or export the state again"
-        ) from error
+        remedy = "Restore a backup, or export the state again"
+        raise UnreadableFileError(f"the snapshot cannot be read ({error})", file=path, remedy=remedy) from error
     return data, counts
-
-
-def _batches(reader: pa.ipc.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
-    for i in range(reader.num_record_batches):
-        yield reader.get_batch(i)
 
 
 # ``RedisStore``: events in a Redis server, which several processes share.
@@ -535,7 +491,7 @@ def row_keys(
         table: the rows.
         names: the key columns; none: all rows have one key.
         prefix: what the keys begin with.
-        memory: the digests of these rows' columns that were made before, and will be asked for again.
+        memory: digests of these rows' columns that were made before, and will be asked for again.
 
     Returns:
         ``[n]``: the prefix and, for each column, 16 bytes of a digest of the value (two of a billion billion values
@@ -543,12 +499,9 @@ def row_keys(
     """
     if not names:
         return [prefix] * len(table)
-    made = {} if memory is None else memory
-    made |= {name: _digests(table, name) for name in names if name not in made}
-    parts = [made[name] for name in names]
-    if len(parts) == 1:
-        return [None if part is None else prefix + part for part in parts[0]]
-    return [None if None in row else prefix + b"".join(row) for row in zip(*parts)]
+    digests = {} if memory is None else memory
+    digests |= {name: _digests(table, name) for name in names if name not in digests}
+    return [None if None in row else prefix + b"".join(row) for row in zip(*(digests[name] for name in names))]
 
 
 def _digests(table: Table, name: str) -> list[bytes | None]:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,20 +17,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fastrec._core.limits import CLIENT_BODIES
-from fastrec.serve.server import pages
-from fastrec.serve.server import protocols as v1
-from fastrec.serve.server import protocols as v2
-from fastrec.serve.server import recommend as addresses
+from fastrec.serve.server import pages, protocols, recommend
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import VERSION, BytesHeld, Call, Limits, Refusal, read_call
-from fastrec.serve.server.recommend import RecommendService, recommends
+from fastrec.serve.server.pages import Address
+from fastrec.serve.server.protocols import json_response
 from fastrec.serve.server.service import CONTENT_TYPE, EventState, Service
 from fastrec.serve.server.versions import Canary
 
-__all__ = ["build_app"]
-
 _log = logging.getLogger("fastrec.serve")
-_Handler: TypeAlias = Callable[[Any, Call], Awaitable[Response]]
 
 
 def build_app(
@@ -42,12 +37,12 @@ def build_app(
     canary: Canary | None = None,
 ) -> Starlette:
     """Build the application of ``make_app``."""
-    recommending = recommends(export)
-    service: Any = (
-        RecommendService(export, limits=limits, canary=canary)
-        if recommending
-        else Service(export, events=events, limits=limits, canary=canary)
-    )
+    service: Any
+    if recommend.recommends(export):
+        service, own, page = recommend.RecommendService(export, limits=limits, canary=canary), _SESSIONS, recommend.page
+    else:
+        service, own, page = Service(export, events=events, limits=limits, canary=canary), _ROWS, pages.page
+    service.addresses = [*own, *_ALL, Address("/", page), Address("/docs", page)]
     held = BytesHeld(CLIENT_BODIES * service.limits.max_body)
 
     @asynccontextmanager
@@ -57,62 +52,31 @@ def build_app(
         watching.cancel()
         service.close()
 
-    def route(path: str, handler: _Handler, *, method: str = "GET", public: bool = False) -> Route:
-        return Route(path, _endpoint(service, held, path, handler, None if public else token), methods=[method])
-
-    async def reload(service: Service, call: Call) -> Response:
-        if token is None:
-            raise Refusal(403, "there is no token", remedy="Start the server with one, or send it SIGHUP")
-        return await v1.reload(service, call)
-
-    routes = [
-        route("/v1/reload", reload, method="POST"),
-        route("/health", _alive, public=True),
-        route("/ready", _ready, public=True),
-        route("/metrics", _metrics),
-        route("/openapi.json", addresses.openapi if recommending else pages.openapi),
-        route("/", addresses.page if recommending else pages.page),
-    ]
-    routes.append(route("/docs", addresses.page if recommending else pages.page))
-    routes += [route("/v1/recommend", addresses.recommend, method="POST")] if recommending else _scoring(route)
+    routes = [Route(a.path, _endpoint(service, held, a, token), methods=[a.method]) for a in service.addresses]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_address})
     app.state.service = service
     return app
 
 
-def _scoring(route: Callable[..., Route]) -> list[Route]:
-    routes = [
-        route("/v1/score", v1.score, method="POST"),
-        route("/v1/rank", v1.rank, method="POST"),
-        route("/v1/events", v1.events, method="POST"),
-        route("/v2", v2.server),
-        route("/v2/health/live", _alive, public=True),
-        route("/v2/health/ready", _ready, public=True),
-    ]
-    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        routes += [
-            route(model, v2.model),
-            route(f"{model}/ready", v2.model_ready),
-            route(f"{model}/infer", v2.infer, method="POST"),
-        ]
-    return routes
-
-
 def _endpoint(
-    service: Service, held: BytesHeld, path: str, handler: _Handler, token: str | None
+    service: Service, held: BytesHeld, address: Address, token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
     """Wrap a handler in what all addresses share: token, body, errors, counts."""
-
-    limits = service.limits
+    limits, path = service.limits, address.path
 
     async def endpoint(request: Request) -> Response:
         call = None
         try:
-            if token is not None:
-                _check_token(request, token)
+            if token is not None and not address.public:
+                kind, _, sent = request.headers.get("authorization", "").partition(" ")
+                if kind.lower() != "bearer" or not hmac.compare_digest(sent.strip().encode(), token.encode()):
+                    remedy = "Send the header `Authorization: Bearer TOKEN`"
+                    raise Refusal(401, "the token is missing or wrong", remedy=remedy)
+            if token is None and address.handler is protocols.reload:
+                raise Refusal(403, "there is no token", remedy="Start the server with one, or send it SIGHUP")
             with held.one_request(request.client.host if request.client else None) as one:
                 call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, held=one)
-                response = await handler(service, call)
+                response = await address.handler(service, call)
         except Refusal as refusal:
             response = _refused(refusal)
         except ClientDisconnect:
@@ -131,12 +95,6 @@ def _endpoint(
     return endpoint
 
 
-def _check_token(request: Request, token: str) -> None:
-    kind, _, sent = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not hmac.compare_digest(sent.strip().encode(), token.encode()):
-        raise Refusal(401, "the token is missing or wrong", remedy="Send the header `Authorization: Bearer TOKEN`")
-
-
 def _refused(refusal: Refusal) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
     if refusal.status == 408:  # what still comes is not waited for
@@ -148,19 +106,35 @@ def _refused(refusal: Refusal) -> Response:
 
 async def _no_such_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = {404: "there is no such address", 405: "this address takes another method"}.get(error.status_code)
-    return Response(
-        write_json({"error": said or error.detail}), error.status_code, headers=error.headers, media_type=JSON
-    )
+    known = {404: "there is no such address", 405: "this address takes another method"}
+    body = write_json({"error": known.get(error.status_code, error.detail)})
+    return Response(body, error.status_code, headers=error.headers, media_type=JSON)
 
 
 async def _alive(service: Service, call: Call) -> Response:
-    return v1.json_response({"live": True})
+    return json_response({"live": True})
 
 
 async def _ready(service: Service, call: Call) -> Response:
-    return v1.json_response({"ready": not service.stopping}, 503 if service.stopping else 200)
+    return json_response({"ready": not service.stopping}, 503 if service.stopping else 200)
 
 
 async def _metrics(service: Service, call: Call) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+_ALL = [
+    Address("/v1/reload", protocols.reload, "Load the model anew; needs the token.", "POST"),
+    Address("/health", _alive, "Whether the process answers.", public=True),
+    Address("/ready", _ready, "Whether requests should be sent here.", public=True),
+    Address("/metrics", _metrics, "Counts and durations for Prometheus."),
+    Address("/openapi.json", pages.openapi),
+]
+_SESSIONS = [
+    Address("/v1/recommend", recommend.recommend, recommend.SAYS, "POST", post=recommend.of_sessions),
+]
+_ROWS = [
+    *protocols.ADDRESSES,
+    Address("/v2/health/live", _alive, public=True),
+    Address("/v2/health/ready", _ready, public=True),
+]

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,32 +31,22 @@ from fastrec.serve.server.columns import (
     from_values,
     lists_together,
 )
-from fastrec.serve.server.spec import FILE, Spec, read_spec
-from fastrec.serve.session import open_session
+from fastrec.serve.server.spec import Spec, read_spec
+from fastrec.serve.session import FILE, open_session
 
 Outcome: TypeAlias = "list[np.ndarray] | Exception"
 Seen: TypeAlias = Callable[[int, int, float], None]
-
-
-class BatchScorer(Protocol):
-    """What a batch is scored by: a ``Scorer``."""
-
-    def score_all(self, batch: Sequence[RequestColumns]) -> list[list[np.ndarray]]:
-        """Return the outputs ``[rows]`` or ``[rows, width]`` of each request of a batch."""
 
 
 @dataclass(eq=False)
 class Job:
     """One request's rows.
 
-    Args:
-        graph: what scores them: the export that was current when the request came.
-        columns: the rows.
-        timeout: seconds from ``came`` until the answer is of no use.
-        came: when the request came, by ``time.monotonic``.
+    ``graph`` scores them (``score_all``): the export that was current when the request came; ``timeout`` is in seconds
+    from ``came``, by ``time.monotonic``.
     """
 
-    graph: BatchScorer
+    graph: Any
     columns: RequestColumns
     timeout: float
     came: float = field(default_factory=time.monotonic)
@@ -195,12 +185,9 @@ def _score(batch: list[Job]) -> tuple[list[Outcome], float]:
 # A graph that is loaded and scores columns.
 
 _ONNX = {
-    "tensor(string)": "string",
-    "tensor(int64)": "int64",
-    "tensor(double)": "float64",
-    "tensor(float)": "float32",
+    "tensor(string)": "string", "tensor(int64)": "int64", "tensor(double)": "float64", "tensor(float)": "float32",
     "tensor(bool)": "bool",
-}
+}  # fmt: skip
 
 
 class Scorer:
@@ -228,7 +215,15 @@ class Scorer:
         self._session = open_session(self.spec.model, threads=threads, device=device)
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
         self._gives = [o.name for o in self.spec.outputs]
-        self._check()
+        declared = {i.name: i.type for i in self.spec.inputs}
+        declared |= {} if self.spec.events_count is None else {self.spec.events_count: "int64"}
+        gives = {o.name for o in self._session.get_outputs()}
+        wrong = [f"{n} ({t}, {FILE} says {declared.get(n)})" for n, t in self._takes.items() if declared.get(n) != t]
+        wrong += [f"{n} (no such output)" for n in self._gives if n not in gives]
+        wrong += [] if self._gives else ["no output at all"]
+        if wrong:
+            why = f"it does not fit {FILE}: {', '.join(wrong)}"
+            raise UnreadableFileError(why, file=self.spec.model, remedy="Export the run anew")
         self._listed = self.spec.list if self.spec.list in self._takes else None
 
     @property
@@ -272,25 +267,11 @@ class Scorer:
     def warm(self, *rows: int) -> None:
         """Score rows of missing values, so that the first request does not pay for what happens once."""
         for n in rows or (1, 64):
-            plain = [i for i in self.spec.inputs if i.events is None]
-            empty = {i.name: filled(i, n) for i in plain} | self._no_events(n)
+            empty = {i.name: filled(i, n) for i in self.spec.inputs if i.events is None}
+            empty |= {} if self.spec.events_count is None else event_arrays(self.spec, {}, n, from_values)
             empty = {name: values for name, values in empty.items() if name in self._takes}
             try:
                 self.run(empty)
             except Exception as error:  # onnxruntime's errors have no common class
                 why = f"it cannot score {n} rows of missing values ({' '.join(str(error).split())[:300]})"
                 raise UnreadableFileError(why, file=self.spec.model, remedy="Export the run anew") from error
-
-    def _no_events(self, rows: int) -> dict[str, np.ndarray]:
-        return {} if self.spec.events_count is None else event_arrays(self.spec, {}, rows, from_values)
-
-    def _check(self) -> None:
-        declared = {i.name: i.type for i in self.spec.inputs}
-        declared |= {} if self.spec.events_count is None else {self.spec.events_count: "int64"}
-        gives = {o.name for o in self._session.get_outputs()}
-        wrong = [f"{n} ({t}, {FILE} says {declared.get(n)})" for n, t in self._takes.items() if declared.get(n) != t]
-        wrong += [f"{n} (no such output)" for n in self._gives if n not in gives]
-        wrong += [] if self._gives else ["no output at all"]
-        if wrong:
-            said = f"it does not fit {FILE}: {', '.join(wrong)}"
-            raise UnreadableFileError(said, file=self.spec.model, remedy="Export the run anew")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -64,23 +64,18 @@ def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestCo
 
 def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
     """Read columns of numpy arrays, or of what numpy makes an array of."""
-    lists = {i.name for i in spec.event_columns}
-    arrays = {
-        n: _objects(v) if n in lists else v if isinstance(v, np.ndarray) else np.array(v, object)
-        for n, v in columns.items()
-    }
+    lists, arrays = {i.name for i in spec.event_columns}, {}
+    for name, values in columns.items():
+        if name in lists:  # of lists of equal lengths numpy would make a matrix
+            arrays[name] = np.empty(len(values), object)
+            arrays[name][:] = list(values)
+        else:
+            arrays[name] = values if isinstance(values, np.ndarray) else np.array(values, object)
     for name, values in arrays.items():
         if values.ndim != 1:
             raise Refusal(422, f"its shape is {values.shape}, not [n]", column=name)
     rows = check_same_length(arrays)
     return checked_columns(spec, arrays, rows, from_array, np.ndarray.tolist)
-
-
-def _objects(values: Any) -> np.ndarray:
-    """Build an array of lists ``[n]``, of which numpy would make a matrix if their lengths were equal."""
-    made = np.empty(len(values), object)
-    made[:] = list(values)
-    return made
 
 
 def checked_columns(
@@ -172,10 +167,7 @@ _BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowE
 def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
     """Read a stream of Arrow; every buffer is checked before a value is read.
 
-    Args:
-        body: as it came.
-        max_rows: rows of all batches.
-        max_bytes: bytes that dictionaries and views of text may become, and values that there may be.
+    ``max_bytes``: bytes that dictionaries and views of text may become, and values that there may be.
     """
     try:
         _check_batches(body, max_rows, max_bytes)
@@ -210,10 +202,10 @@ def _check_batches(body: bytes, max_rows: int, max_values: int) -> None:
 
 
 def _length(data: memoryview, at: int) -> int:
-    found = _number(data, at, "q")
-    if found < 0:  # it would make room for another
-        raise ValueError(f"a length of {found}")
-    return found
+    length = _number(data, at, "q")
+    if length < 0:  # it would make room for another
+        raise ValueError(f"a length of {length}")
+    return length
 
 
 def _batches(body: bytes) -> Iterator[tuple[memoryview, int, int]]:
@@ -276,13 +268,7 @@ JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
 @dataclass
 class Body:
-    """What a body says: its rows, and the other fields of JSON.
-
-    Args:
-        fields: the object of JSON without its rows; empty for Arrow.
-        table: the rows of a stream of Arrow.
-        lists, rows: the rows of JSON, in one of the two forms.
-    """
+    """A body: its rows (a table of Arrow, or lists or rows of JSON), and the other ``fields`` of JSON."""
 
     fields: dict[str, Any]
     table: pa.Table | None = None
@@ -299,27 +285,21 @@ class Body:
         if self.rows is not None:
             rows = [{**context, **r} if type(r) is dict else r for r in self.rows] if context else self.rows
             return columns_of_rows(spec, rows, max_rows=max_rows)
-        return columns_of_lists(spec, self._widened(context, max_rows) if context else self.lists, max_rows=max_rows)
-
-    def _widened(self, context: dict[str, Any], max_rows: int) -> dict[str, list[Any]]:
-        if type(self.lists) is not dict:
-            raise Refusal(422, "columns is no object of lists")
-        first = next(iter(self.lists.values()), [])
-        n = min(len(first), max_rows + 1) if type(first) is list else 0
-        both = next((name for name in context if name in self.lists), None)
-        if both is not None:
-            raise Refusal(422, "it is in context and in columns", column=both)
-        return {**{name: [value] * n for name, value in context.items()}, **self.lists}
+        columns = self.lists
+        if context and type(columns) is dict:
+            first = next(iter(columns.values()), [])
+            n = min(len(first), max_rows + 1) if type(first) is list else 0
+            both = next((name for name in context if name in columns), None)
+            if both is not None:
+                raise Refusal(422, "it is in context and in columns", column=both)
+            columns = {**{name: [value] * n for name, value in context.items()}, **columns}
+        return columns_of_lists(spec, columns, max_rows=max_rows)
 
 
-def parse_body(body: bytes, content_type: str, fields: set[str], limits: Limits) -> Body:
+def parse_body(body: bytes, content_type: str, fields: Collection[str], limits: Limits) -> Body:
     """Parse a body of JSON or Arrow by its content type.
 
-    Args:
-        body: as it came.
-        content_type: the header, ``application/json`` or ``application/vnd.apache.arrow.stream``.
-        fields: names of JSON's object that are allowed beside the rows.
-        limits: what the server takes on.
+    ``fields``: names that JSON's object may have beside the rows.
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
@@ -345,8 +325,15 @@ def parse_json(body: bytes | memoryview) -> Any:
         text = bytes(body)
         if b"NaN" not in text and b"Infinity" not in text:
             raise Refusal(400, f"the body is no JSON: {error}") from None
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if math.isinf(value):
+            raise ValueError(f"{shortened(number)} is larger than any number")
+        return value
+
     try:
-        said = json.loads(text, parse_float=_float)
+        said = json.loads(text, parse_float=finite)
         json.dumps(said, ensure_ascii=False).encode()  # half of a surrogate pair is no text, which orjson sees itself
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is no JSON: {shortened(str(error))}") from None
@@ -356,13 +343,6 @@ def parse_json(body: bytes | memoryview) -> Any:
 def write_json(value: Mapping[str, Any]) -> bytes:
     """Write JSON; numbers that are not finite become null."""
     return orjson.dumps(value)
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{shortened(text)} is larger than any number")
-    return value
 
 
 # Events that a client sends → a table of Arrow with the declared columns.

@@ -16,8 +16,6 @@ from starlette.requests import Request
 from fastrec._core import limits
 from fastrec.errors import FastrecError
 
-# A request that is refused: a status of HTTP, and what is wrong with it.
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -98,13 +96,8 @@ REQUEST_ID, VERSION = "x-request-id", "x-model-version"
 class Call:
     """A request with its body.
 
-    Args:
-        request: path and query.
-        headers: the value of each header; the names are in small letters.
-        body: all of it.
-        timeout: seconds from ``came`` until the answer is of no use.
-        came: when it came, by ``time.monotonic``.
-        version: what answered it, for the answer's header.
+    ``headers`` has each header's value under its name in small letters; ``came`` is of ``time.monotonic``, ``timeout``
+    seconds from then. ``version`` is what answered, for the answer's header.
     """
 
     request: Request
@@ -148,11 +141,7 @@ class BytesHeld:
 
     @contextmanager
     def one_request(self, client: str | None) -> Iterator[HeldBody]:
-        """Count what the body of one request takes.
-
-        Args:
-            client: who sent it, by address.
-        """
+        """Count what the body of one request of a client's address takes."""
         one = HeldBody(self, client)
         self._bodies[one] = None
         try:
@@ -187,12 +176,7 @@ _ALL = object()
 
 @dataclass(eq=False)
 class HeldBody:
-    """The body of one request.
-
-    Args:
-        of: what counts it.
-        client: who sent it.
-    """
+    """The body of one request of a ``client``, counted by ``of``."""
 
     of: BytesHeld
     client: str | None
@@ -214,14 +198,7 @@ class HeldBody:
 
 
 async def read_call(request: Request, *, max_body: int, timeout: float, held: HeldBody) -> Call:
-    """Read a request's body and its deadline.
-
-    Args:
-        request: as Starlette gives it.
-        max_body: bytes that a body may have.
-        timeout: seconds that a request may take; its header may ask for less.
-        held: is told the bytes that come.
-    """
+    """Read a request's body, of at most ``max_body`` bytes, and its deadline; ``held`` is told the bytes that come."""
     came = time.monotonic()
     headers = dict(request.scope["headers"])  # looked up once by name, where Starlette goes through them each time
     asked = headers.get(TIMEOUT.encode())

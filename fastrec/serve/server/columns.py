@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -26,26 +27,27 @@ from fastrec.table.column_types import as_type
 
 DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
 _JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
-_OWN = {
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "float32": pa.float32(),
-    "string": pa.string(),
-    "bool": pa.bool_(),
-}
+_OWN = {name: pa.string() if name == "string" else pa.from_numpy_dtype(dtype) for name, dtype in DTYPES.items()}
+
+
+_NOT_MISSING = "the value is missing, and may not be"
+_KINDS = {float: "number with a fraction", int: "integer", str: "string", bool: "bool", list: "list", dict: "object"}
 
 
 def from_values(column: Input, values: list[Any]) -> np.ndarray:
     """Convert values of JSON, None for missing, to the array ``[n]`` of the column's type."""
     kinds, missing = set(map(type, values)), None
     if float in kinds and not column.is_float:  # a whole column became floats where one value was missing, as in pandas
-        values = [_unfloated(v) if type(v) is float else v for v in values]
+        values = [
+            None if v != v else int(v) if type(v) is float and v.is_integer() and abs(v) < limits.EXACT_FLOAT else v
+            for v in values
+        ]
         kinds = set(map(type, values))
     if type(None) in kinds:
         kinds.discard(type(None))
         missing = [v is None for v in values]
         if not column.may_be_missing:
-            raise _not_missing(column, missing.index(True))
+            raise Refusal(422, _NOT_MISSING, column=column.name, row=missing.index(True))
     if column.type == "string" and kinds & {int, float, bool}:  # numbers are text as they are written
         values = [_written(v) if type(v) in (int, float, bool) else v for v in values]
         kinds = set(map(type, values)) - {type(None)}
@@ -54,12 +56,16 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
             return from_arrow(column, pa.array(values, pa.string()))
         if column.unit is not None and kinds == {str}:
             # Nulls are read as 0 here; ``missing`` says where they are.
-            return _fill(column, from_arrow(replace(column, missing=0), pa.array(values, pa.string())), missing)
+            times = from_arrow(replace(column, missing=0), pa.array(values, pa.string()))
+            return times if missing is None else np.where(missing, column.missing, times)
         allowed = _JSON[column.type] | {type(None)} | ({str} if column.unit is not None else set())
         row = next((i for i, v in enumerate(values) if type(v) not in allowed), None)
         if row is None:
             raise Refusal(422, "some times are text and some are integers", column=column.name)
-        raise _wrong(column, row, values[row])
+        kind = _KINDS.get(type(values[row]), type(values[row]).__name__)
+        article = "an" if kind == "integer" else "a"
+        said = f"{shortened(values[row])} is {article} {kind}, not {_wanted(column)}"
+        raise Refusal(422, said, column=column.name, row=row)
     if missing is not None:
         fill = np.nan if column.is_float else column.missing
         values = [fill if v is None else v for v in values]
@@ -85,7 +91,7 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if column.type == "int64" and pa.types.is_floating(values.type):
         values = _whole(column, values.cast(pa.float64()))
     if values.null_count and not column.may_be_missing:
-        raise _not_missing(column, pc.index(values.is_null(), pa.scalar(True)).as_py())
+        raise Refusal(422, _NOT_MISSING, column=column.name, row=pc.index(values.is_null(), pa.scalar(True)).as_py())
     values = _cast(column, values)
     if column.is_float:
         return values.to_numpy(zero_copy_only=False)  # nulls become NaN
@@ -98,23 +104,16 @@ def from_array(column: Input, values: np.ndarray) -> np.ndarray:
     """Convert a numpy array ``[n]`` to the column's type: NaN, NaT and None are missing."""
     if values.dtype == DTYPES[column.type] and values.dtype != object:
         return values
-    if column.unit is not None and values.dtype == object and _holds_datetimes(values):
-        return from_arrow(column, pa.array(values.tolist(), from_pandas=True))
+    if column.unit is not None and values.dtype == object:
+        known = [v for v in values if v is not None and v == v]
+        if known and all(isinstance(v, dt.datetime) for v in known):
+            return from_arrow(column, pa.array(values.tolist(), from_pandas=True))
     if values.dtype.kind in "OUT":
         return from_values(column, [None if v is None or v != v else v for v in values.tolist()])
     if values.dtype.kind == "M" and column.zone is not None:  # numpy's times have no zone: they are moments in UTC
-        return from_arrow(
-            column,
-            pa.array(values.astype("M8[ns]" if column.unit == "ns" else "M8[us]")).cast(
-                pa.timestamp("ns" if column.unit == "ns" else "us", "UTC")
-            ),
-        )
+        unit = "ns" if column.unit == "ns" else "us"
+        return from_arrow(column, pa.array(values.astype(f"M8[{unit}]")).cast(pa.timestamp(unit, "UTC")))
     return from_arrow(column, pa.array(values))
-
-
-def _holds_datetimes(values: np.ndarray) -> bool:
-    known = [v for v in values if v is not None and v == v]
-    return bool(known) and all(isinstance(v, dt.datetime) for v in known)
 
 
 def filled(column: Input, rows: int) -> np.ndarray:
@@ -127,9 +126,7 @@ def filled(column: Input, rows: int) -> np.ndarray:
 
 def arrow_type(column: Input) -> pa.DataType:
     """Return the column's type in a table of Arrow."""
-    if column.unit is not None:
-        return pa.timestamp(column.unit, column.zone)
-    return {"string": pa.string(), "bool": pa.bool_()}.get(column.type) or pa.from_numpy_dtype(DTYPES[column.type])
+    return _OWN[column.type] if column.unit is None else pa.timestamp(column.unit, column.zone)
 
 
 def to_arrow(column: Input, values: np.ndarray) -> pa.Array:
@@ -159,9 +156,8 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
     if column.is_float:
         if pa.types.is_boolean(kind):
             values = values.cast(pa.uint8())
-        return values.cast(pa.from_numpy_dtype(DTYPES[column.type]), safe=False)
-    target = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}[column.type]
-    return _try_cast(column, values, lambda v: v.cast(target), f"{_wanted(column)}: it is out of range")
+        return values.cast(_OWN[column.type], safe=False)
+    return _try_cast(column, values, lambda v: v.cast(_OWN[column.type]), f"{_wanted(column)}: it is out of range")
 
 
 def _converted(column: Input, values: pa.Array) -> pa.Array:
@@ -179,18 +175,8 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
 
 def _written(value: bool | int | float) -> str:
     """Write a number as text, as training read it from a file."""
-    return (
-        str(int(value))
-        if type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
-        else str(value)
-    )
-
-
-def _unfloated(value: float) -> float | int | None:
-    """Turn NaN into None and a whole number that no rounding can have made into an integer."""
-    if value != value:
-        return None
-    return int(value) if value.is_integer() and abs(value) < limits.EXACT_FLOAT else value
+    whole = type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
+    return str(int(value)) if whole else str(value)
 
 
 def _whole(column: Input, values: pa.Array) -> pa.Array:
@@ -215,16 +201,15 @@ def _times(column: Input, values: pa.Array) -> pa.Array:
         try:
             values = parsed(values, column.text, column=column.name)
         except DataError as error:
-            raise Refusal(
-                422, error.problem, column=column.name, row=error.row, remedy=f"Send {_wanted(column)}"
-            ) from None
+            remedy = f"Send {_wanted(column)}"
+            raise Refusal(422, error.problem, column=column.name, row=error.row, remedy=remedy) from None
         kind = values.type
-    fine = pa.timestamp("ns" if column.unit == "ns" else "us", zone)
-    own = pa.timestamp(column.unit, zone)
-    to_own: Callable[[pa.Array], pa.Array] = lambda v: v.cast(own).cast(pa.int64())  # noqa: E731
+    own = [pa.timestamp(column.unit, zone), pa.int64()]
+    wanted = f"a time in {column.unit}"
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        return _try_cast(column, values, lambda v: to_own(v.cast(fine)), _wanted(column))
-    return _try_cast(column, values, to_own, f"a time in {column.unit}")
+        own.insert(0, pa.timestamp("ns" if column.unit == "ns" else "us", zone))
+        wanted = _wanted(column)
+    return _try_cast(column, values, lambda v: reduce(pa.Array.cast, own, v), wanted)
 
 
 def _try_cast(column: Input, values: pa.Array, cast: Callable[[pa.Array], pa.Array], wanted: str) -> pa.Array:
@@ -252,27 +237,11 @@ def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]
     return bad - 1
 
 
-def _fill(column: Input, values: np.ndarray, missing: Sequence[bool] | None) -> np.ndarray:
-    if missing is not None:
-        values = np.where(missing, column.missing, values)
-    return values
-
-
 def _wanted(column: Input) -> str:
     if column.unit is None:
         return {"string": "a string", "bool": "a bool"}.get(column.type, f"a number ({column.type})")
     zone = "without a zone" if column.zone is None else "with an offset or Z"
     return f"a time: ISO 8601 {zone}, or an integer in {column.unit}"
-
-
-def _wrong(column: Input, row: int, value: Any) -> Refusal:
-    kind = {float: "number with a fraction", int: "integer", str: "string", bool: "bool", list: "list", dict: "object"}
-    said = f"{shortened(value)} is a {kind.get(type(value), type(value).__name__)}, not {_wanted(column)}"
-    return Refusal(422, said.replace(" a integer", " an integer"), column=column.name, row=row)
-
-
-def _not_missing(column: Input, row: int) -> Refusal:
-    return Refusal(422, "the value is missing, and may not be", column=column.name, row=row)
 
 
 # Lists of events beside the rows of a request → the matrices that a graph takes, and how many events each row has.
@@ -283,11 +252,7 @@ def event_arrays(
 ) -> dict[str, np.ndarray]:
     """Build an array ``[rows, most]`` for each column of events, and int64 ``[rows]``, the number of events.
 
-    Args:
-        spec: what the export takes.
-        sent: the columns as they came; a row's events are a list, the oldest first, None where there are none.
-        rows: how many there are.
-        convert: makes an array of a column's values, or refuses one.
+    In ``sent`` a row's events are a list, the oldest first, None where there are none; ``convert`` makes arrays.
     """
     assert spec.events_count is not None
     made: dict[str, np.ndarray] = {}
@@ -345,9 +310,8 @@ def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[In
         values = read(column, flat)
     except Refusal as refusal:  # the row of an event is that of its list
         row = None if refusal.row is None else int(np.searchsorted(ends, refusal.row, side="right"))
-        raise Refusal(
-            refusal.status, f"an event: {refusal.problem}", column=column.name, row=row, remedy=refusal.remedy
-        ) from None
+        said = f"an event: {refusal.problem}"
+        raise Refusal(refusal.status, said, column=column.name, row=row, remedy=refusal.remedy) from None
     most = column.events or 0
     kept = np.minimum(lengths, most)
     made = _empty(column, len(lengths))
@@ -429,15 +393,9 @@ def _arrays(
 ) -> dict[str, np.ndarray]:
     plain = [i for i in spec.sent if i.events is None]
     made = {i.name: convert(i, sent[i.name]) if i.name in sent else filled(i, rows) for i in plain}
-    for column in plain:
-        if column.longest is not None:
-            _check_lengths(column, made[column.name])
+    for column in (i for i in plain if i.longest is not None):
+        for row, text in enumerate(made[column.name].tolist()):
+            # A letter has 4 bytes at most: short texts need not be encoded.
+            if len(text) * 4 > column.longest and len(text.encode()) > column.longest:
+                raise Refusal(422, f"the text has more than {column.longest} bytes", column=column.name, row=row)
     return made if spec.events_count is None else made | event_arrays(spec, sent, rows, convert)
-
-
-def _check_lengths(column: Input, texts: np.ndarray) -> None:
-    assert column.longest is not None
-    for row, text in enumerate(texts.tolist()):
-        # A letter has 4 bytes at most: short texts need not be encoded.
-        if len(text) * 4 > column.longest and len(text.encode()) > column.longest:
-            raise Refusal(422, f"the text has more than {column.longest} bytes", column=column.name, row=row)

@@ -67,9 +67,8 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        stops, reloads = (signal.SIGINT, signal.SIGTERM), [s for s in ("SIGHUP",) if hasattr(signal, s)]
-        handlers = {s: lambda s=s: self.handle_exit(s, None) for s in stops}
-        handlers |= {getattr(signal, s): self._reload for s in reloads}
+        handlers = {s: lambda s=s: self.handle_exit(s, None) for s in (signal.SIGINT, signal.SIGTERM)}
+        handlers |= {signal.SIGHUP: self._reload} if hasattr(signal, "SIGHUP") else {}
         for one, handler in handlers.items():
             loop.add_signal_handler(one, handler)
         try:
@@ -90,9 +89,6 @@ class _Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(reload())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-# The way in for users: asks for what the server needs, which fastrec itself does not.
 
 
 def make_app(
@@ -132,16 +128,9 @@ def make_app(
     return build_app(export, events=events, limits=limits, token=token, canary=canary)
 
 
-# The state of events that lies in an export's folder, opened for a server.
-
-
 @contextmanager
 def open_events(export: str | Path) -> Iterator[EventState | None]:
-    """While it lasts, what makes an export's columns from events, with all that were ever taken in; None: it has none.
-
-    Args:
-        export: what ``fastrec export`` wrote: ``features/`` holds the features, ``events/`` the events.
-    """
+    """While it lasts, what makes an export's columns from events, with all ever taken in; None: it has none."""
     if recommends(export) or read_spec(export).events is None:
         yield None
         return

@@ -29,6 +29,7 @@ from fastrec.serve.server.bodies import (
 )
 from fastrec.serve.server.call import Call, Refusal, shortened
 from fastrec.serve.server.columns import RequestColumns, from_array, from_values
+from fastrec.serve.server.pages import RANK_FIELDS, SCORE_FIELDS, Address, of_events, of_rows
 from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import Input, Output, Spec
 
@@ -38,11 +39,7 @@ _BYTES, _HEADERS = 64 * 1024, 128  # of a request's head
 
 
 def bounded(seconds: float) -> type[HttpToolsProtocol]:
-    """Make a protocol that refuses a late head (408) or one of more than 64 KiB or 128 headers (431).
-
-    Args:
-        seconds: until the head of a request must be there.
-    """
+    """Make a protocol that refuses a head that takes so many seconds (408), or has over 64 KiB or 128 headers (431)."""
 
     class Bounded(HttpToolsProtocol):
         _unread = 0  # bytes since the parser last told of a body or of a new request
@@ -129,7 +126,7 @@ async def score(service: Service, call: Call) -> Response:
     """Answer rows with their scores, in the rows' order."""
 
     def parse() -> tuple[Scorer, RequestColumns]:
-        body = parse_body(call.body, call.content_type, {"context", "request_id"}, service.limits)
+        body = parse_body(call.body, call.content_type, SCORE_FIELDS, service.limits)
         scorer = _answering(service, call, body)
         return scorer, body.columns(scorer.spec, service.limits.max_rows)
 
@@ -145,7 +142,7 @@ async def rank(service: Service, call: Call) -> Response:
     """Answer one list's candidates with their ids, the best first; equal scores keep the candidates' order."""
 
     def parse() -> tuple[Scorer, Body, RequestColumns]:
-        body = parse_body(call.body, call.content_type, {"context", "k", "request_id"}, service.limits)
+        body = parse_body(call.body, call.content_type, RANK_FIELDS, service.limits)
         scorer = _answering(service, call, body)
         if scorer.spec.outputs[0].width != 1:
             raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
@@ -207,17 +204,13 @@ def top(k: Any) -> int | None:
 _HEADER = b"inference-header-content-length"
 _NAMES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "BYTES", "bool": "BOOL"}
 _BINARY = {"BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
-_BINARY |= {
-    f"{sign}INT{bits}": f"<{kind}{bits // 8}" for bits in (8, 16, 32, 64) for sign, kind in (("", "i"), ("U", "u"))
-}
+_BINARY |= {f"{u.upper()}INT{8 * size}": f"<{u or 'i'}{size}" for size in (1, 2, 4, 8) for u in ("", "u")}
 _VERSION = "1"
 
 
 async def server(service: Service, call: Call) -> Response:
     """Describe this server."""
-    return Response(
-        write_json({"name": "fastrec", "version": __version__, "extensions": ["binary_tensor_data"]}), media_type=JSON
-    )
+    return json_response({"name": "fastrec", "version": __version__, "extensions": ["binary_tensor_data"]})
 
 
 async def model(service: Service, call: Call) -> Response:
@@ -226,14 +219,10 @@ async def model(service: Service, call: Call) -> Response:
     inputs = [i for i in spec.sent if i.events is None]
     if spec.list is not None:
         inputs.append(Input(spec.list, "int64"))
-    said = {
-        "name": spec.name,
-        "versions": [_VERSION],
-        "platform": "onnxruntime_onnx",
-        "inputs": [{"name": i.name, "datatype": _NAMES[i.type], "shape": [-1]} for i in inputs],
-        "outputs": [{"name": o.name, "datatype": _NAMES[o.type], "shape": _shape(o, -1)} for o in spec.outputs],
-    }
-    return Response(write_json(said), media_type=JSON)
+    takes = [{"name": i.name, "datatype": _NAMES[i.type], "shape": [-1]} for i in inputs]
+    gives = [{"name": o.name, "datatype": _NAMES[o.type], "shape": _shape(o, -1)} for o in spec.outputs]
+    about = {"name": spec.name, "versions": [_VERSION], "platform": "onnxruntime_onnx"}
+    return json_response({**about, "inputs": takes, "outputs": gives})
 
 
 async def model_ready(service: Service, call: Call) -> Response:
@@ -253,7 +242,25 @@ async def infer(service: Service, call: Call) -> Response:
         timeout = min(timeout, parameters["timeout"] / 1e6)  # microseconds
     wanted = _wanted(spec, head, bool(parameters.get("binary_data_output")))
     outputs = await service.score(scorer, columns, timeout, call.came)
-    return _answer(spec, head, wanted, {o.name: (o, values) for o, values in zip(spec.outputs, outputs)})
+    given = {o.name: (o, values) for o, values in zip(spec.outputs, outputs)}
+    tensors, parts = [], []
+    for name, binary in wanted.items():
+        output, values = given[name]
+        tensor = {"name": name, "datatype": _NAMES[output.type], "shape": _shape(output, len(values))}
+        if binary:
+            parts.append(np.ascontiguousarray(values).tobytes())
+            tensor["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            tensor["data"] = values.reshape(-1).tolist()
+        tensors.append(tensor)
+    answer = {"model_name": spec.name, "model_version": _VERSION, "outputs": tensors}
+    if type(head.get("id")) is str:
+        answer["id"] = head["id"]
+    text = write_json(answer)
+    if not parts:
+        return Response(text, media_type=JSON)
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    return Response(text + b"".join(parts), media_type="application/octet-stream", headers=headers)
 
 
 def _spec(service: Service, call: Call) -> Spec:
@@ -283,27 +290,29 @@ def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], Reques
             raise Refusal(400, "an input is no object with a name")
         if said["name"] in tensors:
             raise Refusal(400, "two inputs have this name", column=said["name"])
-        n = _rows(said)
+        shape = said.get("shape")
+        fits = type(shape) is list and shape and all(type(n) is int and n >= 0 for n in shape)
+        if not fits or len(shape) > 2 or shape[1:] not in ([], [1]):
+            raise Refusal(400, f"its shape is {shortened(shape)}, not [n] or [n, 1]", column=said["name"])
+        n = shape[0]
         check_rows(n, max_rows)
         if rows not in (None, n):
             raise Refusal(400, f"it has {n} rows, another input has {rows}", column=said["name"])
         rows = n
         tensors[said["name"]], rest = _tensor(said, n, rest)
     if scorer.spec.events_count is not None:
-        raise Refusal(
-            422, "the model reads lists of events, which tensors of this protocol do not hold", remedy="Send /v1/score"
-        )
+        why = "the model reads lists of events, which tensors of this protocol do not hold"
+        raise Refusal(422, why, remedy="Send /v1/score")
     if len(rest):
         raise Refusal(400, f"{len(rest)} bytes of the body belong to no input")
-    return scorer, head, checked_columns(scorer.spec, tensors, rows or 0, _column, _keys)
 
+    def convert(column: Input, values: list[Any] | np.ndarray) -> np.ndarray:
+        return from_values(column, values) if isinstance(values, list) else from_array(column, values)
 
-def _rows(said: dict[str, Any]) -> int:
-    shape = said.get("shape")
-    fits = type(shape) is list and shape and all(type(n) is int and n >= 0 for n in shape)
-    if not fits or len(shape) > 2 or shape[1:] not in ([], [1]):
-        raise Refusal(400, f"its shape is {shortened(shape)}, not [n] or [n, 1]", column=said["name"])
-    return shape[0]
+    def as_list(values: list[Any] | np.ndarray) -> list[Any]:
+        return values if isinstance(values, list) else values.tolist()
+
+    return scorer, head, checked_columns(scorer.spec, tensors, rows or 0, convert, as_list)
 
 
 def _tensor(said: dict[str, Any], n: int, rest: memoryview) -> tuple[list[Any] | np.ndarray, memoryview]:
@@ -313,7 +322,14 @@ def _tensor(said: dict[str, Any], n: int, rest: memoryview) -> tuple[list[Any] |
         raise Refusal(400, f"its datatype is {shortened(kind)}, which is unknown", column=name)
     size = _parameters(said).get("binary_data_size")
     if size is None:
-        return _from_json(said, n), rest
+        data = said.get("data")
+        if type(data) is not list:
+            raise Refusal(400, "it has neither data nor binary_data_size", column=name)
+        if len(said["shape"]) == 2 and all(type(v) is list and len(v) == 1 for v in data):
+            data = [v[0] for v in data]
+        if len(data) != n:
+            raise Refusal(400, f"it has {len(data)} values, its shape says {n}", column=name)
+        return data, rest
     if type(size) is not int or not 0 <= size <= len(rest):
         raise Refusal(400, f"binary_data_size is {shortened(size)}, and {len(rest)} bytes are left", column=name)
     if "data" in said:
@@ -326,17 +342,6 @@ def _tensor(said: dict[str, Any], n: int, rest: memoryview) -> tuple[list[Any] |
     if kind == "BOOL":
         return np.frombuffer(raw, np.uint8) != 0, rest
     return np.require(np.frombuffer(raw, _BINARY[kind]), requirements="A"), rest  # aligned, wherever it lay in the body
-
-
-def _from_json(said: dict[str, Any], n: int) -> list[Any]:
-    data = said.get("data")
-    if type(data) is not list:
-        raise Refusal(400, "it has neither data nor binary_data_size", column=said["name"])
-    if len(said["shape"]) == 2 and all(type(v) is list and len(v) == 1 for v in data):
-        data = [v[0] for v in data]
-    if len(data) != n:
-        raise Refusal(400, f"it has {len(data)} values, its shape says {n}", column=said["name"])
-    return data
 
 
 def _texts(name: str, raw: memoryview, n: int) -> list[str]:
@@ -353,14 +358,6 @@ def _texts(name: str, raw: memoryview, n: int) -> list[str]:
     if len(texts) != n:
         raise Refusal(400, f"its bytes are not {n} texts", column=name)
     return texts
-
-
-def _column(column: Input, values: list[Any] | np.ndarray) -> np.ndarray:
-    return from_values(column, values) if isinstance(values, list) else from_array(column, values)
-
-
-def _keys(values: list[Any] | np.ndarray) -> list[Any]:
-    return values if isinstance(values, list) else values.tolist()
 
 
 def _parameters(said: dict[str, Any]) -> dict[str, Any]:
@@ -382,28 +379,26 @@ def _wanted(spec: Spec, head: dict[str, Any], binary: bool) -> dict[str, bool]:
     return {said["name"]: bool(_parameters(said).get("binary_data", binary)) for said in asked}
 
 
-def _answer(
-    spec: Spec, head: dict[str, Any], wanted: dict[str, bool], outputs: dict[str, tuple[Output, np.ndarray]]
-) -> Response:
-    tensors, parts = [], []
-    for name, binary in wanted.items():
-        output, values = outputs[name]
-        said = {"name": name, "datatype": _NAMES[output.type], "shape": _shape(output, len(values))}
-        if binary:
-            parts.append(np.ascontiguousarray(values).tobytes())
-            said["parameters"] = {"binary_data_size": len(parts[-1])}
-        else:
-            said["data"] = values.reshape(-1).tolist()
-        tensors.append(said)
-    told = {"model_name": spec.name, "model_version": _VERSION, "outputs": tensors}
-    if type(head.get("id")) is str:
-        told["id"] = head["id"]
-    text = write_json(told)
-    if not parts:
-        return Response(text, media_type=JSON)
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    return Response(text + b"".join(parts), media_type="application/octet-stream", headers=headers)
-
-
 def _shape(output: Output, rows: int) -> list[int]:
     return [rows] if output.width == 1 else [rows, output.width]
+
+
+_MODELS = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+ADDRESSES = [
+    Address(
+        "/v1/score", score, "Scores of rows, in their order.", "POST",
+        post=of_rows(SCORE_FIELDS, lambda spec: {
+            "scores": {"type": "array", "items": {} if spec.outputs[0].width > 1 else {"type": "number"}}
+        }),
+    ),
+    Address(
+        "/v1/rank", rank, "The candidates of one list, the best first.", "POST",
+        post=of_rows(RANK_FIELDS, lambda spec: {n: {"type": "array"} for n in ("ids", "scores", "positions")}),
+    ),
+    Address("/v1/events", events, "Take events in; the answer comes when they are on disk.", "POST", post=of_events),
+    Address("/v2", server, "Open Inference Protocol: the server."),
+    Address(_MODELS[0], model, "Open Inference Protocol: inputs and outputs; /ready and /infer below it."),
+    Address(_MODELS[1], model),
+    *(Address(f"{path}/ready", model_ready) for path in _MODELS),
+    *(Address(f"{path}/infer", infer, method="POST") for path in _MODELS),
+]  # fmt: skip

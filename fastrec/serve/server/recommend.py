@@ -7,19 +7,19 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import torch
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from fastrec._core.digests import digests_below
 from fastrec._core.limits import ANSWER_ITEMS
-from fastrec._version import __version__
 from fastrec.competition.next_items import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, FastrecError, UnreadableFileError
@@ -30,9 +30,9 @@ from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items import TASK, NextItemGraph, type_of
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.bodies import ARROW, JSON, check_rows, parse_arrow, parse_json, write_json
-from fastrec.serve.server.call import TIMEOUT, Call, Limits, Refusal, shortened
+from fastrec.serve.server.call import Call, Limits, Refusal, shortened
 from fastrec.serve.server.columns import from_arrow, from_values
-from fastrec.serve.server.pages import ERRORS, STYLE, times
+from fastrec.serve.server.pages import operation, render
 from fastrec.serve.server.protocols import top
 from fastrec.serve.server.service import SECONDS, Histogram, Service
 from fastrec.serve.server.spec import Input
@@ -40,20 +40,13 @@ from fastrec.serve.server.versions import Canary, Source
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
 
-# ``AskedSessions``: the sessions of one request; ``RecommendSpec``: what a served model takes.
-
 
 @dataclass(frozen=True)
 class RecommendSpec:
     """What a model takes that recommends.
 
-    Args:
-        name: what it is called.
-        version: a digest of what it was loaded from.
-        type: of items' ids, ``int64`` or ``string``.
-        items: how many there are.
-        k: how many are given unless a request says another number.
-        context: values of a session that may be sent, by name, and what they are for.
+    ``version`` is a digest of what it was loaded from, ``type`` that of items' ids (``int64``, ``string``), ``items``
+    their number, ``k`` how many are given by default, ``context`` names values of a session and says what they are for.
     """
 
     name: str
@@ -103,8 +96,6 @@ def joined(batch: Sequence[AskedSessions]) -> AskedSessions:
     return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context)
 
 
-# The body of ``/v1/recommend`` → the sessions that it holds.
-
 _FIELDS = ("items", "context", "sessions", "k")
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -116,14 +107,7 @@ def parse_sessions(
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
     ``context`` beside ``items`` holds values of the session. A stream of Arrow has a column ``items`` of lists; its
-    other columns are the context.
-
-    Args:
-        body: as it came.
-        content_type: the header.
-        spec: what the model takes.
-        k: how many items, from the address; None: as the body says.
-        limits: what the server takes on; rows are sessions.
+    other columns are the context. ``k`` is that of the address.
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
@@ -174,22 +158,27 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedS
 
 
 def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
-    if all(c is None for c in contexts):
-        return {}
     for row, context in enumerate(contexts):
         if context is not None and type(context) is not dict:
             raise Refusal(422, "context is no object of values", row=row)
-        for name, value in (context or {}).items():
+        for name in context or {}:
             _check_name(name, spec, row)
-            if type(value) not in _PLAIN:
-                raise Refusal(422, f"{shortened(value)} is no single value", column=name, row=row)
-            if type(value) is int and not -(2**63) <= value < 2**63:
-                raise Refusal(422, f"{shortened(value)} is out of range", column=name, row=row)
     names = dict.fromkeys(n for c in contexts for n in c or {})
-    made = {n: [(c or {}).get(n) for c in contexts] for n in names}
-    for name, values in made.items():
-        _check_kinds(name, values)
-    return made
+    return {n: _plain(n, [(c or {}).get(n) for c in contexts]) for n in names}
+
+
+def _plain(name: str, values: list[Any]) -> list[Any]:
+    """Return a context's values; refuse those that are no single values of one type."""
+    for row, value in enumerate(values):
+        if type(value) not in _PLAIN:
+            raise Refusal(422, f"{shortened(value)} is no single value", column=name, row=row)
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise Refusal(422, f"{shortened(value)} is out of range", column=name, row=row)
+    kinds = {type(v) for v in values} - {type(None)}
+    if len(kinds) > 1 and kinds != {int, float}:
+        names = " and ".join(sorted(k.__name__ for k in kinds))
+        raise Refusal(422, f"its values are of several types ({names})", column=name)
+    return values
 
 
 def _check_name(name: str, spec: RecommendSpec, row: int | None) -> None:
@@ -198,13 +187,6 @@ def _check_name(name: str, spec: RecommendSpec, row: int | None) -> None:
     known = ", ".join(spec.context)
     remedy = f"It knows {known}" if known else "It knows the items alone"
     raise Refusal(422, "the model has no such context", column=name, row=row, remedy=remedy)
-
-
-def _check_kinds(name: str, values: list[Any]) -> None:
-    kinds = {type(v) for v in values} - {type(None)}
-    if len(kinds) > 1 and kinds != {int, float}:
-        names = " and ".join(sorted(k.__name__ for k in kinds))
-        raise Refusal(422, f"its values are of several types ({names})", column=name)
 
 
 def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
@@ -229,11 +211,7 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
     context = {}
     for name in (n for n in names if n != "items"):
         _check_name(name, spec, None)
-        values = table[name].to_pylist()
-        bad = next((i for i, v in enumerate(values) if type(v) not in _PLAIN), None)
-        if bad is not None:
-            raise Refusal(422, f"{shortened(values[bad])} is no single value", column=name, row=bad)
-        context[name] = values
+        context[name] = _plain(name, table[name].to_pylist())
     return AskedSessions(items, offsets, 1, context)
 
 
@@ -248,75 +226,28 @@ def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
 
 # What a server that recommends says about itself.
 
+SAYS = "The best items for a session, or for several."
+
 
 def example(spec: RecommendSpec) -> dict[str, Any]:
     """Make up a body."""
     return {"items": ["a", "b"] if spec.type == "string" else [1, 2], "k": 5}
 
 
-def describe(spec: RecommendSpec) -> dict[str, Any]:
-    """Describe all addresses in OpenAPI 3.1."""
+def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
+    """Describe the bodies of ``/v1/recommend``: one session, or several."""
     kind = {"type": "string" if spec.type == "string" else "integer"}
     items = {"type": "array", "items": kind, "description": "The session's items so far, the last one last."}
     known = {n: {"description": says} for n, says in spec.context.items()}
     context = {"type": "object", "properties": known, "additionalProperties": False}
-    session = {"type": "object", "required": ["items"], "properties": {"items": items, "context": context}}
-    k = {"type": "integer", "minimum": 1, "default": spec.k}
-    one = {**session, "additionalProperties": False, "properties": {**session["properties"], "k": k}}
-    several = {
-        "type": "object",
-        "required": ["sessions"],
-        "additionalProperties": False,
-        "properties": {"sessions": {"type": "array", "items": {**session, "additionalProperties": False}}, "k": k},
-    }
+    session = {"type": "object", "additionalProperties": False, "required": ["items"]}
+    own, k = {"items": items, "context": context}, {"type": "integer", "minimum": 1, "default": spec.k}
+    one = {**session, "properties": {**own, "k": k}}
+    sessions = {"type": "array", "items": {**session, "properties": own}}
+    several = {**session, "required": ["sessions"], "properties": {"sessions": sessions, "k": k}}
     best = {"type": "object", "properties": {"ids": {"type": "array", "items": kind}, "scores": {"type": "array"}}}
-    given = {"oneOf": [best, {"type": "object", "properties": {"sessions": {"type": "array", "items": best}}}]}
-    post = {
-        "summary": "The best items for a session, or for several.",
-        "parameters": [
-            {"name": TIMEOUT, "in": "header", "schema": {"type": "integer", "minimum": 1}},
-            {"name": "k", "in": "query", "schema": k},
-        ],
-        "requestBody": {
-            "required": True,
-            "content": {JSON: {"schema": {"oneOf": [one, several]}, "example": example(spec)}, ARROW: {}},
-        },
-        "responses": {
-            "200": {"description": "Done.", "content": {JSON: {"schema": given}}},
-            **{status: {"description": text} for status, text in ERRORS.items()},
-        },
-    }
-    done = {"200": {"description": "Done."}}
-    paths: dict[str, Any] = {
-        "/v1/recommend": {"post": post},
-        "/v1/reload": {"post": {"summary": "Load the model anew; needs the token.", "responses": done}},
-    }
-    for path, says in {
-        "/health": "Whether the process answers.",
-        "/ready": "Whether requests should be sent here.",
-        "/metrics": "Counts and durations for Prometheus.",
-    }.items():
-        paths[path] = {"get": {"summary": says, "responses": done}}
-    about = {"title": spec.name, "version": spec.version[:12], "description": f"Served by fastrec {__version__}."}
-    return {"openapi": "3.1.0", "info": about, "paths": paths}
-
-
-def html(spec: RecommendSpec, took: str) -> str:
-    """Render the page for people."""
-    addresses = "".join(
-        f"<tr><td>{method.upper()}<td>{escape(path)}<td>{escape(said['summary'])}"
-        for path, methods in describe(spec)["paths"].items()
-        for method, said in methods.items()
-    )
-    context = "".join(f"<tr><td>{escape(n)}<td>{escape(says)}" for n, says in spec.context.items())
-    names = f"<h2>Context</h2><table><tr><th>name<th>what it is{context}</table>" if context else ""
-    body = escape(json.dumps(example(spec), ensure_ascii=False))
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(spec.name)}</title>
-<style>{STYLE}</style>
-<h1>{escape(spec.name)}</h1><p>{spec.items:,} items, version {escape(spec.version[:12])}, fastrec {__version__}.
-<a href="openapi.json">OpenAPI</a></p>
-<h2>Addresses</h2><table>{addresses}</table>{names}
-<h2>A body for /v1/recommend</h2><pre>{body}</pre>{took}</html>"""
+    every = {"type": "object", "properties": {"sessions": {"type": "array", "items": best}}}
+    return operation({"oneOf": [one, several]}, {"oneOf": [best, every]}, example=example(spec), k=k)
 
 
 # What answers ``/v1/recommend``: an exported net, a run for next items, a saved recommender.
@@ -325,21 +256,12 @@ Best: TypeAlias = "tuple[list[Any], list[float]]"
 Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
 
 
-class RecommendModel(Protocol):
-    """A loaded model. ``score_all`` is what ``Batcher`` calls."""
-
-    folder: Path
-    spec: RecommendSpec
-
-    def recommend(self, asked: AskedSessions) -> Answer:
-        """For each session ids and scores, the best first; and the seconds of each stage."""
-
-
 class _Model:
-    """What is the same for all."""
+    """A loaded model: what is the same for all."""
 
     folder: Path
     spec: RecommendSpec
+    items: Vocab | None = None  # where a session of known items costs more the first time than one of none
     version: int | None = None  # its number in a registry
     events: None = None
 
@@ -348,6 +270,7 @@ class _Model:
         return self.spec.version[:12] if self.version is None else str(self.version)
 
     def recommend(self, asked: AskedSessions) -> Answer:
+        """Return for each session ids and scores, the best first; and the seconds of each stage."""
         raise NotImplementedError
 
     def score_all(self, batch: Sequence[AskedSessions]) -> list[Any]:
@@ -366,12 +289,8 @@ class _Model:
                 at += batch[i].rows
         return [found[i] for i in range(len(batch))]
 
-    def some_items(self) -> list[Any]:
-        """Return a few known ids, if a session of some costs more the first time than one of none."""
-        return []
-
     def warm(self) -> None:
-        known = self.some_items()
+        known = [] if self.items is None else self.items.values.slice(0, 3).to_pylist()
         ids = np.array(known, object if self.spec.type == "string" else np.int64)
         k = min(self.spec.k, max(self.spec.items, 1))
         try:
@@ -394,11 +313,7 @@ def recommends(folder: str | Path) -> bool:
 
 
 def open_model(folder: str | Path, *, threads: int = 1, device: str = "cpu") -> _Model:
-    """Load a folder's model.
-
-    Raises:
-        FastrecError: it cannot be read.
-    """
+    """Load a folder's model."""
     folder = Path(folder)
     if (folder / ABOUT).is_file():
         return _ServedRecommender(folder)
@@ -406,8 +321,6 @@ def open_model(folder: str | Path, *, threads: int = 1, device: str = "cpu") -> 
 
 
 class _ServedNet(_Model):
-    """An exported net."""
-
     def __init__(self, folder: Path, threads: int, device: str) -> None:
         self.folder, self._graph = folder, NextItemGraph(folder, threads=threads, device=device)
         about = self._graph.about
@@ -422,53 +335,48 @@ class _ServedNet(_Model):
 
 
 class _ServedRun(_Model):
-    """A run for next items with all its models."""
+    # a run for next items with all its models
+    items: Vocab
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._saved = folder, SavedNextItems(folder)
-        self._items = self._saved.blend.items
-        assert self._items is not None
-        self.spec = RecommendSpec(
-            self._saved.config["competition"], _version(folder / "models"), type_of(self._items),
-            len(self._items) - 1, self._saved.form.max_items,
-        )  # fmt: skip
+        assert self._saved.blend.items is not None
+        self.items = self._saved.blend.items
+        name, k = self._saved.config["competition"], self._saved.form.max_items
+        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), len(self.items) - 1, k)
         if self._saved.empty.codings:
-            raise DataError(
-                "its events have side features, which a session of items lacks", file=folder,
-                remedy="Serve a Recommender, which takes them as context",
-            )  # fmt: skip
+            why = "its events have side features, which a session of items lacks"
+            raise DataError(why, file=folder, remedy="Serve a Recommender, which takes them as context")
 
     def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
-        assert self._items is not None
-        codes, scores = self._saved.recommend(_frame(asked, self._items), min(asked.k, self.spec.items))
-        ids = self._items.decode(codes.reshape(-1)).to_pylist()
+        codes, scores = self._saved.recommend(_frame(asked, self.items), min(asked.k, self.spec.items))
+        ids = self.items.decode(codes.reshape(-1)).to_pylist()
         width, best = codes.shape[1], []
         for i, row in enumerate(scores.tolist()):
             n = int((codes[i] > 0).sum())
             best.append((ids[i * width : i * width + n], row[:n]))
         return best, {"score": time.perf_counter() - began}
 
-    def some_items(self) -> list[Any]:
-        assert self._items is not None
-        return self._items.values.slice(0, 3).to_pylist()
-
 
 class _ServedRecommender(_Model):
-    """A saved recommender."""
-
     def __init__(self, folder: Path) -> None:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         ranker = SavedRun(folder / RANKER) if about.get("ranker") == "run" else None
         self.folder, self._shop = folder, Recommender.load(folder, ranker=ranker)
-        items = self._shop.items
-        form = self._shop.form
+        items, form = self._shop.items, self._shop.form
+        self.items = items
         self._empty = None if form is None else SessionFrame.of_form(form, items)
         codings = {} if self._empty is None else self._empty.codings
         self._sides = [n for n, c in codings.items() if c.kind != "vector"]
         context = dict.fromkeys(self._sides, "a side feature of every event of the session")
         if ranker is not None:
-            own = {"session", "item", "sources", *(f"{n}_{w}" for n in self._shop.retriever.sources for w in _WORDS)}
+            own = {
+                "session",
+                "item",
+                "sources",
+                *(f"{n}_{w}" for n in self._shop.retriever.sources for w in ("score", "rank")),
+            }
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
         self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context)
 
@@ -482,12 +390,6 @@ class _ServedRecommender(_Model):
         starts = [0, *ends]
         best = [(ids[a:b], scores[a:b]) for a, b in zip(starts, ends)]
         return best, dict(self._shop.seconds)
-
-    def some_items(self) -> list[Any]:
-        return self._shop.items.values.slice(0, 3).to_pylist()
-
-
-_WORDS = ("score", "rank")
 
 
 def _frame(
@@ -520,15 +422,12 @@ def _version(folder: Path) -> str:
 
 
 class RecommendService(Service):
-    """The model that is served. Requests that wait are answered together, one batch at a time.
+    """The model that is served, for sessions. Requests that wait are answered together, one batch at a time.
 
     Args:
         folder: a saved recommender, a run for next items, the export of one, or a registry of these two.
         limits: how much to take on; rows are sessions.
         canary: refused: one version answers all sessions.
-
-    Raises:
-        DataError: a canary is asked for.
     """
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:
@@ -561,11 +460,9 @@ class RecommendService(Service):
 
 async def recommend(service: RecommendService, call: Call) -> Response:
     """Return sessions → for each the ids of its best items, and their scores."""
-    spec = service.scorer.spec
-    asked, alone = await service.parse(
-        len(call.body),
-        lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), service.limits),  # type: ignore[arg-type]
-    )
+    spec: Any = service.scorer.spec
+    read = partial(parse_sessions, call.body, call.content_type, spec, call.query("k"), service.limits)
+    asked, alone = await service.parse(len(call.body), read)
     call.version = service.scorer.label
     best, seconds = await service.answer(asked, call.timeout, call.came)
     answers: list[dict[str, Any]] = [{"ids": ids, "scores": scores} for ids, scores in best]
@@ -574,11 +471,9 @@ async def recommend(service: RecommendService, call: Call) -> Response:
     return Response(body, media_type=JSON, headers={"Server-Timing": timing} if timing else None)
 
 
-async def openapi(service: RecommendService, call: Call) -> Response:
-    """Answer with OpenAPI 3.1."""
-    return Response(write_json(describe(service.scorer.spec)), media_type=JSON)  # type: ignore[arg-type]
-
-
 async def page(service: RecommendService, call: Call) -> Response:
     """Answer with a page for people."""
-    return HTMLResponse(html(service.scorer.spec, times(service.metrics)))  # type: ignore[arg-type]
+    spec: Any = service.scorer.spec
+    rows = "".join(f"<tr><td>{escape(n)}<td>{escape(says)}" for n, says in spec.context.items())
+    context = f"<h2>Context</h2><table><tr><th>name<th>what it is{rows}</table>" if rows else ""
+    return render(service, f"{spec.items:,} items", context, "/v1/recommend", example(spec))

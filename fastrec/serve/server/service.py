@@ -22,7 +22,7 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.serve.server.batcher import Batcher, Job, Scorer
 from fastrec.serve.server.call import Limits, Refusal
 from fastrec.serve.server.columns import RequestColumns, from_arrow
-from fastrec.serve.server.versions import Canary, RegistryEvents, Source, takes_canary
+from fastrec.serve.server.versions import EVENTS_REMEDY, NO_EVENTS, Canary, RegistryEvents, Source, takes_canary
 
 # Counts and durations in the text form that Prometheus reads (exposition format 0.0.4).
 
@@ -48,20 +48,6 @@ class MetricCounter:
         """Yield one line for each set of labels."""
         for values, count in self._values.items():
             yield f"{self.name}{_labels(zip(self._labels, values))} {count}"
-
-
-class Gauge:
-    """A number as it is when it is asked for."""
-
-    kind = "gauge"
-
-    def __init__(self, name: str, says: str, read: Callable[[], dict[tuple[tuple[str, str], ...], float]]) -> None:
-        self.name, self.says, self._read = name, says, read
-
-    def lines(self) -> Iterator[str]:
-        """Yield one line for each set of labels."""
-        for labels, value in self._read().items():
-            yield f"{self.name}{_labels(labels)} {value}"
 
 
 class Histogram:
@@ -103,18 +89,12 @@ class Histogram:
 
 
 class Metrics:
-    """All that a server counts.
-
-    Args:
-        waiting: reads requests and rows in the queue.
-        model: reads name and version of the current export.
-    """
+    """All that a server counts; ``waiting`` reads requests and rows in the queue, ``model`` name and version."""
 
     def __init__(self, waiting: Callable[[], tuple[int, int]], model: Callable[[], tuple[str, str]]) -> None:
         self.requests = MetricCounter("fastrec_requests_total", "Requests answered.", ("path", "status"))
-        self.answers = MetricCounter(
-            "fastrec_answers_total", "Requests by the version that scored.", ("version", "status")
-        )
+        by_version = "Requests by the version that scored."
+        self.answers = MetricCounter("fastrec_answers_total", by_version, ("version", "status"))
         self.seconds = Histogram("fastrec_request_seconds", "From body to answer.", SECONDS, ("path",))
         self.rows = MetricCounter("fastrec_rows_total", "Rows scored.")
         self.batch_rows = Histogram("fastrec_batch_rows", "Rows of a batch.", _ROWS)
@@ -123,11 +103,7 @@ class Metrics:
         self.events = MetricCounter("fastrec_events_total", "Events taken in.", ("table",))
         self.reloads = MetricCounter("fastrec_reloads_total", "Reloads of the export.", ("outcome",))
         self.stages: Histogram | None = None  # of a recommender
-        self._gauges = [
-            Gauge("fastrec_queue_requests", "Requests that wait.", lambda: {(): waiting()[0]}),
-            Gauge("fastrec_queue_rows", "Rows that wait.", lambda: {(): waiting()[1]}),
-            Gauge("fastrec_model_info", "The export.", lambda: {tuple(zip(("name", "version"), model())): 1}),
-        ]
+        self._waiting, self._model = waiting, model
 
     def batch(self, jobs: int, rows: int, seconds: float) -> None:
         """Count one batch."""
@@ -139,8 +115,17 @@ class Metrics:
     def text(self) -> str:
         """Return all of it, as Prometheus reads it."""
         lines: list[str] = []
-        for one in [m for m in vars(self).values() if isinstance(m, (MetricCounter, Histogram))] + self._gauges:
+        for one in (m for m in vars(self).values() if isinstance(m, (MetricCounter, Histogram))):
             lines += [f"# HELP {one.name} {one.says}", f"# TYPE {one.name} {one.kind}", *one.lines()]
+        jobs, rows = self._waiting()
+        model = f"fastrec_model_info{_labels(zip(('name', 'version'), self._model()))}"
+        for name, says, value in (
+            ("fastrec_queue_requests", "Requests that wait.", jobs),
+            ("fastrec_queue_rows", "Rows that wait.", rows),
+            (model, "The export.", 1),
+        ):
+            plain = name.partition("{")[0]
+            lines += [f"# HELP {plain} {says}", f"# TYPE {plain} gauge", f"{name} {value}"]
         return "\n".join(lines) + "\n"
 
 
@@ -187,6 +172,7 @@ class Service:
         self.source, self.canary = Source(folder), canary
         self._handed = None if self.source.registry is None else RegistryEvents(self.source.registry)
         self.scorer = self._load(*self.source.current())
+        self.addresses: list[Any] = []  # what it answers at
         self._canary = None if canary is None else self._load(self.source.version(canary.version), canary.version)
         self.metrics = Metrics(
             lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
@@ -243,18 +229,15 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
     async def score(self, scorer: Scorer, columns: RequestColumns, timeout: float, came: float) -> list[np.ndarray]:
-        """Score the rows of one request.
+        """Score the rows of one request, by the export that was current when it came.
 
-        Args:
-            scorer: the export that was current when the request came.
-            columns: its rows, under names that were checked.
-            timeout: seconds from ``came`` until the answer is of no use.
-            came: when the request came, by ``time.monotonic``.
+        ``columns`` has its rows; ``timeout`` is in seconds from ``came`` (``time.monotonic``).
         """
         if columns.rows == 0:
             return scorer.score_all([columns])[0]
         if scorer.spec.made:
-            columns.made = await self._made(scorer, columns)
+            made = await self._in_order(scorer.events.features, columns.table())
+            columns.made = {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
         return await self.batcher.submit(Job(scorer, columns, timeout, came))
 
     async def observe(self, events: pa.Table, table: str) -> None:
@@ -279,12 +262,11 @@ class Service:
             raise Refusal(409, "a reload is going on")
         self._reloading = True
         try:
-            folder = self.source.folder
-            new = await asyncio.get_running_loop().run_in_executor(
-                self._loader, lambda: self._load(*self.source.current())
-            )
+            loop, load = asyncio.get_running_loop(), lambda: self._load(*self.source.current())
+            new = await loop.run_in_executor(self._loader, load)
             if new.spec.events != self.scorer.spec.events or bool(new.spec.made) != bool(self.scorer.spec.made):
-                raise DataError("its events are others than before", file=folder, remedy="Start the server anew")
+                why = "its events are others than before"
+                raise DataError(why, file=self.source.folder, remedy="Start the server anew")
         except Exception as error:  # FastrecError, or what the file system or onnxruntime says
             self.metrics.reloads.add("failed")
             _log.error("reload failed, the old export goes on: %s", error)
@@ -316,18 +298,9 @@ class Service:
             scorer.events = self._handed.state_of(self.source.registry.version(version))
         if scorer.spec.made and scorer.events is None:
             names = ", ".join(i.name for i in scorer.spec.made[:5])
-            raise DataError(
-                "its columns from events have nothing to make them", file=folder, column=names,
-                remedy="Export the run with --data: the tables of events so far go along",
-            )  # fmt: skip
+            raise DataError(NO_EVENTS, file=folder, column=names, remedy=EVENTS_REMEDY)
         scorer.warm()
         return scorer
-
-    async def _made(self, scorer: Scorer, columns: RequestColumns) -> dict[str, np.ndarray]:
-        assert scorer.events is not None
-        requests = columns.table()
-        made = await self._in_order(scorer.events.features, requests)
-        return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
 
     async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:
         """Call the state of events after earlier calls; what it refuses is the client's to mend."""

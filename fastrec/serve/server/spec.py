@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fastrec._core.atomic import is_plain_name
-from fastrec.errors import MissingFileError, UnreadableFileError
+from fastrec.errors import UnreadableFileError
+from fastrec.serve.session import FILE, check_hash, read_about
 
-__all__ = ["FILE", "TYPES", "Input", "Output", "Spec", "read_spec"]
-
-FILE = "serving.json"
 TYPES = ("int64", "float64", "float32", "string", "bool")
-_UNITS = ("s", "ms", "us", "ns")
 
 
 @dataclass(frozen=True)
@@ -129,111 +124,75 @@ class Spec:
 
 
 def read_spec(folder: str | Path) -> Spec:
-    """Read an export's ``serving.json`` and check that the graph beside it is the one that it was written for.
-
-    Args:
-        folder: what ``fastrec export`` wrote.
-
-    Raises:
-        MissingFileError: there is no such folder or file.
-        UnreadableFileError: the file is not of this form, or the graph has another hash.
-    """
-    file = Path(folder) / FILE
+    """Read an export's ``serving.json`` and check that the graph beside it is the one that it was written for."""
+    about = read_about(folder)
     try:
-        said = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        remedy = "Give a folder that `fastrec export` wrote"
-        raise MissingFileError("there is no such file", file=file, remedy=remedy) from error
-    except ValueError as error:
-        raise UnreadableFileError(f"this is no JSON ({error})", file=file, remedy="Export the run anew") from error
-    try:
-        spec = _spec(said, Path(folder))
+        spec = _spec(about, Path(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"its form is not that of an export ({type(error).__name__}: {error})"
-        raise UnreadableFileError(why, file=file, remedy="Export the run anew") from error
-    _check_hash(spec)
+        raise UnreadableFileError(why, file=Path(folder) / FILE, remedy="Export the run anew") from error
+    check_hash(spec.model, spec.version)
     return spec
 
 
-def _spec(said: dict[str, Any], folder: Path) -> Spec:
-    if said["format"] != 1:
-        raise ValueError(f"format is {said['format']!r}, this fastrec reads 1")
-    if not is_plain_name(said["model"]["file"]):
-        raise ValueError(f"model.file {said['model']['file']!r} is no plain name")
-    inputs = tuple(_input(i) for i in said["inputs"])
-    names = [i.name for i in inputs]
-    if len(set(names)) != len(names):
+def _spec(about: dict[str, Any], folder: Path) -> Spec:
+    if about["format"] != 1:
+        raise ValueError(f"format is {about['format']!r}, this fastrec reads 1")
+    if not is_plain_name(about["model"]["file"]):
+        raise ValueError(f"model.file {about['model']['file']!r} is no plain name")
+    inputs = tuple(map(_input, about["inputs"]))
+    if len({i.name for i in inputs}) != len(inputs):
         raise ValueError("two inputs have one name")
-    if any(i.events is not None for i in inputs) != isinstance(said.get("events_count"), str):
+    if any(i.events is not None for i in inputs) != isinstance(about.get("events_count"), str):
         raise ValueError("columns of events and the name of their number belong together")
+    outputs = tuple(Output(o["name"], o["type"], int(o.get("width", 1))) for o in about["outputs"])
+    odd = next((o for o in outputs if o.type not in TYPES or o.type == "string"), None)
+    if odd is not None:
+        raise ValueError(f"output {odd.name!r} has type {odd.type!r}")
+    tables = {}
+    for table, described in ((about.get("events") or {}).get("tables") or {}).items():
+        columns = {n: {"type": c} if isinstance(c, str) else c for n, c in described["columns"].items()}
+        tables[table] = tuple(_input({**c, "name": n}) for n, c in columns.items())
     return Spec(
-        name=said["name"],
-        task=said["task"],
-        model=folder / said["model"]["file"],
-        version=said["model"]["sha256"],
+        name=about["name"],
+        task=about["task"],
+        model=folder / about["model"]["file"],
+        version=about["model"]["sha256"],
         inputs=inputs,
-        outputs=tuple(_output(o) for o in said["outputs"]),
-        classes=None if said.get("classes") is None else tuple(said["classes"]),
-        list=said.get("list"),
-        item=said.get("item"),
-        ids=tuple(said.get("ids", ())),
-        events=said.get("events"),
-        events_count=said.get("events_count"),
-        tables={n: _event_columns(t["columns"]) for n, t in ((said.get("events") or {}).get("tables") or {}).items()},
+        outputs=outputs,
+        classes=None if about.get("classes") is None else tuple(about["classes"]),
+        ids=tuple(about.get("ids", ())),
+        tables=tables,
+        **{n: about.get(n) for n in ("list", "item", "events", "events_count")},
     )
 
 
-def _input(said: dict[str, Any]) -> Input:
-    time = said.get("time")
-    made = Input(
-        name=said["name"],
-        type=said["type"],
-        missing=said.get("missing"),
+def _input(about: dict[str, Any]) -> Input:
+    time = about.get("time")
+    column = Input(
+        name=about["name"],
+        type=about["type"],
         unit=None if time is None else time["unit"],
         zone=None if time is None else time.get("zone"),
-        required=bool(said.get("required", True)),
-        made=bool(said.get("made", False)),
-        longest=None if said.get("longest") is None else int(said["longest"]),
-        events=said.get("events"),
-        text=said.get("text"),
+        required=bool(about.get("required", True)),
+        made=bool(about.get("made", False)),
+        longest=None if about.get("longest") is None else int(about["longest"]),
+        **{n: about.get(n) for n in ("missing", "events", "text")},
     )
-    if made.text is not None and not set(made.text) & {"date", "number", "clock"}:
-        raise ValueError(f"input {made.name!r} has text of the form {made.text!r}")
-    if made.events is not None and (type(made.events) is not int or made.events < 1):
-        raise ValueError(f"input {made.name!r} reads {made.events!r} events")
-    if made.type not in TYPES:
-        raise ValueError(f"input {made.name!r} has type {made.type!r}")
-    if time is not None and (made.unit not in _UNITS or made.type != "int64"):
-        raise ValueError(f"input {made.name!r} is a time of type {made.type!r} and unit {made.unit!r}")
-    wants = {"int64": int, "string": str}.get(made.type)
-    if made.missing is not None and (wants is None or type(made.missing) is not wants):
-        raise ValueError(f"input {made.name!r} of type {made.type!r} has the missing value {made.missing!r}")
-    if not made.required and not made.may_be_missing:
-        raise ValueError(f"input {made.name!r} may be left out, but has no missing value")
-    return made
-
-
-def _output(said: dict[str, Any]) -> Output:
-    made = Output(said["name"], said["type"], int(said.get("width", 1)))
-    if made.type not in TYPES or made.type == "string":
-        raise ValueError(f"output {made.name!r} has type {made.type!r}")
-    return made
-
-
-def _event_columns(said: dict[str, Any]) -> tuple[Input, ...]:
-    described = {name: {"type": c} if isinstance(c, str) else c for name, c in said.items()}
-    return tuple(_input({**c, "name": name}) for name, c in described.items())
-
-
-def _check_hash(spec: Spec) -> None:
-    try:
-        with spec.model.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise MissingFileError(f"the graph cannot be read ({error})", file=spec.model) from error
-    if found != spec.version:
-        raise UnreadableFileError(
-            f"its SHA-256 is {found[:12]}…, {FILE} says {spec.version[:12]}…",
-            file=spec.model,
-            remedy="The two are not of one export: export the run anew",
-        )
+    wants = {"int64": int, "string": str}.get(column.type)
+    faults = {
+        f"has text of the form {column.text!r}": column.text is not None
+        and not set(column.text) & {"date", "number", "clock"},
+        f"reads {column.events!r} events": column.events is not None
+        and (type(column.events) is not int or column.events < 1),
+        f"has type {column.type!r}": column.type not in TYPES,
+        f"is a time of type {column.type!r} and unit {column.unit!r}": time is not None
+        and (column.unit not in ("s", "ms", "us", "ns") or column.type != "int64"),
+        f"of type {column.type!r} has the missing value {column.missing!r}": column.missing is not None
+        and (wants is None or type(column.missing) is not wants),
+        "may be left out, but has no missing value": not column.required and not column.may_be_missing,
+    }
+    fault = next((f for f, holds in faults.items() if holds), None)
+    if fault is not None:
+        raise ValueError(f"input {column.name!r} {fault}")
+    return column

@@ -20,7 +20,7 @@ from fastrec.registry import Registry, Version, is_registry
 from fastrec.registry.registry import OBSERVED, is_session_run
 from fastrec.serve.online import Online
 from fastrec.serve.online.store import EventLog, read_log
-from fastrec.serve.server.spec import FILE
+from fastrec.serve.session import FILE
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Canary:
 
     @classmethod
     def read(cls, text: str) -> Canary:
-        """``VERSION=SHARE``, as the command line has it.
+        """Read ``VERSION=SHARE``, as the command line has it.
 
         Raises:
             DataError: it is not of this form, or the share is none.
@@ -62,22 +62,14 @@ def takes_canary(request_id: str, canary: Canary) -> bool:
 
 
 class Source:
-    """Where exports are loaded from: an export's folder, or a registry whose current version it is.
-
-    Args:
-        folder: what ``fastrec export`` wrote, or a registry.
-    """
+    """Where exports are loaded from: an export's folder, or a registry whose current version it is."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.registry = Registry(folder) if is_registry(folder) else None
 
     def current(self) -> tuple[Path, int | None]:
-        """Return the export's folder, and its number in the registry.
-
-        Raises:
-            DataError: the registry has no current version, or that one has no export.
-        """
+        """Return the export's folder, and its number in the registry; refuse a registry with none."""
         if self.registry is None:
             return self.folder, None
         found = self.registry.current
@@ -86,11 +78,7 @@ class Source:
         return _export_of(found), found.number
 
     def version(self, number: int) -> Path:
-        """Return the export of a version.
-
-        Raises:
-            DataError: it is no registry, there is no such version, or that one has no export.
-        """
+        """Return the export of a version; refuse one that is not there or has none."""
         if self.registry is None:
             raise DataError("an export has no versions for a canary", file=self.folder, remedy="Serve a registry")
         return _export_of(self.registry.version(number))
@@ -102,15 +90,14 @@ def _export_of(version: Version) -> Path:
         return version.export
     if version.run is not None and is_session_run(version.run):
         return version.run
-    raise DataError(
-        f"version {version.number} has no export, and cannot be served",
-        file=version.folder,
-        remedy="Promote the run with its export (fastrec promote makes one)",
-    )
+    why = f"version {version.number} has no export, and cannot be served"
+    raise DataError(why, file=version.folder, remedy="Promote the run with its export (fastrec promote makes one)")
 
 
 # The events of a registry's versions: what is observed reaches all of them, so that a rollback lacks nothing.
 
+NO_EVENTS = "its columns from events have nothing to make them"
+EVENTS_REMEDY = "Export the run with --data: the tables of events so far go along"
 _START = "start.json"  # how many events of each table a version's export came with
 _NAME = b"table"  # in the metadata of a record's schema
 
@@ -133,26 +120,29 @@ class RegistryEvents:
         self._lock = RLock()
 
     def state_of(self, version: Version) -> Online:
-        """Open the state of a version's events, with all that was observed since it was added.
-
-        Raises:
-            DataError: its export came without events, or another server has the registry's open.
-        """
+        """Open the state of a version's events, with all that was observed since it was added."""
         with self._lock:
-            if version.number not in self._open:
-                self._open[version.number] = self._opened(version)
-            return self._open[version.number]
+            if version.number in self._open:
+                return self._open[version.number]
+            export, folder = version.export, self._folder / f"{version.number:04d}"
+            if export is None or not (export / "events").is_dir():
+                raise DataError(NO_EVENTS, file=version.folder, remedy=EVENTS_REMEDY)
+            if not folder.is_dir():
+                with atomic_folder(folder) as part:
+                    shutil.copytree(export / "events", part, dirs_exist_ok=True)
+            online = Online.load(folder, FeatureSet.load(export / "features"))
+            try:
+                self._catch_up(online, folder / _START, version.events_from)
+            except BaseException:
+                online.close()
+                raise
+            self._open[version.number] = online
+            return online
 
     def observe(self, events: pa.Table, table: str, *, checked_by: int) -> None:
-        """Take events in; they are on disk when it returns.
+        """Take a table's events in, in their order; they are on disk when it returns.
 
-        Args:
-            events: in the order in which they happened.
-            table: the name of their table.
-            checked_by: the version whose features refuse what cannot be used.
-
-        Raises:
-            DataError, MissingColumnError: the events are refused; no version has taken them in.
+        ``checked_by`` is the version whose features refuse what cannot be used: then no version has taken them in.
         """
         with self._lock:
             rows = self._open[checked_by].checked(events, table)
@@ -161,7 +151,11 @@ class RegistryEvents:
             if self._log is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._log = EventLog(self.registry.folder / OBSERVED)
-            self._log.commit(self._log.append(_packed(rows.to_arrow(), table)))
+            stored = rows.to_arrow().replace_schema_metadata({_NAME: table.encode()})
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, stored.schema) as writer:
+                writer.write_table(stored)
+            self._log.commit(self._log.append(sink.getvalue().to_pybytes()))
             for online in self._open.values():
                 if table in online.tables:
                     online.observe(events, table)
@@ -180,25 +174,6 @@ class RegistryEvents:
                 self._log.close()
                 self._log = None
 
-    def _opened(self, version: Version) -> Online:
-        export = version.export
-        if export is None or not (export / "events").is_dir():
-            raise DataError(
-                "its columns from events have nothing to make them", file=version.folder,
-                remedy="Export the run with --data: the tables of events so far go along",
-            )  # fmt: skip
-        folder = self._folder / f"{version.number:04d}"
-        if not folder.is_dir():
-            with atomic_folder(folder) as part:
-                shutil.copytree(export / "events", part, dirs_exist_ok=True)
-        online = Online.load(folder, FeatureSet.load(export / "features"))
-        try:
-            self._catch_up(online, folder / _START, version.events_from)
-        except BaseException:
-            online.close()
-            raise
-        return online
-
     def _catch_up(self, online: Online, start: Path, after: int) -> None:
         """Observe the records that the state lacks; its counters, stored with the events, say how many it has."""
         if not start.is_file():  # nothing was observed before it is there
@@ -215,11 +190,3 @@ class RegistryEvents:
             seen[table] += len(events)
             if seen[table] > online.observed(table) - begun[table]:
                 online.observe(events.replace_schema_metadata(None), table)
-
-
-def _packed(events: pa.Table, table: str) -> bytes:
-    events = events.replace_schema_metadata({_NAME: table.encode()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, events.schema) as writer:
-        writer.write_table(events)
-    return sink.getvalue().to_pybytes()

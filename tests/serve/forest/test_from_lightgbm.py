@@ -60,9 +60,7 @@ def test_every_objective(objective, cats, rows, odd_rows, amounts, margins):
 
 @pytest.mark.parametrize("how", [{}, {"zero_as_missing": True}, {"use_missing": False}], ids=str)
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"boosting": "dart"}, {"min_data_in_leaf": 500}, {"extra_trees": True}, {"linear_lambda": 1}],
-    ids=str,
+    "more", [{}, {"boosting": "dart"}, {"min_data_in_leaf": 500}, {"extra_trees": True}, {"linear_lambda": 1}], ids=str
 )
 def test_what_is_missing_and_how_trees_grow(more, how, rows, odd_rows, amounts, margins):
     rows, odd_rows = rows.copy(), odd_rows.copy()

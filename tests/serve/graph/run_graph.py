@@ -9,11 +9,18 @@ import torch
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph, GraphTensor, value_of
-from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
+from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, described, input_column
 from fastrec.serve.graph.features import GraphGroups, ListScope, written
 from fastrec.table import Table
 
 ort = pytest.importorskip("onnxruntime")
+
+
+def graph_feeds(columns, table):
+    """A table's rows as inputs of a graph that was made of such columns, with ``OTHER_NO_TEXT`` for missing text."""
+    about = [described(n, c) for n, c in columns.items()]
+    about = [{**a, "missing": OTHER_NO_TEXT if a["type"] == "string" else a["missing"]} for a in about]
+    return feeds_of({"inputs": about}, table)
 
 
 class Served:
@@ -52,14 +59,9 @@ class Served:
         if self.outputs:
             self.session = ort.InferenceSession(self.graph.model().SerializeToString())
 
-    def about(self):
-        kinds = {n: type_of_input(c) for n, c in self.inputs.items()}
-        marks = {"string": OTHER_NO_TEXT, "int64": int(NO_INTEGER)}
-        return {"inputs": [{"name": n, "type": k, "missing": marks.get(k)} for n, k in kinds.items()]}
-
     def __call__(self, table):
         read = {i.name for i in self.session.get_inputs()}
-        feeds = {n: v for n, v in feeds_of(self.about(), table).items() if n in read}
+        feeds = {n: v for n, v in graph_feeds(self.inputs, table).items() if n in read}
         return dict(zip(self.outputs, self.session.run(self.outputs, feeds), strict=True))
 
 

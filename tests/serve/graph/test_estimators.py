@@ -22,9 +22,8 @@ from fastrec.estimators import (
     XGBModel,
     XGBRanker,
 )
-from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.builder import Graph, GraphTensor, value_of
-from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
+from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, input_column
 from fastrec.serve.graph.estimators import GraphRows, blended, prediction
 from fastrec.serve.graph.features import GraphGroups
 from fastrec.stacking import StackModel
@@ -43,6 +42,7 @@ from fastrec.stacking.stack import level_two_of
 from fastrec.stacking.trees import HillClimb, TreeBlend
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
+from tests.serve.graph.run_graph import graph_feeds
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -109,11 +109,9 @@ def served(make, rows):
     graph.output("score", value_of(graph, made, torch.float64), np.float64, None if made.ndim == 1 else made.shape[1])
     session = ort.InferenceSession(graph.model().SerializeToString())
     read = [i.name for i in session.get_inputs()]
-    marks = {"string": OTHER_NO_TEXT, "int64": int(NO_INTEGER)}
-    about = [
-        {"name": n, "type": (k := type_of_input(rows.table[n])), "missing": marks.get(k)} for n in kept if n in read
-    ]
-    feeds = feeds_of({"inputs": about}, rows.table) | ({"lists": groups} if "lists" in read else {})
+    feeds = graph_feeds({n: rows.table[n] for n in kept if n in read}, rows.table) | (
+        {"lists": groups} if "lists" in read else {}
+    )
     whole = session.run(None, feeds)[0]
     for a, b in ((0, 5), (5, 15)) if rows.task == "ranking" else ((0, 1), (1, 8)):
         np.testing.assert_allclose(

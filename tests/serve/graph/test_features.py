@@ -7,7 +7,6 @@ import pytest
 
 from fastrec.features import Diff, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
 from fastrec.features.base import GENERATORS
-from fastrec.serve.export import feeds_of
 from fastrec.table import Table
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_table
@@ -101,9 +100,7 @@ def test_a_mean_of_a_list_is_equal_to_the_bit():
     table = {"list": np.repeat(np.arange(400), 1)[np.sort(draws.integers(0, 400, len(prices)))], "price": prices}
     features = FeatureSet([GroupStats("price", by="list", stats=["mean", "sum"], over="group")], key="list").fit(table)
     served = Served(features, Table.read(table), lists="list")
-    about = served.about()
-    said = served.session.run(served.outputs, feeds_of(about, Table.read(table)))
-    for name, values in zip(served.outputs, said, strict=True):
+    for name, values in served(Table.read(table)).items():
         np.testing.assert_array_equal(values, features.transform(table)[name], err_msg=name)
 
 

@@ -12,12 +12,12 @@ from sklearn import calibration, linear_model, neighbors, svm
 
 from fastrec.errors import DataError
 from fastrec.estimators import SKModel
-from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.builder import Graph, value_of
-from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, input_column, type_of_input
+from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, input_column
 from fastrec.serve.graph.estimators import GraphRows, prediction
 from fastrec.table import Table
 from fastrec.validate import Rows
+from tests.serve.graph.run_graph import graph_feeds
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -76,9 +76,8 @@ def served(model: SKModel, rows: Rows) -> np.ndarray:
     columns = {n: input_column(graph, n, rows.table[n], no_text=OTHER_NO_TEXT) for n in names}
     said = prediction(model, GraphRows(GraphTable(columns), rows.task, rows.cats, rows.conts, rows.n_outputs))
     graph.output("y", value_of(graph, said, torch.float64), np.float64, None if said.ndim == 1 else said.shape[1])
-    kinds = {n: type_of_input(rows.table[n]) for n in names}
-    about = [{"name": n, "type": k, "missing": OTHER_NO_TEXT if k == "string" else None} for n, k in kinds.items()]
-    return ort.InferenceSession(graph.model().SerializeToString()).run(None, feeds_of({"inputs": about}, rows.table))[0]
+    feeds = graph_feeds({n: rows.table[n] for n in names}, rows.table)
+    return ort.InferenceSession(graph.model().SerializeToString()).run(None, feeds)[0]
 
 
 def check(model: SKModel, train: Rows, rows: Rows, tolerance: float = 1e-10) -> np.ndarray:
