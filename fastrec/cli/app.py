@@ -144,7 +144,7 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         with keep_memory():
             options["minutes"] = None if minutes is None else Budget(minutes, began=began)
             loaded = recipe()
-            kept.append(bool(options.get("resume")) and library.keeps_parts(loaded))
+            kept.append(bool(options.get("resume")) and loaded._kind.keeps_parts)
             made = library.run_competition(loaded, data, out, stages=stages, command=command, **options)
         console = Console()
         console.print(leaderboard_table(made, width=console.width))
@@ -231,7 +231,7 @@ elsewhere that of the RecSys Challenge 2019."""
 def _score_values(
     submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
-    """Score lines with a value each; metric and target are the recipe's, or the run's."""
+    # Score lines with a value each; metric and target are the recipe's, or the run's
     from fastrec.competition.forms.lists import run_around
     from fastrec.competition.forms.values import score_values
     from fastrec.metrics import default_metric
@@ -256,7 +256,7 @@ def _score_values(
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
-    """Return the form; of a recipe without one the submission's own columns, of which the recipe's ids name a row."""
+    # The form; of a recipe without one the submission's own columns, of which the recipe's ids name a row
     from fastrec.competition.forms.lists import form_around, form_of_run
     from fastrec.competition.forms.values import sample_form
 
@@ -329,7 +329,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _stopping_at_sigterm() -> Iterator[None]:
-    """Raise at the first SIGTERM, unless it has another handler; a second one ends the process as ever."""
+    # Raise at the first SIGTERM, unless it has another handler; a second one ends the process as ever
     alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -355,7 +355,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _out_of_memory(error: Exception) -> str:
-    """Say in one line what ran out of memory: the innermost stage, and the error's own text."""
+    # Say in one line what ran out of memory: the innermost stage, and the error's own text
     from fastrec._core.progress import STAGE_NOTE
 
     notes = [n.removeprefix(STAGE_NOTE) for n in getattr(error, "__notes__", ()) if n.startswith(STAGE_NOTE)]

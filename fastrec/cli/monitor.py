@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +12,7 @@ from fastrec.competition.run import load_competition
 from fastrec.errors import DataError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from fastrec.monitor import Retrained
+    pass
 
 
 @app.command("event-metrics")
@@ -83,14 +80,18 @@ def monitor(
     with readable_errors():
         from fastrec.monitor import Thresholds
         from fastrec.monitor import monitor as compare
+        from fastrec.monitor.over_time import over_time_of_files
 
         sizes = {"psi": psi, "js": js, "ks": ks, "missing": missing, "unseen": unseen, "auc": auc}
         limits = Thresholds(alpha=alpha, correction=correction, metric=metric_loss, **sizes)  # type: ignore[arg-type] - it says itself what it knows
         given = _scores(scores)
         over_time = None
         if labels is not None:
+            if given is None or time is None:
+                raise DataError("labels alone give no metric over time", remedy="Give --scores and --time too")
+            own = given[1] if isinstance(given, tuple) else given
             by = {"time": time, "every": every, "metric": metric, "groups": groups, "trust": trusted(trust)}
-            over_time = _over_time(reference, new, given, labels, **by)  # type: ignore[arg-type] - as declared above
+            over_time = over_time_of_files(reference, new, own, labels, **by)  # type: ignore[arg-type] - ditto
         left = [*(drop or []), *([time] if time else []), *([groups] if groups else [])]
         options = {"drop": left, "scores": given, "over_time": over_time, "adversarial": trees, "trust": trusted(trust)}
         found = compare(reference, new, thresholds=limits, **options)  # type: ignore[arg-type] - as declared above
@@ -111,29 +112,6 @@ def _scores(files: list[Path] | None) -> Path | tuple[Path, Path] | None:
     if len(files) > 2:
         raise DataError(f"{len(files)} files of predictions", remedy="Give one, or the reference's and the new rows'")
     return files[0] if len(files) == 1 else (files[0], files[1])
-
-
-def _over_time(
-    reference: Path,
-    new: Path,
-    scores: Path | tuple[Path, Path] | None,
-    labels: Path,
-    *,
-    time: str | None,
-    every: str,
-    metric: str | None,
-    groups: str | None,
-    trust: Sequence[str],
-) -> pd.DataFrame:
-    """Compute the metric by period from files whose rows are in one order."""
-    from fastrec.monitor.over_time import over_time_of_files
-
-    if scores is None or time is None:
-        raise DataError("labels alone give no metric over time", remedy="Give --scores and --time too")
-    own = scores[1] if isinstance(scores, tuple) else scores
-    period: Literal["hour", "day", "week", "value"] = every  # type: ignore[assignment] - it says itself what it knows
-    options = {"time": time, "metric": metric, "groups": groups, "trust": trust}
-    return over_time_of_files(reference, new, own, labels, every=period, **options)  # type: ignore[arg-type] - ditto
 
 
 # ``fastrec retrain``: a run made again from old and new rows, promoted if it is no worse.
@@ -174,39 +152,20 @@ def retrain(
     with readable_errors("what serves goes on") as stages:
         from fastrec.monitor import retrain as make
 
-        made = make(
-            run,
-            data,
-            out,
-            registry=registry,
-            time=time,
-            every=every,  # type: ignore[arg-type] - it says itself what it knows
-            scored=scored,
-            window=window,
-            warm=warm,
-            margin=margin,
-            export=export,
-            competition=None if competition is None else load_competition(competition),
-            minutes=minutes,
-            seed=seed,
-            device=device,
-            trust=trusted(trust),
-            stages=stages,
-        )
-        _tell(made)
+        recipe = None if competition is None else load_competition(competition)
+        options = {"registry": registry, "time": time, "every": every, "scored": scored, "window": window}
+        options |= {"warm": warm, "margin": margin, "export": export, "competition": recipe, "minutes": minutes}
+        options |= {"seed": seed, "device": device, "trust": trusted(trust), "stages": stages}
+        made = make(run, data, out, **options)  # type: ignore[arg-type] - it says itself what it knows
+        v = made.verdict
+        if len(v.by_period):
+            typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
+        typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
+        for name, how in made.began.items():
+            typer.echo(f"{name}: {how}")
+        typer.echo(f"run {made.run}")
+        typer.echo(f"{'passed' if v.promote else 'kept what serves'}: {'; '.join(v.reasons)}")
+        if made.version is not None:
+            typer.echo(f"version {made.version} is current")
     if not made.verdict.promote:
         raise typer.Exit(3)
-
-
-def _tell(made: Retrained) -> None:
-    """Print the result, the verdict last but for the version."""
-    v = made.verdict
-    if len(v.by_period):
-        typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
-    typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
-    for name, how in made.began.items():
-        typer.echo(f"{name}: {how}")
-    typer.echo(f"run {made.run}")
-    typer.echo(f"{'passed' if v.promote else 'kept what serves'}: {'; '.join(v.reasons)}")
-    if made.version is not None:
-        typer.echo(f"version {made.version} is current")

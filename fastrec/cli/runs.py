@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,23 +12,24 @@ from rich.table import Table as RichTable
 
 from fastrec._core import limits
 from fastrec._core.messages import TableColumn, terminal_table
-from fastrec.cli.app import Trust, app, readable_errors, trusted
+from fastrec.cli.app import Device, Trust, app, readable_errors, trusted
 from fastrec.competition.run import load_competition
 from fastrec.errors import MissingFileError
 
 # Commands about finished runs: predict, layout, runs, compare.
 
-_Run_runs = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+_Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+_RunData = Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")]
 
 
 @app.command()
 def predict(
-    run: _Run_runs,
+    run: _Run,
     data: Annotated[
         Path, typer.Option(help="The rows to predict: a file, or a folder with `test` and the other tables.")
     ],
     out: Annotated[Path, typer.Option(help="The file to write.", show_default=False)],
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+    device: Device = "auto",
     trust: Annotated[
         list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
     ] = None,
@@ -79,8 +80,8 @@ def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directorie
 
 @app.command()
 def compare(
-    a: _Run_runs,
-    b: _Run_runs,
+    a: _Run,
+    b: _Run,
     model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
     by: Annotated[str | None, typer.Option(help="A column of the rows (of lists: `length`, `touched`).")] = None,
 ) -> None:
@@ -172,7 +173,6 @@ def _there(folder: Path) -> Path:
 
 # Commands that try ideas on a finished run: try, tries, select, lb.
 
-_Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _Model = Annotated[str | None, typer.Option(help="The run's model to train; else its best XGBoost or LightGBM model.")]
 
 
@@ -182,7 +182,7 @@ def try_(
     file: Annotated[
         Path | None, typer.Argument(help="A Python file with generators, or one function of a frame.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")] = None,
+    data: _RunData = None,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given several times.")] = None,
     model: _Model = None,
     full: Annotated[bool, typer.Option("--full", help="The model's own settings, not fewer and larger steps.")] = False,
@@ -241,15 +241,13 @@ def select(
     with readable_errors():
         from fastrec.trials import select_features
 
-        options: dict[str, Any] = {"method": method, "model": model, "repeats": repeats}
-        made = select_features(run, **options)
+        made = select_features(run, method=method, model=model, repeats=repeats)  # type: ignore[arg-type]
         by_chance = made.method == "null"
         heads = (made.measure, "by chance (90 %)", "p") if by_chance else (f"{made.measure} lost", "95 %", "")
         table = RichTable("column", *heads, "kept")
         for w in made.table:
-            ends = f"{w.low:.5g} to {w.high:.5g}"
-            p = "" if w.p is None else f"{w.p:.3f}"
-            table.add_row(w.name, f"{w.importance:.5g}", ends, p, "yes" if w.kept else "no")
+            figures = f"{w.importance:.5g}", f"{w.low:.5g} to {w.high:.5g}", "" if w.p is None else f"{w.p:.3f}"
+            table.add_row(w.name, *figures, "yes" if w.kept else "no")
         console = Console(soft_wrap=True, highlight=False)
         console.print(table)
         console.print(f"kept {len(made.kept)} of {len(made.table)}: {', '.join(made.kept)}", markup=False)
@@ -276,11 +274,11 @@ def _figure(value: float | None) -> str:
 
 @app.command()
 def tune(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: _Run,
     minutes: Annotated[float, typer.Option(help="How long to search.", show_default=False)],
-    data: Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")] = None,
+    data: _RunData = None,
     model: Annotated[str | None, typer.Option(help="The run's model; else its best trees, else its best net.")] = None,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Search for better settings of a run's model, on its folds, and print the best as a line for the recipe.
 

@@ -63,17 +63,9 @@ def serve(
             require(module, module, "pip install 'fastrec-tabular[serve]'")
         from fastrec.serve.server.process import run_app
 
-        limits = Limits(
-            batch_rows=batch_rows,
-            max_wait=max_wait / 1000,
-            queue_rows=queue_rows,
-            max_rows=max_rows,
-            max_body=int(max_body * 2**20),
-            timeout=timeout,
-            workers=workers,
-            threads=threads,
-            device=device,
-        )
+        sizes = {"batch_rows": batch_rows, "queue_rows": queue_rows, "max_rows": max_rows}
+        sizes |= {"max_body": int(max_body * 2**20), "max_wait": max_wait / 1000, "timeout": timeout}
+        limits = Limits(**sizes, workers=workers, threads=threads, device=device)
         export = _as_export(export)
         some = None if canary is None else Canary.read(canary)
         with nullcontext() if is_registry(export) else open_events(export) as events:
@@ -82,7 +74,7 @@ def serve(
 
 
 def _as_export(folder: Path) -> Path:
-    """Return the folder of an export; a run is exported first, beside it."""
+    # The folder of an export; a run is exported first, beside it
     if (folder / "serving.json").is_file() or not (folder / "decision.json").is_file():
         return folder
     from fastrec.serve.export import export_run
@@ -93,7 +85,6 @@ def _as_export(folder: Path) -> Path:
 
 
 def _token(file: Path | None) -> str | None:
-    """Read the token from a file, or from the environment."""
     if file is None:
         return os.environ.get(_TOKEN) or None
     try:
@@ -201,7 +192,6 @@ def verify(
 def _export_net(
     run: Path, out: Path, model: str | None, asked: dict[str, bool], trust: tuple[str, ...], stages: Any
 ) -> None:
-    """Write the net of a run for next items."""
     from fastrec.serve.next_items import export_next_items
 
     odd = next((name for name, given in asked.items() if given), None)

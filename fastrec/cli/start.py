@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fastrec._version import __version__
-from fastrec.cli.app import app, readable_errors
+from fastrec.cli.app import Device, app, readable_errors
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError
 
@@ -42,16 +42,9 @@ def new(
     with readable_errors() as stages:
         from fastrec.auto import new_competition
 
-        made = new_competition(
-            name,
-            data,
-            target=(target[0] if len(target) == 1 else target) if target else None,
-            metric=metric,
-            task=task,  # type: ignore[arg-type]
-            ask=None if yes else _ask,
-            seconds=seconds,
-            say=stages.say,
-        )
+        asked = (target[0] if len(target) == 1 else target) if target else None
+        options = {"target": asked, "metric": metric, "task": task, "ask": None if yes else _ask}
+        made = new_competition(name, data, seconds=seconds, say=stages.say, **options)  # type: ignore[arg-type]
         typer.echo(f"recipe {made.folder / 'competition.py'}")
         where = [str(made.folder), "--data", str(made.problem.files.folder), "--out", f"runs/{made.folder.name}"]
         typer.echo(f"next   {shlex.join(['fastrec', 'run', *where, '--minutes', '5'])}")
@@ -98,7 +91,7 @@ _OK, _BAD, _ABSENT = Text("ok", "green"), Text("wrong", "bold red"), Text("absen
 
 
 @app.command()
-def doctor(device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto") -> None:
+def doctor(device: Device = "auto") -> None:
     """Say versions, device, threads, memory and optional parts, and carry a small competition out from end to end.
 
     The exit code is 1 where the self-test fails, or a package is older than it may be.
@@ -127,7 +120,7 @@ def doctor(device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
 
 
 def _versions() -> tuple[RichTable, bool]:
-    """Return a table of the required packages, and whether each is new enough."""
+    # A table of the required packages, and whether each is new enough
     from fastrec._core.environment import REQUIRED, installed_version, is_older
 
     table = RichTable("package", "version", "at least", "")
@@ -143,7 +136,7 @@ def _versions() -> tuple[RichTable, bool]:
 
 
 def _parts() -> tuple[RichTable, list[str]]:
-    """Return a table of the optional parts, and the commands that install the absent ones."""
+    # A table of the optional parts, and the commands that install the absent ones
     from fastrec._core.environment import PARTS, installed_version, is_older
 
     table, remedies = RichTable(*(RichColumn(h, overflow="fold") for h in ("optional part", "gives", "", ""))), []

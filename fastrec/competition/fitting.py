@@ -67,8 +67,15 @@ def _some(rows: Rows, most: int) -> Rows:
 def make_features(run: TableRun) -> None:
     """Compute the features of all rows and choose the columns that models see."""
     recipe, target = run.recipe, run.target
-    if target is not None:
-        _drop_unknown_targets(run)
+    known = None if target is None else target.known(run.found.train)
+    if known is not None and not bool(known.all()):
+        absent = ~known
+        warn(
+            f"{recipe.name}: {int(absent.sum())} training rows have no target (the first is row "
+            f"{int(absent.nonzero()[0])}); they are left out"
+        )
+        kept = known.nonzero().squeeze(1).to(run.found.train.device)
+        run.found = replace(run.found, train=run.found.train.take(kept))
     run.scorer = Scorer.of(recipe.metric, target)
     run.folds = recipe.folds(run.found, target)
     labels = [recipe.label] if target is None else target.names
@@ -116,25 +123,14 @@ def fit_models(run: TableRun) -> None:
     rules, models = ([m for m in part if m.name in run.predictions] for part in (rules, models))
     if run.refits:
         _refit(run, [*rules, *models], store)
-    _fit_stack(run, rules, models)
-
-
-def _fit_stack(run: TableRun, rules: Sequence[Estimator], models: Sequence[Estimator]) -> None:
     train = run.train
     with run.stages.stage("stack", len(train)) as advance:
         constant = next((r for r in rules if isinstance(r, ConstantModel)), None) if run.target is not None else None
         test = run.test if run.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
-        run.outcome = run.recipe.stack().fit(
-            [run.predictions[m.name] for m in models],
-            train,
-            run.folds,
-            test,
-            metric=run.scorer.metric,
-            counted=run.counted,
-            seed=run.seed,
-            restore=run.scorer.restore,
-            constant=None if constant is None else run.predictions[constant.name],
-        )
+        options = {"metric": run.scorer.metric, "counted": run.counted, "seed": run.seed, "restore": run.scorer.restore}
+        options["constant"] = None if constant is None else run.predictions[constant.name]
+        base = [run.predictions[m.name] for m in models]
+        run.outcome = recipe.stack().fit(base, train, run.folds, test, **options)
         run.predictions["stack"] = run.outcome.predictions
         advance(len(train))
 
@@ -157,21 +153,8 @@ def decide(run: TableRun) -> None:
     run.decision = Decision.learn(run.scorer, run.train.label, run.predictions["stack"].oof)
 
 
-def _drop_unknown_targets(run: TableRun) -> None:
-    known = run.target.known(run.found.train)
-    if bool(known.all()):
-        return
-    absent = ~known
-    warn(
-        f"{run.recipe.name}: {int(absent.sum())} training rows have no target (the first is row "
-        f"{int(absent.nonzero()[0])}); they are left out"
-    )
-    rows = known.nonzero().squeeze(1).to(run.found.train.device)
-    run.found = replace(run.found, train=run.found.train.take(rows))
-
-
 def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> None:
-    """Predict the test rows by models of all training rows, in place of the mean of the folds' models."""
+    # Predict the test rows by models of all training rows, in place of the mean of the folds' models
     run.refitted = True
     with run.stages.stage("refit", len(run.train) * sum(m.learns for m in models)) as advance:
         for i, model in enumerate(models):
@@ -198,7 +181,7 @@ def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None)
 
 
 def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | None:
-    """Map each model to a digest of all that its folds' models depend on; None: the rows have no digest."""
+    # Map each model to a digest of all that its folds' models depend on; None: the rows have no digest
     recipe = run.recipe
     names = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
     minutes = None if run.budget is None else run.budget.minutes
@@ -218,7 +201,6 @@ def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | 
 
 
 def _settings(model: Estimator) -> dict[str, Any]:
-    """Return the settings of a model, and of models that it holds, without what differs between processes."""
     about = {n: v for n, v in vars(model).items() if not n.startswith("_") and n != "trace"}
     inner = {n: (class_digest(type(v)), _settings(v)) for n, v in about.items() if isinstance(v, Estimator)}
     return {"settings": model.settings(), **{n: _text(v) for n, v in sorted(about.items()) if n not in inner}, **inner}

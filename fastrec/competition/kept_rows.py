@@ -74,24 +74,12 @@ def keep_rows(run: TableRun) -> str | None:
     if (place / "about.json").is_file():
         return place.name
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
-    about = {
-        "task": run.train.task,
-        "n_outputs": run.train.n_outputs,
-        "cats": run.cats,
-        "conts": run.conts,
-        "targets": prepared.targets,
-        "key": [] if key is None else [key] if isinstance(key, str) else list(key),
-        "time": recipe.time,
-        "history": bool(recipe.history),
-        "lists": recipe.list_column,
-        "events": None if recipe.events is None else recipe.events.to_state(),
-        "tables": list(found.tables),
-        "outputs": prepared.outputs,
-        "from_targets": prepared.from_targets,
-        "parts": prepared.part_names,
-        "data": mark,
-        "seed": run.seed,
-    }
+    keys = [] if key is None else [key] if isinstance(key, str) else list(key)
+    events = None if recipe.events is None else recipe.events.to_state()
+    about = {"task": run.train.task, "n_outputs": run.train.n_outputs, "cats": run.cats, "conts": run.conts}
+    about |= {"targets": prepared.targets, "key": keys, "time": recipe.time, "history": bool(recipe.history)}
+    about |= {"lists": recipe.list_column, "events": events, "tables": list(found.tables), "outputs": prepared.outputs}
+    about |= {"from_targets": prepared.from_targets, "parts": prepared.part_names, "data": mark, "seed": run.seed}
     with atomic_folder(place) as part:
         for name, table in tables.items():
             if table is not None:
@@ -202,7 +190,6 @@ class KeptRows:
 
     @cached_property
     def _list_events(self) -> ListEvents:
-        """What was before the training rows' lists."""
         assert self.events is not None
         candidates = self.train([*self.events.columns, self._lists])
         return self.events.of(candidates, self._lists, self.tables([self.events.table]))

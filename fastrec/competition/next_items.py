@@ -89,10 +89,15 @@ class SessionParts:
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
     ) -> str | None:
-        """Return a digest; None: something has none, and is made anew each time."""
+        # A digest; None: something has none, and is made anew each time
         try:
             described = [(class_digest(type(m)), str(m.settings())) for m in models]
-            return digest(*self.about, kind, _content(sessions), described, str(settings))[:20]
+            # All of the sessions that a model can learn from.
+            codings = [sessions.codings, sessions.item_codings]
+            about = [str({n: (c.kind, c.mean, c.scale, c.width) for n, c in group.items()}) for group in codings]
+            values = [sessions.values, sessions.offsets, sessions.times, sessions.sides, sessions.item_sides]
+            content = digest(*values, sessions.target, sessions.items.values, *about)
+            return digest(*self.about, kind, content, described, str(settings))[:20]
         except NoDigestError:
             return None
 
@@ -100,14 +105,6 @@ class SessionParts:
         if place.is_dir():  # damaged, and could not be removed
             shutil.rmtree(place)
         save_state(place, state)
-
-
-def _content(sessions: SessionFrame) -> str:
-    """Return the digest of all of the sessions that a model can learn from."""
-    codings = [sessions.codings, sessions.item_codings]
-    about = [str({n: (c.kind, c.mean, c.scale, c.width) for n, c in group.items()}) for group in codings]
-    values = [sessions.values, sessions.offsets, sessions.times, sessions.sides, sessions.item_sides, sessions.target]
-    return digest(*values, sessions.items.values, *about)
 
 
 # ``NextItemCompetition``: which item comes next in a session; ``fastrec run`` carries it out.
@@ -238,7 +235,7 @@ def _blend(run: Run) -> SessionBlend:
 def _popular(
     recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
 ) -> dict[str, Any]:
-    """Recommend the most popular items, which any model must beat; empty if they are among the models."""
+    # Recommend the most popular items, which any model must beat; empty if they are among the models
     model = blend.popular_beside()
     if model is None:
         return {}
@@ -255,10 +252,8 @@ def _scores(
         known = {n: sequence_metrics(items, test.target, k, codes=codes) for n, (items, _) in best.items()}
     name = f"mrr@{k}"
     also = [m for m in next(iter(known.values()), {}) if m != name]
-    found: dict[str, Any] = {
-        "metric": name,
-        "greater_is_better": True,
-        "final": list(best)[-1],
+    found: dict[str, Any] = {"metric": name, "greater_is_better": True, "final": list(best)[-1]}
+    found |= {
         "models": {n: v[name] for n, v in known.items()},
         "oof": {n: v[name] for n, v in blend.valid.items()},
         "also": {m: {n: v[m] for n, v in known.items()} for m in also},
@@ -278,7 +273,7 @@ def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
-    """Return each model's reciprocal rank at each session with an answer: held-out ones, and the test's."""
+    # Each model's reciprocal rank at each session with an answer: held-out ones, and the test's
     parts = []
     if blend.held:
         ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}

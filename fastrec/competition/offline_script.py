@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -101,7 +102,7 @@ def _parsed(file: Path) -> tuple[str, ast.Module]:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Iterate over imported names of modules, and names that may be modules (``from a import b``)."""
+    # Iterate over imported names of modules, and names that may be modules (``from a import b``)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -113,7 +114,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Iterate over the modules of a workspace that importing ``name`` runs: its packages, and itself."""
+    # Iterate over the modules of a workspace that importing ``name`` runs: its packages, and itself
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:i])
@@ -124,7 +125,7 @@ def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _asks_for_its_place(tree: ast.Module) -> bool:
-    """Return whether ``__file__`` is read, except where a recipe that runs as a script finds its workspace."""
+    # Whether ``__file__`` is read, except where a recipe that runs as a script finds its workspace
     guards = [n for n in tree.body if isinstance(n, ast.If) and "__package__" in ast.unparse(n.test)]
     allowed = {id(n) for guard in guards for n in ast.walk(guard)}
     return any(isinstance(n, ast.Name) and n.id == "__file__" and id(n) not in allowed for n in ast.walk(tree))
@@ -175,7 +176,10 @@ def write_script(
     sources = recipe_sources(folder)
     for name in sources.beside:
         warnings.warn(f"{name} asks for its __file__: files beside it are not in the script", DataWarning, stacklevel=2)
-    packages = _packages(sources)
+    # What the script needs beyond fastrec's own requirements.
+    parts = [n for p in PARTS if p.extra in _ALONG for n in p.packages if installed_version(n) is not None]
+    own = [n for n in sources.distributions if n.lower() not in REQUIRED and n != PACKAGE]
+    packages = sorted({*parts, *own})
     with atomic_folder(out) as part:
         text = _script(sources, recipe, packages, seed=seed, minutes=minutes, wheels=wheels)
         (part / "submit.py").write_text(text, encoding="utf-8")
@@ -188,15 +192,8 @@ def write_script(
     return out / "submit.py"
 
 
-def _packages(sources: RecipeSources) -> list[str]:
-    """Return what the script needs beyond fastrec's own requirements."""
-    parts = [n for p in PARTS if p.extra in _ALONG for n in p.packages if installed_version(n) is not None]
-    own = [n for n in sources.distributions if n.lower() not in REQUIRED and n != PACKAGE]
-    return sorted({*parts, *own})
-
-
 def _download(folder: Path, packages: list[str]) -> None:
-    """Let pip download packages and all that they need, in the versions that are installed here."""
+    # Let pip download packages and all that they need, in the versions that are installed here
     pins = [f"{n}=={v.partition('+')[0]}" for n in packages if (v := installed_version(n)) is not None]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(folder), *pins]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -242,16 +239,10 @@ It needs no network, and {beside}. The recipe is in MODULES.
 
 
 def _literal(text: str) -> str:
-    """Return text as a Python literal, between quotation marks that it does not hold."""
+    # Text as a Python literal, between quotation marks that it does not hold
     for quote in ('"""', "'''"):
         made = f"r{quote}{text}{quote}"
-        if quote not in text and not text.endswith(("\\", quote[0])) and _reads_as(made, text):
-            return made
+        with suppress(SyntaxError, ValueError):
+            if quote not in text and not text.endswith(("\\", quote[0])) and ast.literal_eval(made) == text:
+                return made
     return repr(text)
-
-
-def _reads_as(literal: str, text: str) -> bool:
-    try:
-        return bool(ast.literal_eval(literal) == text)
-    except (SyntaxError, ValueError):
-        return False

@@ -199,7 +199,7 @@ class SavedRun:
         return torch.empty_like(made).index_copy_(0, by_list.to(made.device), made)
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
-        """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
+        # Row numbers in the order of the lists, as the models take them; None: the run ranks no lists
         if self.target is not None:
             return None
         return torch.argsort(table[self.config["list_column"]].group_numbers(), stable=True)
@@ -259,7 +259,9 @@ def read_rows(
         table = table if by_list is None else table.take(by_list)
         advance(len(table))
     history = read.get("history", read.get("train"))
-    absent = next((n for n in saved.config["tables"] if n not in read and _needs(saved, n)), None)
+    used = {t for s in (saved.features.steps if saved.features else []) for t in s.table_inputs}
+    used |= set() if saved.events is None else {saved.events.table}
+    absent = next((n for n in saved.config["tables"] if n not in read and n in used), None)
     if absent is not None:
         raise MissingFileError(
             f"the run reads a table {absent!r}, which is not there", file=data,
@@ -296,12 +298,6 @@ def _files(data: Path, reading: Reading) -> dict[str, Path]:
     return found
 
 
-def _needs(saved: SavedRun, table: str) -> bool:
-    steps = [] if saved.features is None else saved.features.steps
-    read = saved.events is not None and saved.events.table == table
-    return read or any(table in s.table_inputs for s in steps)
-
-
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:
     """Write the tables that a recipe lays out of a competition's files, as ``predict_run`` takes them.
 
@@ -318,36 +314,26 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
         FastrecError: the data cannot be read, or ``out`` not written.
         DataError: ``out`` is a file, the folder of the data, or holds other files than an earlier layout's.
     """
-    if isinstance(recipe, NextItemCompetition):
-        return _write_sessions(recipe, Path(data), Path(out))
-    found = recipe.load(Path(data), rows=None, device=torch.device("cpu"))
-    made = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
-    tables = {f"{n}.parquet": t for n, t in made.items() if t is not None}
-    _check_layout_folder(Path(data), Path(out), set(tables))
-    with atomic_folder(out) as part:
-        for name, table in tables.items():
-            pq.write_table(table.to_arrow(), part / name)
-    return [Path(out) / n for n in tables]
-
-
-def _check_layout_folder(data: Path, out: Path, names: set[str]) -> None:
-    """Refuse to replace what is not an earlier layout: a folder of these files."""
-    other = out.is_dir() and any(p.name not in names for p in out.iterdir())
+    data, out = Path(data), Path(out)
+    if isinstance(recipe, NextItemCompetition):  # the test sessions as lists, whatever the files are like
+        _, test = recipe.read(data, None)
+        columns = {} if test.sessions is None else {str(recipe.session): test.sessions.to_arrow()}
+        columns[recipe.items] = lists_of(test)
+        if test.target is not None:
+            columns[recipe.target] = test.decode(test.target)
+        tables = {"test.parquet": pa.table(columns)}
+    else:
+        found = recipe.load(data, rows=None, device=torch.device("cpu"))
+        made = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
+        tables = {f"{n}.parquet": t.to_arrow() for n, t in made.items() if t is not None}
+    # Nothing is replaced but an earlier layout: a folder of these files.
+    other = out.is_dir() and any(p.name not in tables for p in out.iterdir())
     if out.is_file() or other or out.resolve() == data.resolve():
         raise DataError("the folder would be replaced whole", file=out, remedy="Choose a new or empty folder")
-
-
-def _write_sessions(recipe: NextItemCompetition, data: Path, out: Path) -> list[Path]:
-    """Write the test sessions as lists, whatever the competition's files are like."""
-    _, test = recipe.read(data, None)
-    columns = {} if test.sessions is None else {str(recipe.session): test.sessions.to_arrow()}
-    columns[recipe.items] = lists_of(test)
-    if test.target is not None:
-        columns[recipe.target] = test.decode(test.target)
-    _check_layout_folder(data, out, {"test.parquet"})
     with atomic_folder(out) as part:
-        pq.write_table(pa.table(columns), part / "test.parquet")
-    return [out / "test.parquet"]
+        for name, table in tables.items():
+            pq.write_table(table, part / name)
+    return [out / n for n in tables]
 
 
 # ``SavedRecipe``: a run's recipe as its directory knows it, to be carried out again on other rows.
@@ -498,7 +484,7 @@ class SavedRecipe(Competition):
 
     @cached_property
     def _trained(self) -> list[Estimator]:
-        """The run's models, of all rows or of its first fold."""
+        # The run's models, of all rows or of its first fold
         made = []
         for name in self.saved.names:
             folder = self.saved.folder / "models" / name / "fold0"

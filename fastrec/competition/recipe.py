@@ -217,6 +217,7 @@ class Competition(ABC):
         Raises:
             DataError: the recipe names no target, or the target does not fit the task.
         """
+        from fastrec.metrics import get_metric
         from fastrec.validate import Target
 
         if self.task == "ranking":
@@ -225,12 +226,14 @@ class Competition(ABC):
             raise DataError(
                 f"{self.name}: the recipe names no target", remedy="Write target = 'the column', or task = 'ranking'"
             )
-        task = self.task or _task_of_metric(self.metric)
+        task = self.task
+        if task is None and self.metric is not None:  # the one task that it can score, if it is one
+            tasks = [t for t in get_metric(self.metric).tasks if t != "ranking"]
+            task = tasks[0] if len(tasks) == 1 else None
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
 
 
 def _by_list(found: CompetitionData, name: str) -> CompetitionData:
-    """Sort the candidates by their lists."""
     train, test = (
         t if t is None or name not in t else t.take(torch.argsort(t[name].group_numbers(), stable=True))
         for t in (found.train, found.test)
@@ -239,7 +242,7 @@ def _by_list(found: CompetitionData, name: str) -> CompetitionData:
 
 
 def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData:
-    """Take the rows without a target as the test."""
+    # Take the rows without a target as the test
     train = found.train
     missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
     for name in (n for n in names if n in train):
@@ -248,14 +251,6 @@ def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData
         return found
     test = train.take(missing.nonzero().squeeze(1)).drop([n for n in names if n in train])
     return replace(found, train=train.take((~missing).nonzero().squeeze(1)), test=test)
-
-
-def _task_of_metric(metric: str | Metric | None) -> Task | None:
-    """Return the one task that a metric can score, if it is one."""
-    from fastrec.metrics import get_metric
-
-    tasks = [t for t in get_metric(metric).tasks if t != "ranking"] if metric is not None else []
-    return tasks[0] if len(tasks) == 1 else None  # type: ignore[return-value]
 
 
 # Mistakes in a recipe that are refused before its data are read.
@@ -324,14 +319,13 @@ def choose_columns(
     plain = own[1] if recipe.plain is None else list(recipe.plain)
     conts = [n for n in dict.fromkeys([*plain, *made]) if n not in set(cats)]
     if not cats and not conts:
-        raise DataError(
-            f"{recipe.name}: no column is left to learn from", remedy="Name columns in the recipe, or make features"
-        )
+        problem = f"{recipe.name}: no column is left to learn from"
+        raise DataError(problem, remedy="Name columns in the recipe, or make features")
     return cats, conts
 
 
 def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
-    """Return categories and numbers among the columns that training and test rows share."""
+    # Categories and numbers among the columns that training and test rows share
     apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     cats, conts = [], []
     for name in found.train.names:
@@ -346,7 +340,7 @@ def _own_columns(recipe: Competition, found: CompetitionData, target: Target | N
 
 
 def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
-    """Return the columns that the recipe uses for something else than learning."""
+    # The columns that the recipe uses for something else than learning
     if target is not None:
         return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
     session = None if recipe.events is None else recipe.events.session

@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from fastrec._core.atomic import alone_at
 from fastrec._core.device import DeviceLike, resolve_device
@@ -16,10 +15,6 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.prepare import Parts
 from fastrec.competition.recipe import Competition, check_recipe
 from fastrec.errors import DataError, MissingFileError, WriteError
-
-if TYPE_CHECKING:
-    from fastrec.competition.recipe import Competition
-
 
 # A competition's folder as its recipe.
 
@@ -37,17 +32,12 @@ def load_competition(folder: str | Path) -> Competition:
         MissingFileError: there is no such file.
         DataError: it holds no recipe, or several.
     """
-    from fastrec.competition.recipe import Competition
-
     name = "competition.py"
     if Path(folder).suffix == ".py":
         folder, name = Path(folder).parent, Path(folder).name
     module = load_module(folder, name)
-    found = [
-        c
-        for c in vars(module).values()
-        if isinstance(c, type) and issubclass(c, Competition) and c.__module__ == module.__name__
-    ]
+    own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
+    found = [c for c in own if issubclass(c, Competition)]
     if len(found) != 1:
         raise DataError(
             f"holds {len(found)} subclasses of Competition", file=Path(folder) / name, remedy="Write exactly one"
@@ -136,25 +126,16 @@ def run_competition(
     """
     if isinstance(competition, str | Path):
         competition = load_competition(competition)
-    check_recipe(competition, bs=bs)
-    kind, data, out = competition._kind, Path(data), Path(out)
+    out = Path(out)
     check_run_folder(out)
+    check_recipe(competition, bs=bs)
+    kind = competition._kind
     record, steps = kind.load()
-    run = record(
-        recipe=competition,
-        data=data,
-        out=out,
-        device=resolve_device(device),
-        stages=stages or Stages(),
-        rows=rows,
-        seed=seed,
-        bs=bs,
-        command=command,
-        parts=Parts.beside(out) if resume and kind.keeps_parts else None,
-        budget=minutes if minutes is None or isinstance(minutes, Budget) else Budget(minutes),
-        ranks=ranks,
-        scheduler=scheduler,
-    )
+    where = {"data": Path(data), "out": out, "device": resolve_device(device), "stages": stages or Stages()}
+    options = {"rows": rows, "seed": seed, "bs": bs, "command": command, "ranks": ranks, "scheduler": scheduler}
+    options["budget"] = minutes if minutes is None or isinstance(minutes, Budget) else Budget(minutes)
+    options["parts"] = Parts.beside(out) if resume and kind.keeps_parts else None
+    run = record(recipe=competition, **where, **options)
     useless = sorted(run.options - kind.options)
     if useless:
         raise DataError(f"{competition.name}: {useless[0]} is of no use to it", remedy=f"Run it without --{useless[0]}")
@@ -164,11 +145,6 @@ def run_competition(
         if run.parts is not None:
             run.parts.clear()
     return out
-
-
-def keeps_parts(competition: Competition) -> bool:
-    """Return whether an interrupted run of a recipe can continue from its finished parts."""
-    return competition._kind.keeps_parts
 
 
 def check_run_folder(out: Path) -> None:

@@ -61,18 +61,11 @@ def run_folder(run: Run) -> Iterator[Path]:
 def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:
     """Write ``config.json``: what was run, when, by what and on what, and what else the kind of run notes."""
     recipe = run.recipe
-    config = {
-        "competition": recipe.name,
-        "task": recipe.task,
-        **run.notes,
-        "finished": now(),
-        "fastrec": __version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
-        "git_revision": git_revision(type(recipe)),
-        "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
-    }
-    write_json(part / "config.json", {**config, **more})
+    machine = f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"
+    versions = {p: v for p in _PACKAGES if (v := installed_version(p)) is not None}
+    config = {"competition": recipe.name, "task": recipe.task, **run.notes, "finished": now(), "fastrec": __version__}
+    config |= {"python": platform.python_version(), "machine": machine, "git_revision": git_revision(type(recipe))}
+    write_json(part / "config.json", {**config, "versions": versions, **more})
 
 
 def write_scores(part: Path, run: Run, scores: Mapping[str, Any]) -> None:
@@ -109,13 +102,8 @@ def write_models(
 
 def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str]) -> dict[str, Any]:
     """Return what ``config.json`` needs of a recipe over rows, so that its run predicts and retrains without code."""
-    notes = {
-        "features": [*cats, *conts],
-        "categories": list(cats),
-        "history": recipe.history,
-        "recipe": about_recipe(recipe),
-        "reading": recipe.reading.to_state(),
-    }
+    notes = {"features": [*cats, *conts], "categories": list(cats), "history": recipe.history}
+    notes |= {"recipe": about_recipe(recipe), "reading": recipe.reading.to_state()}
     if recipe.task == "ranking":
         notes |= {n: getattr(recipe, n) for n in ("list_column", "item", "label")}
     return notes
@@ -153,6 +141,7 @@ def git_revision(recipe: type[Competition]) -> str | None:
 
 def write_table_run(run: TableRun) -> None:
     """Write all that was learned and predicted, complete without the recipe's code."""
+    run.context.close()  # what workers have taken is free before the run directory is written
     with run_folder(run) as part:
         with run.stages.stage("write"):
             more: dict[str, Any] = {"left_out": run.left_out} if run.budget is not None or run.left_out else {}
@@ -199,7 +188,7 @@ def _write_samples(part: Path, run: TableRun) -> None:
 
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:
-    """Return the first rows, of lists whole ones."""
+    # The first rows, of lists whole ones
     count = min(len(rows), limits.SAMPLE_ROWS)
     if ranking and rows.groups is not None and count < len(rows):
         starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
@@ -208,7 +197,7 @@ def _first_rows(rows: Rows, ranking: bool) -> Table:
 
 
 def _write_submission(path: Path, run: TableRun) -> None:
-    """Write the test rows' predictions; without test rows the scored training rows' out-of-fold ones."""
+    # Write the test rows' predictions; without test rows the scored training rows' out-of-fold ones
     stack = run.predictions["stack"]
     if run.test is not None:
         rows, prediction = run.test, stack.test
@@ -232,12 +221,9 @@ def _scores(run: TableRun) -> dict[str, Any]:
             rows[f"{split} lists"] = 0 if some is None else len(torch.unique(some.groups))
     also = [Scorer.of(name, run.target) for name in run.recipe.also]
     test = {} if truth is None else {n: run.scorer(truth, run.predictions[n].test, decision=decided) for n in names}
-    outcome = run.outcome
-    return {
-        "metric": run.scorer.name,
-        "greater_is_better": run.scorer.metric.greater_is_better,
-        "task": run.train.task,
-        "models": test,
+    outcome, better = run.outcome, run.scorer.metric.greater_is_better
+    scores = {"metric": run.scorer.name, "greater_is_better": better, "task": run.train.task, "models": test}
+    return scores | {
         "oof": {n: _oof_score(run, run.scorer, n) for n in names},
         "also": {scorer.name: {n: _oof_score(run, scorer, n) for n in names} for scorer in also},
         "oracle": run.found.oracle,
@@ -297,7 +283,7 @@ def _write_predictions(part: Path, run: TableRun) -> None:
 
 
 def _fold_numbers(run: TableRun) -> np.ndarray:
-    """Return the (last) fold that scores each training row; -1: none does."""
+    # The (last) fold that scores each training row; -1: none does
     numbers = torch.full((len(run.train),), -1, dtype=torch.int64)
     for k, (_, inside) in enumerate(run.folds):
         numbers[inside] = k
@@ -305,7 +291,7 @@ def _fold_numbers(run: TableRun) -> np.ndarray:
 
 
 def _row_table(run: TableRun) -> pa.Table:
-    """Return the rows of a task without lists: split, ids, fold, target on its own scale, fold key."""
+    # The rows of a task without lists: split, ids, fold, target on its own scale, fold key
     tables, truth = [], known_test(run)
     for split, rows in _splits(run):
         label = run.train.label if split == "oof" else None if truth is None else truth.label
@@ -326,7 +312,7 @@ def _row_table(run: TableRun) -> pa.Table:
 
 
 def _list_table(run: TableRun) -> pa.Table:
-    """Return a row per scored list: length, whether its answer was touched before, each model's reciprocal rank."""
+    # A row per scored list: length, whether its answer was touched before, each model's reciprocal rank
     recipe, tables = run.recipe, []
     for split, lists in _splits(run):
         label = lists.label if split == "oof" else run.found.truth
@@ -335,11 +321,8 @@ def _list_table(run: TableRun) -> pa.Table:
         ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
         first = torch.cumsum(length, 0) - length
         key = lists.table[recipe.fold_key or recipe.list_column].take(rows.nonzero().squeeze(1)[first])
-        columns: dict[str, Any] = {
-            "split": pa.array([split] * len(ids), pa.string()),
-            "fold_key": key.to_arrow().cast(pa.large_string()),
-            "length": length.numpy(),
-        }
+        columns: dict[str, Any] = {"split": pa.array([split] * len(ids), pa.string())}
+        columns |= {"fold_key": key.to_arrow().cast(pa.large_string()), "length": length.numpy()}
         touched, unknown = torch.zeros(len(ids), dtype=torch.bool), label is None or recipe.touched is None
         if not unknown:
             known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
@@ -359,12 +342,9 @@ def _config(run: TableRun) -> dict[str, Any]:
     recipe, target, rows = run.recipe, run.target, run.found.train
     written = [n for n in (*recipe.reading.dates, *recipe.reading.numbers) if n in rows]
     gaps = [n for n in written if bool(rows[n].is_missing().any())]
-    config = {
-        "task": run.train.task,
-        "metric": run.scorer.name,
-        "folds": len(run.folds),
-        "folds_method": run.folds.method,
-        "folds_why": run.folds.why,
+    config = {"task": run.train.task, "metric": run.scorer.name, "folds": len(run.folds)}
+    config |= {"folds_method": run.folds.method, "folds_why": run.folds.why}
+    config |= {
         "test_predictions": "models of all training rows" if run.refitted else "mean of the folds' models",
         **recipe_notes(recipe, run.cats, run.conts),
         "models": [n for n in run.predictions if n != "stack"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,19 +105,16 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     first, second = Path(a), Path(b)
     metric = _scores(first).get("metric")
     if metric != _scores(second).get("metric"):
-        raise DataError(
-            f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}",
-            remedy="Compare runs of one metric",
-        )
+        problem = f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}"
+        raise DataError(problem, remedy="Compare runs of one metric")
     file = next((n for n in _RANKS if (first / n).is_file()), None)
-    rows = [_oof_rows(r, file or "rows.parquet") for r in (first, second)]
+    rows = [_parquet(r / (file or "rows.parquet")) for r in (first, second)]
+    rows = [t.filter(pc.equal(t["split"], "oof")) for t in rows]
     names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
-    if len(rows[0]) != len(rows[1]) or any(
-        n not in rows[1].column_names or not _same(rows[0][n], rows[1][n]) for n in names
-    ):
-        raise DataError(
-            f"{first.name} and {second.name} scored other rows", remedy="Compare runs on the same training rows"
-        )
+    same = len(rows[0]) == len(rows[1]) and set(names) <= set(rows[1].column_names)
+    if not same or not all(_same(rows[0][n], rows[1][n]) for n in names):
+        problem = f"{first.name} and {second.name} scored other rows"
+        raise DataError(problem, remedy="Compare runs on the same training rows")
     segments: list[tuple[str, np.ndarray]] = [("all", np.ones(len(rows[0]), dtype=bool))]
     if by is not None:
         if by not in rows[0].column_names:
@@ -125,17 +123,14 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         for value in sorted(v for v in pc.unique(text).to_pylist() if v is not None):
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
     if file is not None:
-        runs = (first, second)
-        values = [
-            _column(r, f"rr_{model or _scores(run).get('final', 'stack')}", run)
-            for r, run in zip(rows, runs, strict=True)
+        pairs = zip(rows, (first, second), strict=True)
+        values = [_column(r, f"rr_{model or _scores(run).get('final', 'stack')}", run) for r, run in pairs]
+        some = {name: (values[0][s], values[1][s]) for name, s in segments}
+        return [
+            Comparison(n, len(x), float(x.mean()), float(y.mean()), paired_difference(x, y))
+            for n, (x, y) in some.items()
         ]
-        return [_of_means(name, values[0][s], values[1][s]) for name, s in segments]
     return _of_rows((first, second), rows, segments, model or "stack", str(metric))
-
-
-def _of_means(segment: str, a: np.ndarray, b: np.ndarray) -> Comparison:
-    return Comparison(segment, len(a), float(a.mean()), float(b.mean()), paired_difference(a, b))
 
 
 def _of_rows(
@@ -171,11 +166,6 @@ def _of_rows(
 
 # Files with a reciprocal rank of each model, and the columns that are the same in two runs on the same rows.
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
-
-
-def _oof_rows(run: Path, file: str) -> pa.Table:
-    table = _parquet(run / file)
-    return table.filter(pc.equal(table["split"], "oof"))
 
 
 def _column(table: pa.Table, name: str, run: Path) -> np.ndarray:
@@ -234,26 +224,19 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
     except (OSError, ValueError, KeyError, AttributeError) as error:
         path = folder / "scores.json"
         raise UnreadableFileError(f"it cannot be read ({error!r})", file=path, remedy="Run the recipe again") from error
-    active = mlflow.active_run()
-    if active is None:
-        with mlflow.start_run(run_name=name or folder.resolve().name) as active:
-            _write(mlflow, saved, metrics)
-    else:
-        _write(mlflow, saved, metrics)
+    there = mlflow.active_run()
+    with mlflow.start_run(run_name=name or folder.resolve().name) if there is None else nullcontext(there) as active:
+        settings = {n: saved.config[n] for n in _SETTINGS if saved.config.get(n) is not None}
+        features = len(saved.cats) + len(saved.conts)
+        mlflow.log_params({**settings, "models": ", ".join(saved.names), "features": features})
+        mlflow.log_metrics(metrics)
+        for file in (f for f in _FILES if (folder / f).is_file()):
+            mlflow.log_artifact(str(folder / file))
     return str(active.info.run_id)
 
 
-def _write(mlflow: Any, saved: SavedRun, metrics: dict[str, float]) -> None:
-    settings = {n: saved.config[n] for n in _SETTINGS if saved.config.get(n) is not None}
-    mlflow.log_params({**settings, "models": ", ".join(saved.names), "features": len(saved.cats) + len(saved.conts)})
-    mlflow.log_metrics(metrics)
-    for file in _FILES:
-        if (saved.folder / file).is_file():
-            mlflow.log_artifact(str(saved.folder / file))
-
-
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
+    # Scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes
     made = {f"oof_{model}": v for model, v in scores["oof"].items()}
     made |= {f"test_{model}": v for model, v in scores["models"].items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())

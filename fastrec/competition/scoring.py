@@ -86,7 +86,7 @@ class Scorer:
         return cls(MRR_AS_SHOWN if found.name == "mrr" else found, target)
 
     def check(self, label: torch.Tensor) -> None:
-        """Refuse amounts as classes (``DataError``): a metric of classes, and a label that is no whole number from 0."""
+        """Refuse amounts as classes (``DataError``): a metric of classes, and a label that is no number from 0."""
         if not self.wants_classes or self.target is None or self.target.task != "regression":
             return
         own = self._own(label)

@@ -58,16 +58,11 @@ def start_workers(run: TableRun) -> None:
     run.split = run.context.enter_context(tables_on(run.scheduler, run.out))
 
 
-def stop_workers(run: TableRun) -> None:
-    """Free what the workers have taken before the run directory is written."""
-    run.context.close()
-
-
-TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, stop_workers, write_table_run]
+TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write_table_run]
 
 
 def _check_lines(run: TableRun) -> None:
-    """Refuse ids that cannot be written into a submission, and two rows with the same ids."""
+    # Refuse ids that cannot be written into a submission, and two rows with the same ids
     form, found = run.form, run.found
     values = isinstance(form, ValueForm)
     # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
@@ -83,7 +78,7 @@ def _check_lines(run: TableRun) -> None:
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    """Hide the target of the test rows; if they had one, it is their truth, row by row."""
+    # Hide the target of the test rows; if they had one, it is their truth, row by row
     test, truth = found.test, found.truth
     if test is None:
         return found
@@ -110,7 +105,7 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    """Hide the labels of the test lists, and turn the truth into labels of their candidates."""
+    # Hide the labels of the test lists, and turn the truth into labels of their candidates
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
         return found

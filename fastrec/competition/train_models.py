@@ -204,16 +204,9 @@ def cross_fit_in_time(
 
 
 def _cross_fit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> CrossFit:
-    cross = CrossFit(
-        models,
-        len(run.train),
-        0 if run.test is None else len(run.test),
-        seed=run.seed,
-        device=run.device,
-        scored=run.folds.scored,
-        repeated=run.folds.is_repeated,
-        store=store,
-    )
+    options = {"seed": run.seed, "device": run.device, "store": store}
+    options |= {"scored": run.folds.scored, "repeated": run.folds.is_repeated}
+    cross = CrossFit(models, len(run.train), 0 if run.test is None else len(run.test), **options)
     cross.cold_folds = run.recipe.cold_folds
     return cross
 

@@ -23,13 +23,8 @@ def render(template: str, **values: Any) -> Markup:
 
 @cache  # templates are compiled once in a process
 def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("fastrec.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("fastrec.report"), **options)
 
 
 # charts are about as wide as a phone, so that their text is never scaled down
@@ -92,7 +87,10 @@ def line_chart(
     up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
     counts = x_high - x_low >= 3  # epochs are whole, shares are not
     x_ticks = [t for t in ticks(x_low, x_high, most=7) if x_low <= t <= x_high and (t == int(t) or not counts)]
-    names = {t: f"{t:g}" for t in x_ticks} if x_names is None else dict(_thinned(x_names))
+    names = {t: f"{t:g}" for t in x_ticks} if x_names is None else dict(x_names)
+    if x_names is not None:  # as many as fit beside each other
+        most = max(2, int((WIDTH - _LEFT - _RIGHT) / (8 * max(map(len, names.values()), default=1))))
+        names = dict(list(names.items())[:: max(1, -(-len(names) // most))])
     parts = _grid(y_ticks, up)
     parts += [_text(across(t), HEIGHT - _BOTTOM + 16, name, "middle") for t, name in names.items()]
     parts.append(_text((WIDTH + _LEFT) / 2, HEIGHT - 8, x_label, "middle"))
@@ -230,13 +228,6 @@ def bar_list(
 def legend(names: Sequence[str], colours: Mapping[str, str]) -> Markup:
     """Render names with their colours, as HTML."""
     return render("legend.html", entries=[(name, colours[name]) for name in names])
-
-
-def _thinned(names: Mapping[float, str]) -> list[tuple[float, str]]:
-    # as many names as fit beside each other
-    longest = max(map(len, names.values()), default=1)
-    most = max(2, int((WIDTH - _LEFT - _RIGHT) / (8 * longest)))
-    return list(names.items())[:: max(1, -(-len(names) // most))]
 
 
 def _value_axis(values: Sequence[float]):

@@ -493,7 +493,6 @@ def noted_runs(run: str | Path) -> list[NotedRun]:
 
 
 def _about(run: Path) -> tuple[str, str, float | None]:
-    """Competition, metric and the stack's score."""
     try:
         scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
         config = run / "config.json"

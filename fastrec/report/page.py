@@ -15,7 +15,6 @@ from fastrec.report import charts
 from fastrec.report.charts import Panel, Section, render
 from fastrec.report.data import (
     SPLITS,
-    Bin,
     NotedRun,
     RowResults,
     RunResults,
@@ -45,12 +44,8 @@ from fastrec.report.text import (
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
     """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
     sections = []
-    if rows is not None and rows.bins:
-        sections.append(_bins_section(rows, best))
-    if rows is not None and rows.lift:
-        sections.append(_lift_section(rows, best))
-    if rows is not None and rows.confusion:
-        sections.append(_confusion_section(rows, best))
+    made = {"bins": _bins_section, "lift": _lift_section, "confusion": _confusion_section}
+    sections += [section(rows, best) for part, section in made.items() if getattr(rows, part, None)]
     if permutation:
         top = dict(sorted(permutation.items(), key=lambda item: -item[1])[:25])
         bars = charts.bar_list({n: max(v, 0.0) for n, v in top.items()}, [f"{v:.5f}" for v in top.values()])
@@ -58,11 +53,8 @@ def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, f
         panels = {"panels": [Panel("features", bars)]}
         sections.append(Section("Permutation importance", "importance.html", panels, note))
     if rows is not None and rows.correlations:
-        table: dict[str, Any] = {
-            "title": "",
-            "heads": [(n, "") for n in rows.correlations],
-            "rows": [(a, [f"{v:.3f}" for v in line.values()]) for a, line in rows.correlations.items()],
-        }
+        lines = [(a, [f"{v:.3f}" for v in line.values()]) for a, line in rows.correlations.items()]
+        table: dict[str, Any] = {"title": "", "heads": [(n, "") for n in rows.correlations], "rows": lines}
         note = "Rank correlation of out-of-fold predictions: models that differ add more to a blend."
         sections.append(Section("Models beside each other", "tables.html", {"tables": [table]}, note))
     return sections
@@ -81,24 +73,15 @@ def _bins_section(rows: RowResults, best: str) -> Section:
                 lines.append(charts.Line(points, "var(--c-grey)", bold=False, title=text))
         lines.append(charts.Line([(b.predicted, b.actual) for b in bins], "var(--c0)", title="mean of what came true"))
         panels.append(Panel(name, charts.line_chart(lines, x_label="predicted", y_label="came true")))
-        tables.append(
-            {
-                "title": name,
-                "heads": [(str(i + 1), f"{b.rows:,}") for i, b in enumerate(bins)],
-                "rows": _figures(bins, amounts),
-            }
-        )
+        words = {"predicted": "predicted", "actual": "actual"} | ({"low": "10 %", "high": "90 %"} if amounts else {})
+        figures = [(text, [f"{getattr(b, w):.4g}" for b in bins]) for w, text in words.items()]
+        heads = [(str(i + 1), f"{b.rows:,}") for i, b in enumerate(bins)]
+        tables.append({"title": name, "heads": heads, "rows": figures})
     title = "Predicted and actual" if amounts else "Calibration"
     note = f"{best}, out of fold: rows in ten parts by prediction. Bold: their mean target; thin: as predicted" + (
         ", and the range of 10 % to 90 % of the targets." if amounts else "."
     )
     return Section(title, "slices.html", {"legend": "", "panels": panels, "tables": tables}, note)
-
-
-def _figures(bins: Sequence[Bin], amounts: bool) -> list[tuple[str, list[str]]]:
-    words = ["predicted", "actual", *(["low", "high"] if amounts else [])]
-    names = {"low": "10 %", "high": "90 %"}
-    return [(names.get(w, w), [f"{getattr(b, w):.4g}" for b in bins]) for w in words]
 
 
 def _lift_section(rows: RowResults, best: str) -> Section:
@@ -118,11 +101,8 @@ def _lift_section(rows: RowResults, best: str) -> Section:
 
 def _confusion_section(rows: RowResults, best: str) -> Section:
     names = rows.outputs if len(rows.outputs) == len(rows.confusion) else [str(i) for i in range(len(rows.confusion))]
-    table = {
-        "title": "actual, and below it predicted as",
-        "heads": [(n, "") for n in names],
-        "rows": [(n, [f"{v:,}" for v in line]) for n, line in zip(names, rows.confusion, strict=True)],
-    }
+    lines = [(n, [f"{v:,}" for v in line]) for n, line in zip(names, rows.confusion, strict=True)]
+    table = {"title": "actual, and below it predicted as", "heads": [(n, "") for n in names], "rows": lines}
     right = sum(rows.confusion[i][i] for i in range(len(rows.confusion)))
     total = sum(map(sum, rows.confusion))
     note = f"{best}, out of fold: {right:,} of {total:,} rows are of the likeliest class."
@@ -194,10 +174,12 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     results = read_run(run, repeats=repeats)
     results = replace(results, name=name or results.name)
     colours = charts.palette(all_models(results))
+    curves = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
+    note = "Thin: each fold. Bold: their mean, as far as all folds go."
     sections = [
         _leaderboard_section(results, colours, repeats),
         *leaderboard_section(noted_runs(run), Path(run).resolve().name, results.metric, results.greater_is_better),
-        *_curves_section(results),
+        *([Section("Learning curves", "curves.html", {"panels": curves}, note)] if curves else []),
         *(s for w in ("by_length", "by_touched") if results.task == "ranking" for s in _slices(results, colours, w)),
         *row_sections(results.of_rows, results.best or "", results.permutation),
         *_importance_section(results, colours),
@@ -316,12 +298,6 @@ def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
         return Cell(signed(gap.mean, 4), ends(gap, 3), even=gap.low <= 0 <= gap.high)
     score, best = score_of(results, split, name), score_of(results, split, results.best or "")
     return Cell() if score is None or best is None else Cell(signed(score - best, 4))
-
-
-def _curves_section(results: RunResults) -> list[Section]:
-    panels = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
-    note = "Thin: each fold. Bold: their mean, as far as all folds go."
-    return [Section("Learning curves", "curves.html", {"panels": panels}, note)] if panels else []
 
 
 def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[Panel]:

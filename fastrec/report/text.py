@@ -47,7 +47,9 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None
             cells = [_bare(ends(s.score, 3)) if s else "" for s in stand]
             columns.append(TableColumn("95 %", cells, drop=1, options={"style": "dim"}))
     if results.standings:
-        cells = [_difference_text(results, name, standing_of(results, judged, name)) for name in names]
+        gaps = {n: s.to_best for n in names if (s := standing_of(results, judged, n)) and s.to_best}
+        texts = {n: f"{signed(gap.mean, 4)} ({_bare(ends(gap, 3))})" for n, gap in gaps.items()}
+        cells = ["best" if n == results.best else texts.get(n, "") for n in names]
         columns.append(TableColumn(f"to the best\n({judged})", cells, drop=2, options=right))
     for metric, of in results.also.items():
         cells = [f"{of[name]:.4f}" if name in of else "" for name in names]
@@ -80,14 +82,6 @@ def score_of(results: RunResults, split: Split, name: str) -> float | None:
     """Return a model's score on a split: the reported one, or the mean over its lists."""
     standing = standing_of(results, split, name)
     return results.scores[split].get(name, standing.score.mean if standing else None)
-
-
-def _difference_text(results: RunResults, name: str, standing: Standing | None) -> str:
-    if name == results.best:
-        return "best"
-    if standing is None or standing.to_best is None:
-        return ""
-    return f"{signed(standing.to_best.mean, 4)} ({_bare(ends(standing.to_best, 3))})"
 
 
 def signed(value: float, decimals: int) -> str:

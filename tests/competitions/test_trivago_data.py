@@ -260,19 +260,40 @@ def test_no_folder(tmp_path):
         read(tmp_path / "nowhere", device=CPU)
 
 
-@pytest.mark.parametrize("name", ["train.csv", "test.csv"])
-def test_a_missing_file(small, name):
-    small()
-    (small.folder / name).unlink()
-    with pytest.raises(MissingFileError, match=name):
-        read(small.folder, device=CPU)
+DAMAGED = [
+    *((name, None, MissingFileError, name) for name in ("train.csv", "test.csv")),
+    *(
+        (f"{name}.csv", b"", UnreadableFileError, rf"{name}\.csv.*empty")
+        for name in ("train", "test", "ground_truth", "item_metadata")
+    ),
+    ("train.csv", b"\x00\xff\xfe" * 400, FastrecError, r"train\.csv"),
+    *(
+        (f"{name}.csv", column, MissingColumnError, rf"{name}\.csv.*'{column}'")
+        for name, column in (("train", "prices"), ("test", "session_id"), ("ground_truth", "step"))
+    ),
+    *(
+        (
+            "true_probabilities.parquet",
+            content,
+            UnreadableFileError,
+            r"true_probabilities\.parquet.*(empty|cannot be read)",
+        )
+        for content in (b"PAR1 but no more", b"")
+    ),
+]
 
 
-@pytest.mark.parametrize("name", ["train.csv", "test.csv", "ground_truth.csv", "item_metadata.csv"])
-def test_an_empty_file(small, name):
+@pytest.mark.parametrize(("name", "damage", "kind", "message"), DAMAGED)
+def test_a_file_that_is_missing_or_damaged(small, name, damage, kind, message):
     small()
-    (small.folder / name).write_bytes(b"")
-    with pytest.raises(UnreadableFileError, match=rf"{name}.*empty"):
+    path = small.folder / name
+    if damage is None:
+        path.unlink()
+    elif isinstance(damage, str):  # a column of another name
+        path.write_text(path.read_text().replace(damage, "other", 1))
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(kind, match=message):
         read(small.folder, device=CPU)
 
 
@@ -280,29 +301,6 @@ def test_an_empty_file(small, name):
 def test_a_header_without_rows(small, name):
     getattr(small, name).clear()
     refused(small, DataError, "header and no rows", file=f"{name}.csv")
-
-
-@pytest.mark.parametrize(("file", "column"), [("train", "prices"), ("test", "session_id"), ("ground_truth", "step")])
-def test_a_missing_column(small, file, column):
-    small()
-    path = small.folder / f"{file}.csv"
-    path.write_text(path.read_text().replace(column, "other", 1))
-    with pytest.raises(MissingColumnError, match=rf"{file}\.csv.*'{column}'"):
-        read(small.folder, device=CPU)
-
-
-def test_bytes_that_are_no_text(small):
-    small()
-    (small.folder / "train.csv").write_bytes(b"\x00\xff\xfe" * 400)
-    with pytest.raises(FastrecError, match=r"train\.csv"):
-        read(small.folder, device=CPU)
-
-
-def test_prices_and_impressions_of_different_lengths(small):
-    small.test[1]["prices"] = "50|70"
-    refused(small, DataError, "has 2 elements where 'impressions' has 3", file="test.csv", column="prices", row=1)
-    small.train[2]["prices"] = "50|70|60|80"
-    refused(small, DataError, "has 4 elements where 'impressions' has 3", file="train.csv", column="prices", row=2)
 
 
 def test_the_row_named_is_the_files_own(small, official):
@@ -319,28 +317,23 @@ def test_the_row_named_is_the_files_own(small, official):
     assert caught.value.row == 2
 
 
-@pytest.mark.parametrize("price", ["dear", "", "nan", "1,5"])
-def test_a_price_that_is_no_number(small, price):
-    small.test[2]["prices"] = f"50|{price}|60"
-    refused(small, DataError, "is not a number", file="test.csv", column="prices", row=2)
+CELLS = [
+    ("test", 1, "prices", "50|70", "has 2 elements where 'impressions' has 3"),
+    ("train", 2, "prices", "50|70|60|80", "has 4 elements where 'impressions' has 3"),
+    *(("test", 2, "prices", f"50|{price}|60", "is not a number") for price in ("dear", "", "nan", "1,5")),
+    *(("test", 1, column, "", "has none") for column in ("impressions", "prices")),
+    *(("train", 1, name, value, value) for name, value in (("timestamp", "yesterday"), ("step", "1.5"), ("step", "x"))),
+    *(
+        ("test", 1, column, "", "a value is missing")
+        for column in ("user_id", "session_id", "timestamp", "step", "action_type")
+    ),
+]
 
 
-@pytest.mark.parametrize("column", ["impressions", "prices"])
-def test_a_click_without_its_list(small, column):
-    small.test[1][column] = ""
-    refused(small, DataError, "has none", file="test.csv", column=column, row=1)
-
-
-@pytest.mark.parametrize(("column", "value"), [("timestamp", "yesterday"), ("step", "1.5"), ("step", "x")])
-def test_a_number_that_is_none(small, column, value):
-    small.train[1][column] = value
-    refused(small, DataError, value, file="train.csv", column=column, row=1)
-
-
-@pytest.mark.parametrize("column", ["user_id", "session_id", "timestamp", "step", "action_type"])
-def test_a_key_that_is_missing(small, column):
-    small.test[1][column] = ""
-    refused(small, DataError, "a value is missing", file="test.csv", column=column, row=1)
+@pytest.mark.parametrize(("file", "row", "column", "value", "message"), CELLS)
+def test_a_cell_that_cannot_be_used(small, file, row, column, value, message):
+    getattr(small, file)[row][column] = value
+    refused(small, DataError, message, file=f"{file}.csv", column=column, row=row)
 
 
 def test_a_test_file_without_any_target(small):
@@ -351,13 +344,6 @@ def test_a_test_file_without_any_target(small):
 def test_the_ground_truth_of_another_test_file(small):
     small.truth[0]["session_id"] = "other"
     refused(small, DataError, "1 target rows of test.csv have no answer", file="ground_truth.csv")
-
-
-@pytest.mark.parametrize("content", [b"PAR1 but no more", b""])
-def test_unreadable_probabilities(small, content):
-    small()
-    (small.folder / "true_probabilities.parquet").write_bytes(content)
-    refused(small, UnreadableFileError, "empty|cannot be read", file="true_probabilities.parquet")
 
 
 def test_probabilities_that_are_none(small):

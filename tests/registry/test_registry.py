@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fastrec.cli import app
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.registry import Registry, is_registry
 
@@ -153,8 +156,6 @@ def test_the_link_is_put_right_after_a_kill_before_it(registry):
 
 
 def test_files_that_are_gone_are_named(registry):
-    import shutil
-
     shutil.rmtree(registry.folder / "versions" / "0001")
     with pytest.raises(MissingFileError, match="files are gone"):
         registry.rollback()
@@ -195,3 +196,34 @@ def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
         before = len(registry.versions)
         assert registry.promote(tmp_path / "run1").number > before - 1
         assert registry.current.number == registry.versions[-1].number
+
+
+# The commands -------------------------------------------------------------------------------------------------------
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(w) for w in words])
+
+
+def test_promote_roll_back_and_list(tmp_path):
+    folder = tmp_path / "registry"
+    done = call("promote", make_export(tmp_path / "a"), "--registry", folder, "--why", "the first")
+    assert done.exit_code == 0, done.output
+    assert "version 1 is current" in done.output
+    assert call("promote", make_run(tmp_path / "b", "x"), "--registry", folder, "--no-export").exit_code == 0
+    assert Registry(folder).current.number == 2
+    assert call("rollback", "--registry", folder).exit_code == 0
+    assert Registry(folder).current.number == 1
+    assert call("promote", "2", "--registry", folder).exit_code == 0
+    done = call("versions", "--registry", folder)
+    assert done.exit_code == 0, done.output
+    assert "the first" in done.output
+    assert "rolled back" in done.output
+
+
+def test_wrong_input_is_one_line(tmp_path):
+    for words in (["rollback", "--registry", tmp_path], ["promote", tmp_path, "--registry", tmp_path / "r"]):
+        done = call(*words)
+        assert done.exit_code == 1
+        assert done.output.startswith("error: ")
+    assert not (tmp_path / "r" / "registry.json").exists()

@@ -186,7 +186,7 @@ class RowKeys:
     def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
         """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
 
-        ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none of them may be left out.
+        ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none may be left out.
 
         Raises:
             DataError: two of the wanted rows have the same keys.

@@ -402,7 +402,7 @@ def _how_to_write(form: ValueForm, target: Target) -> str:
 
 
 def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
-    """Return predictions on the target's own scale, classes by their codes; and whether they are classes."""
+    # Predictions on the target's own scale, classes by their codes; and whether they are classes
     if len(form.values) == 1 and target.classes is not None:
         name = form.values[0]
         try:
@@ -431,7 +431,7 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
 
 
 def _are_classes(numbers: np.ndarray, target: Target) -> bool:
-    """Return whether a binary task's numbers are its own raw values, and not probabilities."""
+    # Whether a binary task's numbers are its own raw values, and not probabilities
     raw = target.classes.values.to_pylist()
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw):
         return False

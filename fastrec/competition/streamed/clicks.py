@@ -128,28 +128,13 @@ def run_clicks(run: Run) -> None:
             for name, values in predicted.items():
                 pq.write_table(pa.table({"prediction": values.numpy()}), part / "test" / f"{name}.parquet")
             form.write(part / "submission.csv", {}, {target: predicted["stack"].numpy()})
-            config = {
-                **recipe_notes(recipe, cats, conts),
-                "metric": metrics[0].name,
-                "models": list(models),
-                "nets": net_notes(nets),
-                "tables": {},
-                "ids": [],
-                "target": [target],
-                "outputs": ["0", "1"],
-                "submission": form.to_state(),
-            }
-            write_config(part, run, config)
-        scores = {
-            "metric": metrics[0].name,
-            "greater_is_better": metrics[0].greater_is_better,
-            "models": test.pop(metrics[0].name),
-            "also": test,
-            "oof": {},
-            "oracle": recipe.oracle(run.data),
-            "rows": {"train rows": len(frame), "test rows": len(label), "features": len(cats) + len(conts)},
-        }
-        write_scores(part, run, scores)
+            config = {**recipe_notes(recipe, cats, conts), "metric": metrics[0].name, "models": list(models)}
+            config |= {"nets": net_notes(nets), "tables": {}, "ids": [], "target": [target], "outputs": ["0", "1"]}
+            write_config(part, run, {**config, "submission": form.to_state()})
+        scores = {"metric": metrics[0].name, "greater_is_better": metrics[0].greater_is_better}
+        scores |= {"models": test.pop(metrics[0].name), "also": test, "oof": {}, "oracle": recipe.oracle(run.data)}
+        rows = {"train rows": len(frame), "test rows": len(label), "features": len(cats) + len(conts)}
+        write_scores(part, run, {**scores, "rows": rows})
 
 
 CLICKS = [run_clicks]
@@ -244,7 +229,7 @@ class EachBatch(Callback):
 def _predict(
     frame: ParquetFrame, models: Mapping[str, NetModel], device: torch.device, buffer_rows: int, advance: Any
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return each net's probabilities of the validation rows, float64 ``[n]``, and their target."""
+    # Each net's probabilities of the validation rows, float64 ``[n]``, and their target
     loader = frame.dataloaders(1 << 16, buffer_rows=buffer_rows, device=device).valid
     predicted: dict[str, list[torch.Tensor]] = {name: [] for name in models}
     label = []

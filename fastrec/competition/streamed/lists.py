@@ -92,7 +92,7 @@ def lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advanc
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
-    """Give the lists ids that no other part has."""
+    # Give the lists ids that no other part has
     if column not in table:
         return table
     # The low 32 bits are the list's number in its part, the high ones the part's.
@@ -265,7 +265,7 @@ def open_work(run: ListsRun) -> None:
 
 
 def _once(name: str, step: Callable[[ListsRun], None], run: ListsRun) -> None:
-    """Carry a step out, unless an earlier process of the run has."""
+    # Carry a step out, unless an earlier process of the run has
     if name not in run.work.done:
         step(run)
         run.work.finish(name, anew=sum(run.work.laid.counts.values()) >= run.recipe.fresh_from)
@@ -326,35 +326,22 @@ def write(run: ListsRun) -> None:
     cats, conts = columns_of(recipe, run.work.features)
     with run_folder(run) as part:
         with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
-            held = _predict(recipe, laid, part, models, stack, advance)
+            held = _predict(run, part, stack, advance)
         run.work.features.save(part / "features")
         write_models(part, {n: [m] for n, m in models.items()}, stack)
         file = next((f for f in laid.files("made-test") if pq.read_metadata(f).num_rows), None)
         if file is not None:
             pq.write_table(pq.ParquetFile(file).read().slice(0, limits.SAMPLE_ROWS), part / "sample.parquet")
-        config = {
-            **recipe_notes(recipe, cats, conts),
-            "metric": "mrr",
-            "parts": laid.parts,
-            "models": list(models),
-            "nets": net_notes(recipe.nets()),
-            "tables": {n: pq.read_schema(laid.files(f"table-{n}")[0]).names for n in laid.tables},
-            "submission": recipe.submission.to_state(),
-        }
-        write_config(part, run, config)
+        config = {**recipe_notes(recipe, cats, conts), "metric": "mrr", "parts": laid.parts, "models": list(models)}
+        config |= {"nets": net_notes(recipe.nets()), "submission": recipe.submission.to_state()}
+        tables = {n: pq.read_schema(laid.files(f"table-{n}")[0]).names for n in laid.tables}
+        write_config(part, run, {**config, "tables": tables})
         test, truth = {}, run.data / "ground_truth.csv"
         if truth.is_file():
             test = {n: score_submission(laid.lines(n), truth, recipe.submission).mrr for n in held}
         shutil.move(laid.lines("stack"), part / "submission.csv")
-        scores = {
-            "metric": "mrr",
-            "greater_is_better": True,
-            "models": test,
-            "oof": held,
-            "oracle": None,
-            "rows": {f"{n} candidates": c for n, c in laid.counts.items()},
-        }
-        write_scores(part, run, scores)
+        scores = {"metric": "mrr", "greater_is_better": True, "models": test, "oof": held, "oracle": None}
+        write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in laid.counts.items()}})
 
 
 # A process that begins anew goes on after the last step that is done once.
@@ -385,15 +372,9 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
 # Predictions ---------------------------------------------------------------------------------------------------------
 
 
-def _predict(
-    recipe: StreamedRanking,
-    laid: Laid,
-    out: Path,
-    models: Mapping[str, Estimator],
-    stack: StackModel,
-    advance: Callable[[int], None],
-) -> dict[str, float]:
-    """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
+def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int], None]) -> dict[str, float]:
+    # Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out
+    recipe, laid, models = run.recipe, run.work.laid, run.work.models
     cats, conts = columns_of(recipe)
     ranks: dict[str, list[torch.Tensor]] = {}
     for kind, folder in (("valid", "oof"), ("test", "test")):
@@ -424,7 +405,6 @@ def _predict(
 
 
 def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:
-    """Append the submission's lines of one part."""
     part = path.with_suffix(".part")
     keys, items = Table.read(targets).to_arrow(), lists.table[recipe.item].to_arrow()
     write_ranked(part, keys, items, scores, lists.groups, recipe.submission)
