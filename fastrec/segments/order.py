@@ -39,7 +39,8 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
     Returns:
         float64 ``[n]``, NaN where the value is missing; None: the groups are others, or there is no compiler.
     """
-    if method not in _TIES or not _can_compile(values, (torch.float64, torch.int64)):
+    small = values.device.type != "cpu" or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
+    if method not in _TIES or small:
         return None
     ranks = torch.empty(len(values), dtype=torch.float64)
     given = (view(x.contiguous()) for x in (values, codes, absent, ranks))
@@ -73,10 +74,6 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
     )
     shared(groups().last_before, *given, strict, view(found), numbers=len(found))
     return found
-
-
-def _can_compile(values: Tensor, dtypes: Sequence[torch.dtype]) -> bool:
-    return values.device.type == "cpu" and values.dtype in dtypes and worth(len(values))
 
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:

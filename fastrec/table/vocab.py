@@ -18,8 +18,6 @@ from fastrec.table.column import Column
 from fastrec.table.keys import Coded, Keys
 from fastrec.table.lookup import Lookup
 
-# ``Vocab``: raw values of a column ⇄ the integer codes that embeddings are indexed by.
-
 MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
 _PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
 
@@ -130,11 +128,8 @@ class Vocab:
                 remedy="Leave it out to keep every value",
             )
         keep = _kept(counts, min_count=min_count, max_size=max_size, keep_empty=keep_empty)
-        reserved = (
-            MISSING,
-            *((UNSEEN,) if unseen else ()),
-            *((RARE,) if min_count > 1 or max_size is not None else ()),
-        )
+        has_rare = min_count > 1 or max_size is not None
+        reserved = (MISSING, *((UNSEEN,) if unseen else ()), *((RARE,) if has_rare else ()))
         mask = pa.array(keep.numpy())
         rare = values.filter(pc.invert(mask)) if RARE in reserved else None
         return cls(values.filter(mask), reserved=reserved, rare=rare, name=name)
@@ -218,25 +213,13 @@ class Vocab:
 
     def to_state(self) -> dict[str, Any]:
         """Return a plain description: Arrow arrays and JSON-able values (see ``fastrec.table.state``)."""
-        rare = {} if self.rare is None else {"rare": self.rare}
-        return {
-            "values": self.values,
-            "reserved": list(self.reserved),
-            "ordered": self.ordered,
-            "name": self.name,
-            **rare,
-        }
+        state = {"values": self.values, "reserved": list(self.reserved), "ordered": self.ordered, "name": self.name}
+        return state if self.rare is None else {**state, "rare": self.rare}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Vocab:
         """Restore from ``to_state``."""
-        return cls(
-            state["values"],
-            reserved=tuple(state["reserved"]),
-            rare=state.get("rare"),
-            ordered=state["ordered"],
-            name=state["name"],
-        )
+        return cls(**{**state, "reserved": tuple(state["reserved"])})
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.values[:3].to_pylist()))
@@ -304,14 +287,13 @@ def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
     starts, ends = offsets[:-1][order], offsets[1:][order]
     lengths, state = ends - starts, np.full(len(starts), start, dtype=np.uint64)
-    together = (
-        int(lengths[limits.HASHED_IN_PYTHON]) if len(lengths) > limits.HASHED_IN_PYTHON else 0
-    )  # so far more than a few have bytes left
+    few = limits.HASHED_IN_PYTHON
+    together = int(lengths[few]) if len(lengths) > few else 0  # so far more than a few have bytes left
     alive = np.searchsorted(-lengths, -np.arange(1, together + 1), side="right")
     prime = np.uint64(_PRIME)
     for i, count in enumerate(alive.tolist()):
         state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
-    for i in range(np.count_nonzero(lengths[: limits.HASHED_IN_PYTHON] > together)):
+    for i in range(np.count_nonzero(lengths[:few] > together)):
         value = int(state[i])
         for byte in data[starts[i] + together : ends[i]].tobytes():
             value = (value ^ byte) * _PRIME & _WORD

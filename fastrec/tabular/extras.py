@@ -49,12 +49,6 @@ class Extras:
         """The tensors of a batch of these rows between ``x_cont`` and ``y``."""
         return tuple(self.columns.values())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows."""
-        parts = [p for t in self.tensors for p in ((t.values, t.offsets) if isinstance(t, ListBatch) else (t,))]
-        return sum(p.numel() * p.element_size() for p in parts)
-
     def as_lists(self) -> dict[str, list]:
         """Return name → one list of codes, or one numpy vector, for each row."""
         return {n: t.tolist() if isinstance(t, ListBatch) else list(t.cpu().numpy()) for n, t in self.columns.items()}
@@ -219,7 +213,7 @@ def _lists_of(column: Column) -> Column:
             remedy="Name it in cat_names or cont_names, or split its text into lists first",
         )
     offsets = torch.zeros(len(column) + 1, dtype=torch.int64, device=missing.device)
-    nothing = as_column(torch.zeros(0), name=column.name).to(missing.device)
+    nothing = Column("number", torch.zeros(0, device=missing.device), name=column.name)
     return Column("list", offsets, name=column.name, missing=missing, elements=nothing)
 
 

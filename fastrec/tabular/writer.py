@@ -103,9 +103,9 @@ class BlockLoops:
         name, fill, mean, sd = made.conts[i], np.nan, 0.0, 1.0
         for proc in made.procs:
             if isinstance(proc, FillMissing):
-                fill = proc.fill_of(name)
+                fill = proc.of_column("fills", name)
             else:
-                mean, sd = proc.scale_of(name)
+                mean, sd = proc.of_column("means", name), proc.stds[name]
         plain = plain_numbers(column)
         flag = self._word("cats", made.flags[name]) if name in made.flags else -1
         self._add("conts", i, column if plain is None else plain, scale=(fill, mean, sd), flag=flag)

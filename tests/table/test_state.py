@@ -70,16 +70,9 @@ def test_any_text_and_number_comes_back(tmp_path, text, numbers):
 
 
 KINDS = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int8,
-    torch.uint8,
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8,
     torch.bool,
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)

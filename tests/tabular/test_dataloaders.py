@@ -183,18 +183,9 @@ def test_validation_rows_that_are_not_there_are_named():
 def test_features_and_frame_options_go_in_and_a_learner_trains(tmp_path):
     df = make()
     dls = RecDataLoaders.from_df(
-        df,
-        tmp_path,
-        procs=PROCS,
-        cat_names="few",
-        cont_names="real",
-        y_names="label",
-        y_block=CategoryBlock,
-        features=FeatureSet([CountEncode("word")]),
-        seed=0,
-        cat_dtype=torch.int64,
-        device="cpu",
-    )
+        df, tmp_path, procs=PROCS, cat_names="few", cont_names="real", y_names="label", y_block=CategoryBlock,
+        features=FeatureSet([CountEncode("word")]), seed=0, cat_dtype=torch.int64, device="cpu",
+    )  # fmt: skip
     assert list(dls.cont_names) == ["real", "count_word"]
     assert dls.one_batch()[0].dtype == torch.int64
     counts = df["word"].iloc[dls.train_ds.rows.numpy()].value_counts()

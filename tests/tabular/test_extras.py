@@ -485,15 +485,9 @@ def learned(cls=RecLearner, epochs=6):
     set_seed(0)
     df = people()
     to = TabularFrame(
-        df,
-        [Categorify, FillMissing, Normalize],
-        "city",
-        "age",
-        "y",
-        splits=(range(200), range(200, 300)),
-        list_names="tags",
-        vector_names="v",
-    )
+        df, [Categorify, FillMissing, Normalize], "city", "age", "y", splits=(range(200), range(200, 300)),
+        list_names="tags", vector_names="v",
+    )  # fmt: skip
     dls = to.dataloaders(bs=32, device="cpu")
     learn = cls(dls, Net(len(to.classes["tags"]), 3), lr=0.05)
     with learn.no_bar(), learn.no_logging():

@@ -342,12 +342,9 @@ def test_fastais_hooks_work():
             return b[0], b[1] * 2, b[2]
 
     loader = TabularLoader(
-        frame(6),
-        bs=3,
-        after_batch=[Double()],
-        before_iter=lambda: seen.append("before"),
+        frame(6), bs=3, after_batch=[Double()], before_iter=lambda: seen.append("before"),
         after_iter=lambda: seen.append("after"),
-    )
+    )  # fmt: skip
     assert [b[1][:, 0].tolist() for b in loader] == [[0, 2, 4], [6, 8, 10]]
     assert seen == ["before", "batch", "batch", "after"]
     shown = loader.decode(loader.one_batch())
