@@ -60,19 +60,14 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
         int64 ``[q]``, -1 where there is none.
     """
     highest = max(int(events[0][-1]) - 1, 0)
-    shift = max(
-        0, highest.bit_length() - max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS).bit_length()
-    )
+    buckets = max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS)
+    shift = max(0, highest.bit_length() - buckets.bit_length())
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
     # Buckets bound the search of each row to a few events.
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
-    given = (
-        *map(view, (k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k)) for k in (keys, events))),
-        shift,
-        view(starts),
-    )
-    shared(groups().last_before, *given, strict, view(found), numbers=len(found))
+    both = (view(k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k))) for k in (keys, events))
+    shared(groups().last_before, *both, shift, view(starts), strict, view(found), numbers=len(found))
     return found
 
 
@@ -389,9 +384,8 @@ def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
 
 def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
     """Sum ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
-    if (
-        values.is_floating_point() and not values.is_cuda and len(values)
-    ):  # bincount forgets the weights' type without rows
+    # Without rows bincount forgets the weights' type.
+    if values.is_floating_point() and not values.is_cuda and len(values):
         return torch.bincount(codes, weights=values.double(), minlength=size)
     wide = values.double() if values.is_floating_point() else values.long()
     return torch.zeros(size, dtype=wide.dtype, device=values.device).index_add_(0, codes, wide)

@@ -268,11 +268,9 @@ class Column:
             what = f"values of type {self.distinct.type}"
         first = (~self.is_missing()).nonzero()
         return DataError(
-            f"holds {what} and cannot be used as {wanted}",
-            column=self.name or None,
-            row=int(first[0]) if len(first) else None,
-            remedy="Convert the column first, or choose another one",
-        )
+            f"holds {what} and cannot be used as {wanted}", column=self.name or None,
+            row=int(first[0]) if len(first) else None, remedy="Convert the column first, or choose another one",
+        )  # fmt: skip
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:

@@ -145,9 +145,8 @@ def _match_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     numbers = numbers.astype(np.uint8) if numbers.dtype == bool else numbers
     if pa.types.is_floating(kind):
         floats = numbers.astype(kind.to_pandas_dtype())
-        inside = floats.astype(np.float64) < 2.0 ** (
-            64 if numbers.dtype.kind == "u" else 63
-        )  # else rounded up and out of range
+        top = 2.0 ** (64 if numbers.dtype.kind == "u" else 63)
+        inside = floats.astype(np.float64) < top  # else rounded up and out of range
         back = np.where(inside, floats, 0).astype(numbers.dtype)
         return pa.array(floats, mask=missing | ~inside | (back != numbers))
     low, high = _integer_bounds(kind)

@@ -126,11 +126,9 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
     for name in columns if columns is not None else ():
         if name not in known:
             raise MissingColumnError(
-                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}",
-                file=file,
-                column=name,
+                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}", file=file, column=name,
                 remedy="Check the spelling, or add the column",
-            )
+            )  # fmt: skip
     if len(known) == len(names):
         return
     wanted = known if columns is None else set(columns)
@@ -211,11 +209,9 @@ def _convert_csv(
     # Read the file; a column that outgrows the type guessed from its first block gets a wider one
     while True:
         options = pa_csv.ConvertOptions(
-            column_types=types,
-            include_columns=list(columns) if columns is not None else None,
-            null_values=how.missing,
-            strings_can_be_null=True,
-        )
+            column_types=types, include_columns=list(columns) if columns is not None else None,
+            null_values=how.missing, strings_can_be_null=True,
+        )  # fmt: skip
         try:
             return pa_csv.read_csv(_source(path), how.read, how.parse, options)
         except pa.ArrowInvalid as error:
@@ -238,11 +234,9 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: E
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     return DataError(
         f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",
-        file=path,
-        column=name,
-        row=row if found and row >= 0 else None,
+        file=path, column=name, row=row if found and row >= 0 else None,
         remedy="Ask for another type, or mend the file",
-    )
+    )  # fmt: skip
 
 
 # CSV files whose every value is text: ids and keys stay exactly what the file says.

@@ -129,7 +129,8 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
         counts = _counted(values, missing, low, high)
     used = counts.nonzero().squeeze(1)
     kept = (used + low).to(column.values.dtype).cpu().numpy()
-    return Vocab.of_counts(pa.array(kept), counts[used].cpu(), name=column.name, **options)
+    keys = Keys((pa.array(kept),), (column.name,))
+    return Vocab.of_keys(keys, counts[used].cpu(), ordered=False, name=column.name, **options)[0]  # sorted as they are
 
 
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:

@@ -253,12 +253,6 @@ class Moments:
         self.mean += gap * count / total
         self.count = total
 
-    def add_equal(self, value: float, times: int) -> None:
-        """Add one number several times."""
-        if times:
-            self.merge(times, value, 0.0)
-            self.low, self.high = min(self.low, value), max(self.high, value)
-
     @property
     def std(self) -> float:
         """Standard deviation over all of them (divided by their number)."""

@@ -22,7 +22,7 @@ from fastai.tabular.data import TabularDataLoaders
 from fastcore.foundation import L
 
 from fastrec.errors import MissingFileError, UnreadableFileError
-from fastrec.table import Column, Table, column_names
+from fastrec.table import Table, column_names
 from fastrec.table.keys import is_numeric
 from fastrec.tabular.columns import coded_of
 from fastrec.tabular.frame import TabularFrame, split_rows
@@ -140,23 +140,18 @@ def cont_cat_split(
     """
     left_out, found = set(L(dep_var)), {"cont": [], "cat": []}
     for name in column_names(df):
-        kind = _side_of(Table.read(df, [name])[name], max_card) if name not in left_out else None
-        if kind is not None:
-            found[kind].append(name)
+        column = Table.read(df, [name])[name] if name not in left_out else None
+        if column is None or column.kind not in ("number", "datetime", "category"):
+            continue
+        text = column.kind == "category" and (column.ordered is not None or not is_numeric(column.distinct.type))
+        if column.kind == "category":
+            whole = pa.types.is_integer(column.distinct.type)
+        else:
+            text, whole = column.values.dtype == torch.bool, column.kind == "number"
+            whole &= not column.values.is_floating_point()
+        few = whole and not text and len(torch.unique(coded_of(column).codes)) <= max_card
+        found["cat" if text or few else "cont"].append(name)
     return found["cont"], found["cat"]
-
-
-def _side_of(column: Column, max_card: int) -> str | None:
-    if column.kind not in ("number", "datetime", "category"):
-        return None
-    whole = column.kind == "number" and not column.values.is_floating_point()
-    if column.kind == "category":
-        if column.ordered is not None or not is_numeric(column.distinct.type):
-            return "cat"
-        whole = pa.types.is_integer(column.distinct.type)
-    elif column.kind == "number" and column.values.dtype == torch.bool:
-        return "cat"
-    return "cat" if whole and len(torch.unique(coded_of(column).codes)) <= max_card else "cont"
 
 
 def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -313,16 +313,14 @@ class TabularFrame(PandasViews, Tabular):
             recipe.fit(table, self._split)
             self._fill(table, fit_rows=self._split)
         except DataError as error:
-            raise self._with_own_row(error) from error.__cause__
+            if error.row is None or self._rows is None:
+                raise
+            row = int(self._rows[error.row])  # of the frame that was given
+            again = type(error)(error.problem, file=error.file, column=error.column, row=row, remedy=error.remedy)
+            raise again from error.__cause__
         recipe.learn_gaps(self.x_cont[: self._split])
         recipe.warn_of_gaps(self.x_cont[self._split :], self.rows[self._split :], "validation")
         self._refresh()
-
-    def _with_own_row(self, error: DataError) -> DataError:
-        if error.row is None or self._rows is None:
-            return error
-        row = int(self._rows[error.row])
-        return type(error)(error.problem, file=error.file, column=error.column, row=row, remedy=error.remedy)
 
     def _make_features(self, rows: list[torch.Tensor]) -> Table:
         recipe = self._recipe

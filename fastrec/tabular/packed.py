@@ -173,6 +173,12 @@ class Packed:
         return {"buffer": self.buffer.clone(), "layout": self.layout, "_views": None, "_copies": {}}
 
 
+def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None:
+    """Write whole rows to places of ``room``; numpy, which moves each at once, is several times as fast as torch."""
+    whole = np.dtype((np.void, room.shape[1] * 4))
+    room.numpy().view(whole)[:, 0][places] = rows.numpy().view(whole)[:, 0]
+
+
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
 

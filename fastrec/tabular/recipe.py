@@ -62,16 +62,6 @@ class FrameRecipe:
         fill = self.proc(FillMissing)
         return fill.flagged if fill is not None else []
 
-    @property
-    def fills_all(self) -> bool:
-        """Whether the procs leave no number missing."""
-        logs = self.proc(LogTransform)
-        return (
-            not self.conts
-            or any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale))
-            or bool(logs and logs.names is None)
-        )
-
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
         """Warn of columns that lack a number here and lacked none in training: their predictions are NaN.
 
@@ -96,7 +86,9 @@ class FrameRecipe:
         )
 
     def _lacking(self, numbers: torch.Tensor) -> list[int]:
-        if self.fills_all or not len(numbers):
+        logs = self.proc(LogTransform)
+        filled = any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale)) or (logs and logs.names is None)
+        if filled or not numbers.numel():
             return []
         sums = numbers.sum(0).isnan().tolist()  # a tenth of the cost of looking at each; infinities may make NaN too
         return [i for i, odd in enumerate(sums) if odd and bool(numbers[:, i].isnan().any())]
@@ -104,17 +96,6 @@ class FrameRecipe:
     def learn_gaps(self, numbers: torch.Tensor) -> None:
         """Remember which columns lack a number in training rows, float ``[n, n_cont]``."""
         self.gaps = [self.conts[i] for i in self._lacking(numbers)]
-
-    def check_flags(self) -> None:
-        """Refuse a column that has the name of another one's ``_na`` column."""
-        taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
-        again = next((n for n in self.flagged if f"{n}_na" in taken), None)
-        if again is not None:
-            raise DataError(
-                f"FillMissing makes a column of this name, for where {again!r} is missing",
-                column=f"{again}_na",
-                remedy="Rename the column, or use FillMissing(add_col=False)",
-            )
 
     @property
     def cat_names(self) -> list[str]:
@@ -145,8 +126,14 @@ class FrameRecipe:
             proc.fit(name, values)
 
     def learn_flags(self) -> None:
-        """Give every ``_na`` column its classes, once it is known which there are."""
-        self.check_flags()
+        """Give every ``_na`` column its classes, once it is known which there are; its name must be free."""
+        taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
+        again = next((n for n in self.flagged if f"{n}_na" in taken), None)
+        if again is not None:
+            raise DataError(
+                f"FillMissing makes a column of this name, for where {again!r} is missing", column=f"{again}_na",
+                remedy="Rename the column, or use FillMissing(add_col=False)",
+            )  # fmt: skip
         categorify = self.proc(Categorify)
         for name in self.flagged if categorify is not None else []:
             categorify.set_vocab(f"{name}_na", Vocab(pa.array([False, True])))

@@ -141,9 +141,7 @@ def _integers(column: Column) -> torch.Tensor:
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         raise DataError(
-            f"the whole-number target is {float(column.values[row])}",
-            column=column.name,
-            row=row,
+            f"the whole-number target is {float(column.values[row])}", column=column.name, row=row,
             remedy="Choose y_dtype=torch.float32 or float64, or give whole numbers",
-        )
+        )  # fmt: skip
     return column.values.to(torch.int64)

@@ -76,7 +76,10 @@ class LogRows(CachedRows):
         self._fingerprint = {"files": files, "settings": settings}
         self.passes = 0
         self._open(cache, name, self._fingerprint, lambda folder: self._pack(folder, encoder, min_count, memory))
-        self.encoder = encoder if encoder is not None else self._read_learnt()
+        if encoder is None:
+            state = load_state(self.folder / _LEARNT)
+            encoder = LogEncoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
+        self.encoder = encoder
         settings["rows"] = len(self)
 
     def _pack(self, folder: Path, encoder: LogEncoder | None, min_count: int, memory: int) -> tuple[int, list[int]]:
@@ -86,7 +89,16 @@ class LogRows(CachedRows):
         encoder, rows = self._learn(path, min_count, memory)
         texts = [pa.array(v) for v in encoder.values]
         save_state(folder / _LEARNT, {"values": texts, "lows": encoder.lows.tolist()})
-        return rows, _rewrite(path, encoder, self._form.words)
+        sums: list[int] = []
+        words, at = self._form.words, 0
+        with path.open("r+b", buffering=0) as file:
+            room = np.empty((limits.PACKED_ROWS, words), dtype=np.int32)
+            while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
+                encoder.encode(room[: got // (words * 4)])
+                bytes_ = memoryview(room[: got // (words * 4)]).cast("B")
+                os.pwrite(file.fileno(), bytes_, at)
+                at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * words * 4)
+        return rows, sums
 
     def _learn(self, path: Path, min_count: int, memory: int) -> tuple[LogEncoder, int]:
         form, total = self._form, 0
@@ -118,10 +130,6 @@ class LogRows(CachedRows):
             self._advance(len(rows))
             yield rows, lows
 
-    def _read_learnt(self) -> LogEncoder:
-        state = load_state(self.folder / _LEARNT)
-        return LogEncoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
-
 
 def _digest(encoder: LogEncoder) -> str:
     found = hashlib.sha256(encoder.lows.tobytes())
@@ -134,20 +142,6 @@ def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
     with path.open("rb") as file:
         while len(block := file.read(limits.PACKED_ROWS * words * 4)):
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
-
-
-def _rewrite(path: Path, encoder: LogEncoder, words: int) -> list[int]:
-    sums: list[int] = []
-    at = 0
-    with path.open("r+b", buffering=0) as file:
-        room = np.empty((limits.PACKED_ROWS, words), dtype=np.int32)
-        while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
-            rows = room[: got // (words * 4)]
-            encoder.encode(rows)
-            bytes_ = memoryview(rows).cast("B")
-            os.pwrite(file.fileno(), bytes_, at)
-            at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * words * 4)
-    return sums
 
 
 _MOST_CATS, _MOST_FIELDS = 31, 63  # a word holds a bit for each category; a fault's field 6 bits

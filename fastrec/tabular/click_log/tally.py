@@ -30,13 +30,6 @@ class _Column:
     kept: list[np.ndarray] = field(default_factory=list)
     done: bool = False
 
-    def halve(self) -> None:
-        # Halve the share; the other half is counted later
-        bits, part = self.share
-        self.share = (bits + 1, part << 1)
-        self.left.append((bits + 1, (part << 1) | 1))
-        self.counter.keep(self.share)
-
 
 class Tally:
     """Counts of the values of several categories.
@@ -59,7 +52,11 @@ class Tally:
             while at < len(rows):
                 others = sum(c.counter.nbytes for c in self.columns) - column.counter.nbytes
                 if not column.counter.grow(self.memory - others):
-                    column.halve()
+                    # A half of its share; the other half is counted later.
+                    (bits, part), keep = column.share, column.counter.keep
+                    column.share = (bits + 1, part << 1)
+                    column.left.append((bits + 1, (part << 1) | 1))
+                    keep(column.share)
                 at = column.counter.add(rows, at, column.share)
 
     def finish(self, blocks: Blocks) -> list[np.ndarray]:

@@ -128,7 +128,9 @@ class FillMissing(ContProc):
         if self.fill_strategy == "median":
             fill = _median(values.cpu().numpy(), len(values) - gaps)
         elif self.fill_strategy == "mode" and gaps < len(values):
-            fill = _mode((values[~values.isnan()] if gaps else values).cpu().numpy())
+            present = (values[~values.isnan()] if gaps else values).cpu().numpy()
+            distinct, first, counts = np.unique(present, return_index=True, return_counts=True)
+            fill = float(distinct[np.lexsort((first, -counts))[0]])
         elif callable(self.fill_strategy):
             import pandas as pd
 
@@ -142,7 +144,10 @@ class FillMissing(ContProc):
         if fill is None:
             fill = 0.0 if self.fill_strategy == "mode" else self._constant(name)
         self.was_missing[name], self.fills[name] = summary.gaps > 0, fill
-        summary.moments.add_equal(fill, summary.gaps)
+        if summary.gaps:
+            moments = summary.moments
+            moments.merge(summary.gaps, fill, 0.0)
+            moments.low, moments.high = min(moments.low, fill), max(moments.high, fill)
 
     def _constant(self, name: str) -> float:
         return float(self.fill_vals.get(name, 0))
@@ -186,12 +191,6 @@ def _median(values: np.ndarray, present: int) -> float:
     upper = present // 2
     ranked = np.partition(values, upper)
     return float(ranked[upper]) if present % 2 else float((ranked[:upper].max() + ranked[upper]) / 2)
-
-
-def _mode(values: np.ndarray) -> float:
-    distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
-    best = np.flatnonzero(counts == counts.max())
-    return float(distinct[best[np.argmin(first[best])]])
 
 
 # ``LogTransform``: continuous columns onto a logarithmic scale, as the DLRM recipe does with counts.

@@ -252,11 +252,9 @@ def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequen
                 first, where = kind, file
             elif _family(kind) != _family(first):
                 raise DataError(
-                    f"holds {kind} here, but {first} in {where.name}",
-                    file=file,
-                    column=name,
+                    f"holds {kind} here, but {first} in {where.name}", file=file, column=name,
                     remedy="Write the files with the same types, or leave the odd one out",
-                )
+                )  # fmt: skip
         fields.append(pa.field(name, first if first is not None else pa.null()))
     return pa.schema(fields)
 

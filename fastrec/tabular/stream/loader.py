@@ -137,13 +137,19 @@ class FileRows(StreamRows):
             ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
             learned.
         """
-        from fastrec.features._engine.digests import digest
+        from fastrec.features._engine.digests import NoDigestError, digest
 
         recipe, labels, made = self.recipe, self.recipe.labels, self.made
         classes = None if labels.vocab is None else [repr(v) for v in labels.vocab]
+        procs = []
+        for state in (p.to_state() for p in recipe.procs):
+            try:
+                procs.append(digest(state))
+            except NoDigestError:  # a proc of one's own
+                procs.append(digest(repr(state)))
         settings = {
             "columns": [recipe.cats, recipe.conts, labels.names],
-            "procs": [_digest_of_state(p.to_state()) for p in recipe.procs],
+            "procs": procs,
             "features": None if made is None else digest(made),
             "targets": [labels.kind, classes],
             "layout": {k: str(v) for k, v in asdict(self.layout).items()},
@@ -152,15 +158,6 @@ class FileRows(StreamRows):
         }
         files = [[f.name, size, footer] for f, (size, footer) in zip(self.source.files, self.source.footers())]
         return {"files": files, "settings": settings}
-
-
-def _digest_of_state(state: Any) -> str:
-    from fastrec.features._engine.digests import NoDigestError, digest
-
-    try:
-        return digest(state)
-    except NoDigestError:  # a proc of one's own
-        return digest(repr(state))
 
 
 class StreamedFrame(TabularFrame):
@@ -301,10 +298,6 @@ class StreamLoader(Shared, TfmdDL):
         told = {"files": f"{len(files)} of {sum(size for _, size, _ in files)} bytes, digest {digest}"}
         order = {"buffer_rows": self.buffer_rows, "cached": self.rows.cached}
         return {**told, **found.get("settings", {}), **order}
-
-    def do_item(self, s: int | None) -> int:
-        """Return the row's number."""
-        return 0 if s is None else s
 
     def do_batch(self, b: Any) -> tuple[torch.Tensor, ...]:
         """Return a batch without rows, whose form fastai reads."""
