@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,6 @@ import torch
 from fastrec._core.imports import require
 from fastrec.table.column import Column
 from fastrec.table.from_arrow import arrow_column
-
-
-def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
-    """Read columns of a cuDF frame on its GPU (names must exist)."""
-    return {name: column_of(frame[name], name=name) for name in columns}
 
 
 def column_of(series: Any, *, name: str) -> Column:

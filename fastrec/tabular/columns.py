@@ -82,7 +82,7 @@ class FrameColumns:
         if library_of(self.frame) == "cudf":
             from fastrec.table import cudf
 
-            return cudf.read_columns(self.frame, [name])[name]
+            return cudf.column_of(self.frame[name], name=name)
         return as_column(self.frame[name], name=name).to(self.device)
 
     def shares(self, name: str) -> bool:

@@ -91,6 +91,9 @@ def test_sort_order_sorts_by_value(rows):
 
 
 def test_sort_order_of_every_kind():
+    codes = as_column(np.array([0.0, -0.0, np.inf, -np.inf])).coded().codes.tolist()
+    assert codes[0] == codes[1]
+    assert len(set(codes)) == 3
     for values in (
         np.array([2.5, -np.inf, np.inf, -1.0]),
         np.array([2**63 + 1, 5], np.uint64),
@@ -128,16 +131,12 @@ def test_a_single_column_of_any_kind_is_coded_exactly(values):
     check_coded(Table({"x": column, "y": column}).coded(("x", "y")), [(v[0], v[0]) for v in rows])
 
 
-def test_zeros_are_one_key_and_infinities_two():
-    codes = as_column(np.array([0.0, -0.0, np.inf, -np.inf])).coded().codes.tolist()
-    assert codes[0] == codes[1]
-    assert len(set(codes)) == 3
-
-
 def test_a_key_with_any_part_missing_is_missing():
     coded = Table.read({"a": [1, None, 1, 1], "b": ["x", "x", None, "x"]}).coded(("a", "b"))
     assert coded.codes.tolist() == [1, 0, 0, 1]
     assert tuples(coded.keys) == [(1, "x")]
+    part = as_column(["a", None]).coded()
+    assert join_coded([part]) is part
 
 
 def test_joint_codes_are_kept_and_follow_replaced_columns():
@@ -154,11 +153,6 @@ def test_codes_of_many_values_take_the_sparse_way():
     pairs = np.stack([c.to_numpy() for c in coded.keys.columns])
     np.testing.assert_array_equal(pairs[:, coded.codes.numpy() - 1], np.stack([a, b]))
     assert coded.size - 1 == len(set(zip(a.tolist(), b.tolist())))
-
-
-def test_joining_one_part_changes_nothing():
-    part = as_column(["a", None]).coded()
-    assert join_coded([part]) is part
 
 
 def test_codes_on_the_device_equal_those_on_the_host(device):
@@ -363,18 +357,11 @@ def test_long_text_that_differs_late() -> None:
     check_text(pa.array([words[i] for i in rng.integers(0, len(words), 5_000)]))
 
 
-def test_lengths_that_only_add_up_are_not_taken_for_one_width() -> None:
-    check_text(pa.array(["a", "abc", "ab", "ab"]))
-    check_text(pa.array(["", "abcd", None, "ab"]))
-
-
-def test_bytes_behind_a_missing_value() -> None:
+def test_lengths_that_only_add_up_and_bytes_behind_a_missing_value() -> None:
+    for values in (["a", "abc", "ab", "ab"], ["", "abcd", None, "ab"], ["ä", "ab", "ä", None, "ö"]):
+        check_text(pa.array(values))
     valid, offsets = pa.py_buffer(bytes([0b101])), pa.py_buffer(np.array([0, 2, 4, 4], dtype=np.int32))
     check_text(pa.Array.from_buffers(pa.string(), 3, [valid, offsets, pa.py_buffer(b"abcd")]))
-
-
-def test_characters_of_several_bytes() -> None:
-    check_text(pa.array(["ä", "ab", "ä", None, "ö"]))
 
 
 def test_values_other_than_text_keep_their_type() -> None:

@@ -73,9 +73,8 @@ def test_any_text_and_number_comes_back(tmp_path, text, numbers):
 
 
 KINDS = [
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8,
-    torch.bool,
-]  # fmt: skip
+    getattr(torch, n) for n in ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
+]
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
