@@ -12,14 +12,6 @@ from fastrec.monitor.over_time import metric_over_time
 from fastrec.monitor.retrain import Retrained, retrain
 
 __all__ = [
-    "Finding",
-    "Monitored",
-    "Retrained",
-    "Thresholds",
-    "Verdict",
-    "event_metrics",
-    "judge",
-    "metric_over_time",
-    "monitor",
-    "retrain",
-]
+    "Finding", "Monitored", "Retrained", "Thresholds", "Verdict", "event_metrics", "judge", "metric_over_time",
+    "monitor", "retrain",
+]  # fmt: skip

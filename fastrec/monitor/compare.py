@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fastrec._core import limits
+from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError
 from fastrec.table import Column
 from fastrec.table.keys import Coded
@@ -125,25 +128,18 @@ def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
     rest = [n - k for k, n in zip(some, of, strict=True)]
     if min(of) == 0 or sum(some) == 0 or sum(rest) == 0:
         return Test(0.0, 1.0)
-    from scipy.stats import chi2
+    from scipy.stats import chi2, hypergeom
 
     share = sum(some) / sum(of)
     spread = share * (1 - share) * (1 / of[0] + 1 / of[1])
     statistic = (some[0] / of[0] - some[1] / of[1]) ** 2 / spread
-    if min(of) * min(share, 1 - share) < limits.LEAST_EXPECTED:
-        return Test(float(statistic), _fisher(some, of))
-    return Test(float(statistic), float(chi2.sf(statistic, 1)))
-
-
-def _fisher(some: tuple[int, int], of: tuple[int, int]) -> float:
-    from scipy.stats import hypergeom
-
-    total, few = sum(of), min(sum(some), sum(of) - sum(some))  # the rarer of the two has the same test
-    held = some[0] if few == sum(some) else of[0] - some[0]
-    k = np.arange(max(0, few - of[1]), min(few, of[0]) + 1)
-    p = hypergeom.pmf(k, total, few, of[0])
-    own = hypergeom.pmf(held, total, few, of[0])
-    return float(min(p[p <= own * (1 + 1e-7)].sum(), 1.0))
+    if min(of) * min(share, 1 - share) >= limits.LEAST_EXPECTED:
+        return Test(float(statistic), float(chi2.sf(statistic, 1)))
+    least = min(sum(some), sum(rest))  # the rarer of the two has the same test
+    held = some[0] if least == sum(some) else rest[0]
+    p = hypergeom.pmf(np.arange(max(0, least - of[1]), min(least, of[0]) + 1), sum(of), least, of[0])
+    own = hypergeom.pmf(held, sum(of), least, of[0])
+    return Test(float(statistic), float(min(p[p <= own * (1 + 1e-7)].sum(), 1.0)))
 
 
 def outside_test(outside: int, new: int, reference: int) -> Test:
@@ -170,12 +166,9 @@ def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
     Args:
         p: float64 ``[k]``.
     """
-    p = np.asarray(p, np.float64)
     order = np.argsort(p)
     scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
-    made = np.empty_like(p)
-    made[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return made
+    return np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)[np.argsort(order)]
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -184,15 +177,9 @@ def holm(p: np.ndarray) -> np.ndarray:
     Args:
         p: float64 ``[k]``.
     """
-    p = np.asarray(p, np.float64)
     order = np.argsort(p)
     scaled = p[order] * (len(p) - np.arange(len(p)))
-    made = np.empty_like(p)
-    made[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return made
-
-
-_COMPARABLE = ("number", "datetime", "category")
+    return np.minimum(np.maximum.accumulate(scaled), 1.0)[np.argsort(order)]
 
 
 @dataclass(frozen=True)
@@ -255,17 +242,9 @@ def compare_columns(name: str, reference: Column, new: Column) -> Compared | Non
         reference: the column as it was.
         new: the column as it is now.
     """
-    kinds = {_kind(reference), _kind(new)}
-    if len(kinds) != 1 or None in kinds:
-        return None
-    compare = _numbers if kinds == {"number"} else _categories
-    return compare(name, reference, new)
-
-
-def _kind(column: Column) -> str | None:
-    if column.kind not in _COMPARABLE:
-        return None
-    return "category" if column.kind == "category" else "number"
+    compare = {"number": _numbers, "datetime": _numbers, "category": _categories}
+    same = compare.get(reference.kind) is compare.get(new.kind)
+    return compare[new.kind](name, reference, new) if same and new.kind in compare else None
 
 
 def _sorted_values(column: Column) -> np.ndarray:
@@ -284,21 +263,10 @@ def _numbers(name: str, reference: Column, new: Column) -> Compared:
     labels = [f"≤ {e:.4g}" for e in edges] + ([f"> {edges[-1]:.4g}"] if len(edges) else ["all"])
     known = len(a), len(b)
     return Compared(
-        name,
-        "number",
-        rows,
-        *_missing(rows, known),
-        psi(*cells),
-        js_distance(*cells),
-        "ks",
-        ks_test(a, b),
-        (_distinct(a), _distinct(b)),
-        outside / max(len(b), 1),
-        2 / (len(a) + 1),
-        outside_test(outside, len(b), len(a)),
-        0,
-        _shares(labels, *cells),
-    )
+        name, "number", rows, *_missing(rows, known), psi(*cells), js_distance(*cells), "ks", ks_test(a, b),
+        (_distinct(a), _distinct(b)), outside / max(len(b), 1), 2 / (len(a) + 1),
+        outside_test(outside, len(b), len(a)), 0, _shares(labels, *cells),
+    )  # fmt: skip
 
 
 def _distinct(ascending: np.ndarray) -> int:
@@ -320,21 +288,11 @@ def _categories(name: str, reference: Column, new: Column) -> Compared:
     top = np.argsort(-share, kind="stable")[:30]  # the rarer values share a cell
     cells = [np.append(c[top], c.sum() - c[top].sum()) for c in both]
     return Compared(
-        name,
-        "category",
-        rows,
-        *_missing(rows, known),
-        psi(*cells),
-        js_distance(*cells),
-        "chi2",
-        chi_square(*both),
-        (int((a[1:] > 0).sum()), int((both[1] > 0).sum())),
-        unseen / max(known[1], 1),
-        float((a[1:] == 1).sum()) / max(known[0], 1),
-        _unseen_test(unseen, known[1], a[1:]),
-        len(first),
+        name, "category", rows, *_missing(rows, known), psi(*cells), js_distance(*cells), "chi2", chi_square(*both),
+        (int((a[1:] > 0).sum()), int((both[1] > 0).sum())), unseen / max(known[1], 1),
+        float((a[1:] == 1).sum()) / max(known[0], 1), _unseen_test(unseen, known[1], a[1:]), len(first),
         _shares(_labels(top, old, now, first), *cells),
-    )
+    )  # fmt: skip
 
 
 def _labels(values: np.ndarray, old: Coded, now: Coded, first: np.ndarray) -> list[str]:
@@ -432,8 +390,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Drift:
-    """Figures and findings of a comparison.
+class Monitored:
+    """Figures and findings of a comparison, which write themselves as JSON, text or a page.
 
     Args:
         columns: one row per column: every figure, ``p`` as adjusted for all tests, and ``finding`` ('' = none).
@@ -465,3 +423,42 @@ class Drift:
     def ok(self) -> bool:
         """No finding."""
         return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        trees = self.adversarial
+        return {
+            "ok": self.ok,
+            "findings": [asdict(f) for f in self.findings],
+            "rows": list(self.rows),
+            "names": list(self.names),
+            "columns": json.loads(self.columns.to_json(orient="records")),
+            "adversarial": None
+            if trees is None
+            else {"auc": list(trees.auc), "columns": [c._asdict() for c in trees.columns]},
+            "over_time": None if self.over_time is None else json.loads(self.over_time.to_json(orient="records")),
+            "reference_metric": self.reference_metric,
+            "new_columns": self.new_columns,
+            "left_out": self.left_out,
+            "thresholds": asdict(self.thresholds),
+        }
+
+    def save_json(self, path: str | Path) -> Path:
+        """Write ``to_dict`` as JSON."""
+        with atomic_file(path) as part:
+            part.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False), encoding="utf-8")
+        return Path(path)
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write a page for people: it holds its style and pictures, fetches nothing and runs no script."""
+        from fastrec.monitor.page import page
+
+        with atomic_file(path) as part:
+            part.write_text(page(self), encoding="utf-8")
+        return Path(path)
+
+    def __str__(self) -> str:
+        head = f"{self.rows[1]:,} rows beside {self.rows[0]:,}, {len(self.columns)} columns: "
+        if self.ok:
+            return f"{head}nothing found"
+        return "\n".join([f"{head}{len(self.findings)} found", *(f"  {f.about}: {f.says}" for f in self.findings)])

@@ -73,7 +73,10 @@ def event_metrics(
     names, period = (_ALL,), np.zeros(len(lists), np.int64)
     if time is not None:
         names, period = periods_of(shown[time], every)  # type: ignore[assignment]
-    groups = np.array([_ALL] * len(lists), object) if segment is None else _texts(shown, segment)
+    groups = np.array([_ALL] * len(lists), object)
+    if segment is not None:
+        coded = shown[segment].coded()
+        groups = np.array(["missing", *map(str, coded.keys.columns[0].to_pylist())], object)[coded.codes.numpy()]
     rows = []
     for about, some in _parts(list(names), period, groups):
         rows.append({**about, **_figures(lists[some], place[some], hits[some], seed)})
@@ -86,9 +89,7 @@ def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:
         table = explode(table.select([request, item, *more]), {item: item}, row="__list__")
     if not len(table):
         raise DataError("nothing was served", remedy="Give lists with items")
-    missing = table[request].is_missing()
-    if bool(missing.any()):
-        raise DataError("a request has no id", column=request, row=int(missing.nonzero()[0]), remedy="Drop the row")
+    table[request].refuse_missing("a request has no id", "Drop the row")
     return table
 
 
@@ -105,12 +106,6 @@ def _places(lists: np.ndarray) -> np.ndarray:
     place = np.empty(len(lists), np.int64)
     place[order] = np.arange(len(lists)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
     return place
-
-
-def _texts(table: Table, name: str) -> np.ndarray:
-    coded = table[name].coded()
-    known = np.array(["missing", *map(str, coded.keys.columns[0].to_pylist())], object)
-    return known[coded.codes.numpy()]
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:

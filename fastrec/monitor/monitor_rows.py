@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_file, recover
+from fastrec._core.atomic import recover
 from fastrec.competition import SavedRun
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.next_items import is_next_item_run
 from fastrec.competition.reading import Reading, table_files
 from fastrec.errors import DataError, MissingFileError
-from fastrec.monitor.compare import Compared, Drift, Finding, Thresholds, benjamini_hochberg, compare_columns, holm
+from fastrec.monitor.compare import Compared, Finding, Monitored, Thresholds, benjamini_hochberg, compare_columns, holm
 from fastrec.table import Column, Table
 from fastrec.table.column_types import as_types
 from fastrec.validate import adversarial_validation
@@ -73,8 +73,10 @@ def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any, tr
     if of_run:
         sides.metric = _metric_of(Path(reference))
     if scores is not None:
-        found = _both_scores(reference, scores, saved, len(now))
-        sides.scores = {_beside(n, sides.common): both for n, both in found.items()}
+        for name, both in _both_scores(reference, scores, saved, len(now)).items():
+            while name in sides.common:
+                name += " (scores)"
+            sides.scores[name] = both
     return sides
 
 
@@ -170,10 +172,15 @@ def _metric_of(run: Path) -> tuple[float, bool, str] | None:
 
 
 def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int) -> dict[str, tuple[Column, Column]]:
+    names, path = (
+        getattr(saved and saved.form, "values", ()),
+        Path() if saved is None else saved.folder / "submission.csv",
+    )
     if isinstance(scores, tuple):
         old, new = (prediction_columns(s) for s in scores)
-    elif saved is not None and (both := _submitted(saved, _as_table(scores))) is not None:
-        old, new = both
+    elif saved is not None and names and path.is_file() and all(n in _as_table(scores) for n in names):
+        # The run's submission, and predictions in its form
+        old, new = ({n: table[n] for n in names} for table in (_as_table(path), _as_table(scores)))
     elif saved is not None:
         files = [Path(reference) / s / "stack.parquet" for s in ("test", "oof")]
         own = next((p for p in files if p.is_file()), None)
@@ -194,21 +201,6 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
         )
     names = ["prediction"] if len(new) == 1 else [f"prediction {n}" for n in new]
     return dict(zip(names, zip(old.values(), new.values(), strict=True), strict=True))
-
-
-def _submitted(saved: SavedRun, new: Table) -> tuple[dict[str, Column], dict[str, Column]] | None:
-    # Read the run's submission and predictions in its form; None if they have another form
-    names, path = getattr(saved.form, "values", ()), saved.folder / "submission.csv"
-    if not names or not path.is_file() or any(n not in new for n in names):
-        return None
-    old = _as_table(path)
-    return {n: old[n] for n in names}, {n: new[n] for n in names}
-
-
-def _beside(name: str, columns: Sequence[str]) -> str:
-    while name in columns:
-        name = f"{name} (scores)"
-    return name
 
 
 def prediction_columns(source: Any) -> dict[str, Column]:
@@ -246,49 +238,6 @@ def _as_table(source: Any) -> Table:
 
 def _called(side: Any, otherwise: str) -> str:
     return Path(side).resolve().name if isinstance(side, str | Path) else otherwise
-
-
-class Monitored(Drift):
-    """A comparison that writes itself as JSON, text or a page, see ``Drift`` for its attributes."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        trees = self.adversarial
-        return {
-            "ok": self.ok,
-            "findings": [asdict(f) for f in self.findings],
-            "rows": list(self.rows),
-            "names": list(self.names),
-            "columns": json.loads(self.columns.to_json(orient="records")),
-            "adversarial": None
-            if trees is None
-            else {"auc": list(trees.auc), "columns": [c._asdict() for c in trees.columns]},
-            "over_time": None if self.over_time is None else json.loads(self.over_time.to_json(orient="records")),
-            "reference_metric": self.reference_metric,
-            "new_columns": self.new_columns,
-            "left_out": self.left_out,
-            "thresholds": asdict(self.thresholds),
-        }
-
-    def save_json(self, path: str | Path) -> Path:
-        """Write ``to_dict`` as JSON."""
-        with atomic_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False), encoding="utf-8")
-        return Path(path)
-
-    def save_html(self, path: str | Path) -> Path:
-        """Write a page for people: it holds its style and pictures, fetches nothing and runs no script."""
-        from fastrec.monitor.page import page
-
-        with atomic_file(path) as part:
-            part.write_text(page(self), encoding="utf-8")
-        return Path(path)
-
-    def __str__(self) -> str:
-        head = f"{self.rows[1]:,} rows beside {self.rows[0]:,}, {len(self.columns)} columns: "
-        if self.ok:
-            return f"{head}nothing found"
-        return "\n".join([f"{head}{len(self.findings)} found", *(f"  {f.about}: {f.says}" for f in self.findings)])
 
 
 def monitor(
@@ -336,7 +285,11 @@ def monitor(
             f"{sides.names[few]} has {len(sides.tables[few])} rows",
             remedy=f"Give at least {limits.MONITOR_ROWS} of each side",
         )
-    compared = list(_compare(sides))
+    pairs = [(n, sides.tables[0][n], sides.tables[1][n]) for n in sides.common]
+    pairs += [(n, a, b) for n, (a, b) in sides.scores.items()]
+    with ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as threads:
+        # Threads help, as numpy sorts without the interpreter's lock.
+        compared = [c for c in threads.map(lambda pair: compare_columns(*pair), pairs) if c is not None]
     if not compared:
         raise DataError("the two sides have no column in common", remedy="Give tables with columns of the same names")
     # The tests of shape, missing and unseen values of all columns are corrected together.
@@ -359,26 +312,10 @@ def monitor(
     metric = sides.metric if sides.metric is None or own in (None, sides.metric[2]) else None  # another's says nothing
     found += _of_metric(over_time, metric, thresholds)
     return Monitored(
-        _as_frame(compared, adjusted, by_column, sides.scores),
-        found,
-        trees,
-        over_time,
-        None if metric is None else metric[0],
-        (len(sides.tables[0]), len(sides.tables[1])),
-        sides.names,
-        sides.added,
-        sides.left_out,
-        thresholds,
-        compared,
-    )
-
-
-def _compare(sides: Sides) -> Iterator[Compared]:
-    pairs = [(n, sides.tables[0][n], sides.tables[1][n]) for n in sides.common]
-    pairs += [(n, a, b) for n, (a, b) in sides.scores.items()]
-    with ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as threads:
-        # Threads help, as numpy sorts without the interpreter's lock.
-        yield from (c for c in threads.map(lambda pair: compare_columns(*pair), pairs) if c is not None)
+        _as_frame(compared, adjusted, by_column, sides.scores), found, trees, over_time,
+        None if metric is None else metric[0], (len(sides.tables[0]), len(sides.tables[1])), sides.names, sides.added,
+        sides.left_out, thresholds, compared,
+    )  # fmt: skip
 
 
 def _of_column(c: Compared, p: tuple[float, float, float], thresholds: Thresholds, is_score: bool) -> Iterator[Finding]:
@@ -419,27 +356,14 @@ def _as_frame(
     findings: dict[str, list[Finding]],
     scores: dict[str, Any],
 ) -> pd.DataFrame:
-    rows = []
-    for c, (shape, missing, unseen) in zip(compared, adjusted, strict=True):
-        rows.append(
-            {
-                "column": c.name,
-                "kind": "prediction" if c.name in scores else c.kind,
-                "finding": ", ".join(f.kind for f in findings[c.name]),
-                "psi": c.psi,
-                "js": c.js,
-                "test": c.test,
-                "statistic": c.shape.statistic,
-                "p": shape,
-                "missing_reference": c.missing[0],
-                "missing_new": c.missing[1],
-                "p_missing": missing,
-                "unseen": c.unseen,
-                "unseen_usual": c.unseen_usual,
-                "p_unseen": unseen,
-                "values_reference": c.values[0],
-                "values_new": c.values[1],
-                "values_grown": c.grown,
-            }
-        )
+    rows = [
+        {
+            "column": c.name, "kind": "prediction" if c.name in scores else c.kind,
+            "finding": ", ".join(f.kind for f in findings[c.name]), "psi": c.psi, "js": c.js, "test": c.test,
+            "statistic": c.shape.statistic, "p": shape, "missing_reference": c.missing[0], "missing_new": c.missing[1],
+            "p_missing": missing, "unseen": c.unseen, "unseen_usual": c.unseen_usual, "p_unseen": unseen,
+            "values_reference": c.values[0], "values_new": c.values[1], "values_grown": c.grown,
+        }
+        for c, (shape, missing, unseen) in zip(compared, adjusted, strict=True)
+    ]  # fmt: skip
     return pd.DataFrame(rows)

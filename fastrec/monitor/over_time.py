@@ -87,12 +87,8 @@ def periods_of(time: Any, every: Every, *, most: int | None = 400) -> tuple[list
         DataError: a time is missing or no time, it is beyond the year 2262 (such as milliseconds that are taken for
             seconds), or there are too many periods.
     """
-    column = time if isinstance(time, Column) else as_column(time, name="time")
-    missing = column.is_missing()
-    if bool(missing.any()):
-        raise DataError(
-            "a time is missing", column=column.name or "time", row=int(missing.nonzero()[0]), remedy="Fill or drop it"
-        )
+    column = as_column(time, name=(time.name if isinstance(time, Column) else "") or "time")
+    column.refuse_missing("a time is missing", "Fill or drop it")
     if every == "value":
         coded = column.coded().in_order()
         distinct, codes = np.unique(coded.codes.cpu().numpy(), return_inverse=True)
@@ -181,13 +177,9 @@ def over_time_of_files(
         # The run's own metric is of classes cut by thresholds of other folds; a fixed 0.5 would look like a loss.
         prediction = as_scored(used, label, prediction, np.zeros(len(label), np.int64)).numpy()
     return metric_over_time(
-        used,
-        label,
-        prediction,
-        _column((rows, truth), time, new),
-        every=every,
+        used, label, prediction, _column((rows, truth), time, new), every=every,
         groups=None if groups is None else _column((rows, truth), groups, new).coded().codes.numpy(),
-    )
+    )  # fmt: skip
 
 
 def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:

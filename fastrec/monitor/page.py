@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
-from fastrec.monitor.compare import Compared, Drift
 from fastrec.report import charts
 from fastrec.report.charts import Panel, Section, render
 
@@ -16,29 +13,23 @@ __all__ = ["page"]
 _COLOURS = {"before": "var(--c-grey)", "new": "var(--c1)"}
 
 
-def page(found: Drift) -> str:
-    """Render the page's markup."""
+def page(found: Any) -> str:
+    """Render the markup of a ``Monitored``."""
     rows = [(f.about, [f.kind, f.says]) for f in found.findings]
+    some = "thing is" if len(rows) == 1 else "things are"
     findings = Section("Findings", "findings.html", {"rows": rows}) if rows else Section("Findings", absent="None.")
     return render(
         "report.html",
         title=f"{found.names[1]} beside {found.names[0]}",
         facts=["Data monitor", f"level {found.thresholds.alpha:g}", f"correction {found.thresholds.correction}"],
         best=None,
-        summary=_summary(found),
+        summary="Nothing is beyond the thresholds." if found.ok else f"{len(rows)} {some} beyond the thresholds.",
         tiles=_tiles(found),
         sections=[findings, *_pictures(found), *_over_time(found), _adversarial(found), _table(found)],
     )
 
 
-def _summary(found: Drift) -> str:
-    if found.ok:
-        return "Nothing is beyond the thresholds."
-    count = len(found.findings)
-    return f"{count} {'thing is' if count == 1 else 'things are'} beyond the thresholds."
-
-
-def _tiles(found: Drift) -> list[tuple[str, str, str]]:
+def _tiles(found: Any) -> list[tuple[str, str, str]]:
     touched = int((found.columns["finding"] != "").sum())
     made = [("New rows", f"{found.rows[1]:,}", f"beside {found.rows[0]:,}")]
     made.append(("Columns", f"{len(found.columns):,}", f"{touched} with a finding"))
@@ -50,7 +41,7 @@ def _tiles(found: Drift) -> list[tuple[str, str, str]]:
     return made
 
 
-def _pictures(found: Drift) -> list[Section]:
+def _pictures(found: Any) -> list[Section]:
     with_finding = {f.about for f in found.findings if f.kind in ("shape", "unseen", "prediction")}
     shown = sorted((c for c in found.compared if c.name in with_finding), key=lambda c: -c.psi)[:8]
     if not shown:
@@ -61,7 +52,7 @@ def _pictures(found: Drift) -> list[Section]:
     return [Section("Columns that moved", "drift_pictures.html", {"panels": panels, "legend": legend}, note)]
 
 
-def _bars(c: Compared, bars: int = 8) -> Any:
+def _bars(c: Any, bars: int = 8) -> Any:
     labels, old, new = list(c.cells.labels), list(c.cells.reference), list(c.cells.new)
     if len(labels) > bars and c.kind == "category":
         order = sorted(range(len(labels)), key=lambda i: -abs(new[i] - old[i]))
@@ -75,7 +66,7 @@ def _bars(c: Compared, bars: int = 8) -> Any:
     return charts.category_bars(short, [""] * len(short), series, _COLOURS, y_label=f"share of rows by {c.name}")
 
 
-def _over_time(found: Drift) -> list[Section]:
+def _over_time(found: Any) -> list[Section]:
     table = found.over_time
     if table is None or not len(table):
         return []
@@ -98,7 +89,7 @@ def _over_time(found: Drift) -> list[Section]:
     return [Section("The metric over time", "slices.html", data, "Thin lines: the ends of the 95 % interval.")]
 
 
-def _adversarial(found: Drift) -> Section:
+def _adversarial(found: Any) -> Section:
     title = "What tells new rows from old ones"
     report = found.adversarial
     if report is None:
@@ -110,10 +101,20 @@ def _adversarial(found: Drift) -> Section:
     return Section(title, "seconds.html", {"chart": chart}, note)
 
 
-def _table(found: Drift) -> Section:
+def _table(found: Any) -> Section:
     frame = found.columns.sort_values("psi", ascending=False).head(200)
     heads = ["finding", "PSI", "JS", "test", "p", "missing", "unseen", "values"]
-    rows = [(str(r["column"]), _row(r)) for _, r in frame.iterrows()]
+    rows = [
+        (
+            str(r["column"]),
+            [
+                str(r["finding"]), f"{r['psi']:.3f}", f"{r['js']:.3f}", f"{r['test']} {r['statistic']:.3g}",
+                f"{r['p']:.2g}", f"{r['missing_reference']:.1%} → {r['missing_new']:.1%}", f"{r['unseen']:.1%}",
+                f"{r['values_reference']:,} → {r['values_new']:,}",
+            ],
+        )
+        for _, r in frame.iterrows()
+    ]  # fmt: skip
     note = "Largest PSI first. p is adjusted for all tests together. Shares: before → now."
     data = {"tables": [{"title": "column", "heads": [(h, "") for h in heads], "rows": rows}]}
     more = [f"{n}: {why}" for n, why in found.left_out.items()]
@@ -122,19 +123,6 @@ def _table(found: Drift) -> Section:
     if found.new_columns:
         note += f" Only the new rows have: {', '.join(found.new_columns[:20])}."
     return Section("All columns", "tables.html", data, note)
-
-
-def _row(r: pd.Series) -> list[str]:
-    return [
-        str(r["finding"]),
-        f"{r['psi']:.3f}",
-        f"{r['js']:.3f}",
-        f"{r['test']} {r['statistic']:.3g}",
-        f"{r['p']:.2g}",
-        f"{r['missing_reference']:.1%} → {r['missing_new']:.1%}",
-        f"{r['unseen']:.1%}",
-        f"{r['values_reference']:,} → {r['values_new']:,}",
-    ]
 
 
 def _figures(values: Sequence[float]) -> list[str]:

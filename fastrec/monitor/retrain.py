@@ -142,7 +142,13 @@ def together(
         inside, is_new = past.cut(some), is_new[torch.from_numpy(some)]
     rows, codes = inside.rows, inside.codes
     if time is None:
-        folds, judged, warmed_up = _random_folds(saved, rows, is_new), is_new, True
+        count, said = int(is_new.sum()), saved.config.get("recipe", {}).get("fold_key")
+        key = said or (saved.config["list_column"] if saved.target is None else None)
+        new = rows.take(is_new.to(rows.device))
+        fold = torch.full((len(rows),), -1, dtype=torch.int64)
+        fold[is_new] = (random_folds(count, 3, seed=0) if key is None else group_folds(new, key, 3)).long()
+        folds = Folds(fold, method="new rows in 3 parts at random", why="no time says which rows came first")
+        judged, warmed_up = is_new, True
     else:
         folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
     # The gate cannot decide from fewer: better said now than after the training.
@@ -277,17 +283,6 @@ def _time_folds(
     how += "" if warm_up is None else f", and for the second level rows of {names[warm_up]}"
     folds = Folds(torch.from_numpy(fold), train, method=how, why="progressive validation")
     return folds, judged, warm_up is not None
-
-
-def _random_folds(saved: SavedRun, rows: Table, is_new: torch.Tensor) -> Folds:
-    count = int(is_new.sum())
-    said = saved.config.get("recipe", {}).get("fold_key")
-    key = said or (saved.config["list_column"] if saved.target is None else None)
-    new = rows.take(is_new.to(rows.device))
-    cut = random_folds(count, 3, seed=0) if key is None else group_folds(new, key, 3)
-    fold = torch.full((len(rows),), -1, dtype=torch.int64)
-    fold[is_new] = cut.long()
-    return Folds(fold, method="new rows in 3 parts at random", why="no time says which rows came first")
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,6 @@ from fastrec.segments.order import (
 )
 
 __all__ = [
-    "Groups",
-    "as_of",
-    "cumsum_in_group",
-    "last_in_group",
-    "lexical_order",
-    "rank_in_group",
-    "segment_count",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_sum",
-    "shift_in_group",
-]
+    "Groups", "as_of", "cumsum_in_group", "last_in_group", "lexical_order", "rank_in_group", "segment_count",
+    "segment_max", "segment_mean", "segment_min", "segment_sum", "shift_in_group",
+]  # fmt: skip

@@ -39,7 +39,8 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
     Returns:
         float64 ``[n]``, NaN where the value is missing; None: the groups are others, or there is no compiler.
     """
-    if method not in _TIES or not _can_compile(values, (torch.float64, torch.int64)):
+    small = values.device.type != "cpu" or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
+    if method not in _TIES or small:
         return None
     ranks = torch.empty(len(values), dtype=torch.float64)
     given = (view(x.contiguous()) for x in (values, codes, absent, ranks))
@@ -59,24 +60,15 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
         int64 ``[q]``, -1 where there is none.
     """
     highest = max(int(events[0][-1]) - 1, 0)
-    shift = max(
-        0, highest.bit_length() - max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS).bit_length()
-    )
+    buckets = max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS)
+    shift = max(0, highest.bit_length() - buckets.bit_length())
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
     # Buckets bound the search of each row to a few events.
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
-    given = (
-        *map(view, (k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k)) for k in (keys, events))),
-        shift,
-        view(starts),
-    )
-    shared(groups().last_before, *given, strict, view(found), numbers=len(found))
+    both = (view(k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k))) for k in (keys, events))
+    shared(groups().last_before, *both, shift, view(starts), strict, view(found), numbers=len(found))
     return found
-
-
-def _can_compile(values: Tensor, dtypes: Sequence[torch.dtype]) -> bool:
-    return values.device.type == "cpu" and values.dtype in dtypes and worth(len(values))
 
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -392,9 +384,8 @@ def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
 
 def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
     """Sum ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
-    if (
-        values.is_floating_point() and not values.is_cuda and len(values)
-    ):  # bincount forgets the weights' type without rows
+    # Without rows bincount forgets the weights' type.
+    if values.is_floating_point() and not values.is_cuda and len(values):
         return torch.bincount(codes, weights=values.double(), minlength=size)
     wide = values.double() if values.is_floating_point() else values.long()
     return torch.zeros(size, dtype=wide.dtype, device=values.device).index_add_(0, codes, wide)

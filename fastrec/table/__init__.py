@@ -12,20 +12,6 @@ from fastrec.table.table import Table, concat
 from fastrec.table.vocab import ClassList, Vocab
 
 __all__ = [
-    "ClassList",
-    "Coded",
-    "Column",
-    "Keys",
-    "ListBatch",
-    "Table",
-    "Vocab",
-    "as_column",
-    "attach",
-    "column_names",
-    "concat",
-    "load_state",
-    "save_state",
-    "select_columns",
-    "take_rows",
-    "to_library",
-]
+    "ClassList", "Coded", "Column", "Keys", "ListBatch", "Table", "Vocab", "as_column", "attach", "column_names",
+    "concat", "load_state", "save_state", "select_columns", "take_rows", "to_library",
+]  # fmt: skip

@@ -33,7 +33,11 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
     if high - low < max(limits.MARKED_VALUES, 4 * len(values)):
         return _by_marks(values, missing, low, high)
     codes, distinct = _by_sort(values, low, high)
-    return (codes, distinct) if missing is None else _close_ranks(codes.sub_(1), distinct, missing)
+    if missing is None:
+        return codes, distinct
+    # Codes of missing rows that no other row has are dropped.
+    used = torch.bincount(codes[~missing] - 1, minlength=len(distinct)) > 0
+    return torch.where(missing, 0, torch.cumsum(used, 0).index_select(0, codes.sub_(1))), distinct[used]
 
 
 def _by_marks(
@@ -58,15 +62,6 @@ def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, t
     distinct = ordered[first]
     del ordered  # several columns of this size are held here: one less is a lower peak
     return torch.empty_like(values).scatter_(0, order, torch.cumsum(first, 0)), distinct
-
-
-def _close_ranks(
-    codes: torch.Tensor, distinct: torch.Tensor, missing: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    # Drop the codes of missing rows that no other row has
-    used = torch.bincount(codes[~missing], minlength=len(distinct)) > 0
-    table = torch.cumsum(used, 0)
-    return torch.where(missing, 0, table.index_select(0, codes)), distinct[used]
 
 
 def sort_rows(

@@ -17,8 +17,6 @@ from fastrec.errors import DataError
 from fastrec.table.coding import code_integers
 from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_huge, is_numeric
 
-# ``Column``: one column's values as tensors.
-
 Kind = Literal["number", "datetime", "category", "list", "vector", "opaque"]
 
 
@@ -63,8 +61,8 @@ class Column:
         """Pickle the values alone, as numpy's arrays; caches are recomputed, views are sent alone."""
         values = self.values if self.kind == "opaque" else self.values.cpu().numpy()
         missing = None if self.missing is None else self.missing.cpu().numpy()
-        return _revived, (self.kind, values, self.name, missing, self.distinct, self.ordered, self.elements, self.unit,
-                          self.zone)  # fmt: skip
+        rest = (self.distinct, self.ordered, self.elements, self.unit, self.zone)
+        return _revived, (self.kind, values, self.name, missing, *rest)
 
     def is_missing(self) -> torch.Tensor:
         """Return bool ``[n]``: True where the value is missing."""
@@ -137,21 +135,20 @@ class Column:
             return self.values.to(torch.int64)
         raise self._refuse("an integer or a time")
 
+    def refuse_missing(self, problem: str, remedy: str) -> None:
+        """Raise a ``DataError`` that names the first row without a value, if there is one."""
+        missing = self.is_missing()
+        if bool(missing.any()):
+            count, row = int(missing.sum()), int(missing.nonzero()[0])
+            raise DataError(f"{problem} ({count:,} in all)", column=self.name or None, row=row, remedy=remedy)
+
     def group_numbers(self) -> torch.Tensor:
         """Return a number for each group, int64 ``[n]``: integers as they are, codes of anything else.
 
         Raises:
             DataError: a value is missing, or the column is of lists, vectors or opaque values.
         """
-        missing = self.is_missing()
-        if bool(missing.any()):
-            row = int(missing.nonzero()[0])
-            raise DataError(
-                f"a list id is missing ({int(missing.sum())} in all)",
-                column=self.name,
-                row=row,
-                remedy="Drop such rows, or give each the id of its list",
-            )
+        self.refuse_missing("a list id is missing", "Drop such rows, or give each the id of its list")
         whole = self.kind in ("number", "datetime") and not self.values.is_floating_point()
         return self.integer() if whole else self.coded().codes.long()
 
@@ -191,8 +188,7 @@ class Column:
 
     def anew(self) -> Column:
         """Return the same values without caches, in case shared memory was changed in place."""
-        elements = None if self.elements is None else self.elements.anew()
-        return replace(self, elements=elements)
+        return replace(self, elements=None if self.elements is None else self.elements.anew())
 
     def copy(self) -> Column:
         """Copy the values, except Arrow's arrays, which are immutable."""
@@ -216,12 +212,8 @@ class Column:
             front = torch.where(rows < 0, rows + len(self), rows)  # Arrow counts from the front only
             return replace(self, values=self.values.take(pa.array(front.cpu().numpy())), missing=missing)
         if self.kind == "list":
-            starts, lengths = self.values[:-1][rows], (self.values[1:] - self.values[:-1])[rows]
-            offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
-            torch.cumsum(lengths, 0, out=offsets[1:])
-            flat = torch.arange(int(offsets[-1]), device=rows.device)
-            flat = flat + torch.repeat_interleave(starts - offsets[:-1], lengths)
-            return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing)
+            offsets, places = runs(self.values[:-1][rows], lengths_of(self.values)[rows])
+            return replace(self, values=offsets, elements=self.elements.take(places), missing=missing)
         return self.changed(values=self.values[rows], missing=missing)
 
     def slice(self, start: int, stop: int) -> Column:
@@ -237,22 +229,14 @@ class Column:
 
     def to(self, device: DeviceLike) -> Column:
         """Return the column on another device (opaque values and distinct values stay on the host)."""
-        if self.kind == "opaque" or self.values.device == device:
-            return self
-        device = resolve_device(device)
-        if self.values.device == device:
+        if self.kind == "opaque" or self.values.device == (device := resolve_device(device)):
             return self
         what = f"copying the column {self.name!r} of {len(self):,} rows to {device}"
         with naming_out_of_memory(what, "Keep the table on the host, or read fewer rows or columns", device=device):
-            return self._copied(device)
-
-    def _copied(self, device: torch.device) -> Column:
-        moved = replace(
-            self,
-            values=self.values.to(device),
-            missing=None if self.missing is None else self.missing.to(device),
-            elements=None if self.elements is None else self.elements.to(device),
-        )
+            moved = replace(
+                self, values=self.values.to(device), missing=None if self.missing is None else self.missing.to(device),
+                elements=None if self.elements is None else self.elements.to(device),
+            )  # fmt: skip
         if "coded" in self._cache:
             coded = self._cache["coded"]
             moved._cache["coded"] = Coded(coded.codes.to(device), coded.keys)
@@ -269,33 +253,24 @@ class Column:
         mask = missing.numpy() if bool(missing.any()) else None
         if self.kind == "category":
             return self.distinct.take(pa.array(values.numpy().astype(np.int64) - 1, mask=mask))
-        if self.kind == "list":
-            return pa.LargeListArray.from_arrays(
-                pa.array(values.numpy()), self.elements.to_arrow(), mask=None if mask is None else pa.array(mask)
-            )
-        if self.kind == "vector":
-            flat = pa.array(values.reshape(-1).numpy())
-            return pa.FixedSizeListArray.from_arrays(
-                flat, values.shape[1], mask=None if mask is None else pa.array(mask)
-            )
+        if self.kind in ("list", "vector"):
+            gone = None if mask is None else pa.array(mask)
+            if self.kind == "list":
+                return pa.LargeListArray.from_arrays(pa.array(values.numpy()), self.elements.to_arrow(), mask=gone)
+            return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1).numpy()), values.shape[1], mask=gone)
         array = pa.array(values.numpy(), mask=mask)
         return array.cast(pa.timestamp(self.unit, self.zone)) if self.kind == "datetime" else array
 
     def _refuse(self, wanted: str) -> DataError:
-        held = {"category": f"values of type {self.distinct.type}" if self.distinct is not None else "categories"}
-        what = held.get(
-            self.kind,
-            {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}.get(
-                self.kind, "values of no usable type"
-            ),
-        )
+        words = {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}
+        what = words.get(self.kind, "values of no usable type")
+        if self.kind == "category":
+            what = f"values of type {self.distinct.type}"
         first = (~self.is_missing()).nonzero()
         return DataError(
-            f"holds {what} and cannot be used as {wanted}",
-            column=self.name or None,
-            row=int(first[0]) if len(first) else None,
-            remedy="Convert the column first, or choose another one",
-        )
+            f"holds {what} and cannot be used as {wanted}", column=self.name or None,
+            row=int(first[0]) if len(first) else None, remedy="Convert the column first, or choose another one",
+        )  # fmt: skip
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
@@ -312,18 +287,17 @@ def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Ten
     return torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
 
 
+def _revived(kind: Kind, values: Any, name: str, missing: np.ndarray | None, *others: Any) -> Column:
+    values, missing = (
+        torch.from_numpy(v if v.flags.writeable else v.copy()) if isinstance(v, np.ndarray) else v
+        for v in (values, missing)
+    )
+    return Column(kind, values, name, missing, *others)
+
+
 def mask_of(array: pa.Array) -> torch.Tensor | None:
     """Return bool ``[n]`` of an Arrow array's nulls, None if there are none."""
     return torch.from_numpy(np.array(pc.is_null(array))) if array.null_count else None
-
-
-def _revived(kind: Kind, values: Any, name: str, missing: np.ndarray | None, *others: Any) -> Column:
-    values = values if kind == "opaque" else _writable(values)
-    return Column(kind, values, name, None if missing is None else _writable(missing), *others)
-
-
-def _writable(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 
 # Offsets and lengths of lists, and the rows of their elements.

@@ -19,8 +19,6 @@ from fastrec.table.from_arrow import _plain_zero, _shared, _vector_column, arrow
 from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys
 from fastrec.table.read import check_names, read_file
 
-# One column from the values of any supported library: numpy, pandas, polars, Arrow, cuDF, torch or a list.
-
 _WIDE_TENSORS = {
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
@@ -58,14 +56,15 @@ def as_column(values: Any, *, name: str = "") -> Column:
     if isinstance(values, np.ndarray):
         return _numpy_column(values, name=name)
     if isinstance(values, pa.ChunkedArray):
-        values = _one_chunk(values)
+        if pa.types.is_string(values.type) and values.nbytes >= 1 << 31:
+            values = values.cast(pa.large_string())  # 32-bit offsets do not reach the end of one chunk
+        chunks = values.chunks if values.num_chunks < 2 else values.unify_dictionaries().chunks
+        values = pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0] if chunks else pa.array([], values.type)
     if isinstance(values, pa.Array):
         return arrow_column(values, name=name)
     library = library_of(values)
-    if library == "pandas":
-        return _pandas_column(values, name=name)
-    if library == "polars":
-        return _polars_column(values, name=name)
+    if library in ("pandas", "polars"):
+        return (_pandas_column if library == "pandas" else _polars_column)(values, name=name)
     if library == "cudf":
         from fastrec.table import cudf
 
@@ -104,7 +103,13 @@ def _numpy_column(values: np.ndarray, *, name: str) -> Column:
         return _vector_column(values, name=name)
     kind = values.dtype.kind
     if kind == "M":
-        return _time_column(values, name=name)
+        unit, step = np.datetime_data(values.dtype)
+        if unit not in UNITS_PER_SECOND or step != 1:
+            unit = unit if unit in UNITS_PER_SECOND else "ns" if unit in ("ps", "fs", "as") else "s"
+            values = values.astype(f"datetime64[{unit}]")
+        gone = np.isnat(values)
+        numbers, missing = np.where(gone, 0, values.view("int64")), torch.from_numpy(gone) if gone.any() else None
+        return Column("datetime", torch.from_numpy(numbers), name=name, missing=missing, unit=unit)
     if kind == "m":
         return Column("number", torch.from_numpy(values / np.timedelta64(1, "s")), name=name)
     if values.dtype == np.uint64:
@@ -116,25 +121,15 @@ def _numpy_column(values: np.ndarray, *, name: str) -> Column:
     return Column("number", _shared(values), name=name)
 
 
-def _time_column(values: np.ndarray, *, name: str) -> Column:
-    unit, step = np.datetime_data(values.dtype)
-    if unit not in UNITS_PER_SECOND or step != 1:
-        finer = unit in ("ps", "fs", "as")
-        unit = unit if unit in UNITS_PER_SECOND else ("ns" if finer else "s")
-        values = values.astype(f"datetime64[{unit}]")
-    missing = np.isnat(values)
-    numbers = np.where(missing, 0, values.view("int64"))
-    mask = torch.from_numpy(missing) if missing.any() else None
-    return Column("datetime", torch.from_numpy(numbers), name=name, missing=mask, unit=unit)
-
-
 # lists of Python objects
 
 
 def _to_arrow(values: Any, *, name: str) -> pa.Array:
     try:
         array = pa.array(values, from_pandas=True)
-        if not (pa.types.is_floating(array.type) and _lost_digits(values)):
+        objects = str(getattr(values, "dtype", "object")) == "object" and pa.types.is_floating(array.type)
+        # Floats, and so Arrow, would round some integers.
+        if not (objects and any(isinstance(v, int) and abs(v) > 1 << 53 and int(float(v)) != v for v in values)):
             return array
         problem = None
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -142,9 +137,8 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
     kinds = [None if _is_missing(v) else type(v).__name__ for v in values]
     found = sorted({k for k in kinds if k})
     if found == ["int"] and all(k is None or 0 <= v < 1 << 64 for k, v in zip(kinds, values)):
-        return pa.array(
-            [None if k is None else v for k, v in zip(kinds, values)], pa.uint64()
-        )  # Arrow looks for int64 only
+        # Arrow looks for int64 only.
+        return pa.array([None if k is None else v for k, v in zip(kinds, values)], pa.uint64())
     first = next((k for k in kinds if k), None)
     odd = next((i for i, k in enumerate(kinds) if k and (k != first or len(found) == 1)), None)
     raise DataError(
@@ -153,13 +147,6 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
         row=odd,
         remedy="Convert the column to one type, for example with .astype(str)",
     ) from problem
-
-
-def _lost_digits(values: Any) -> bool:
-    # Whether objects hold integers that floats, and so Arrow, would round
-    if str(getattr(values, "dtype", "object")) != "object":
-        return False
-    return any(isinstance(v, int) and abs(v) > 1 << 53 and int(float(v)) != v for v in values)
 
 
 def _is_missing(value: Any) -> bool:
@@ -195,23 +182,17 @@ def _pandas_column(values: Any, *, name: str) -> Column:
             ) from error
         return replace(naive, zone=kind.tz)  # Arrow's name of the zone, which it can read back
     if isinstance(dtype, pd.CategoricalDtype):
-        return _pandas_category(series, name=name)
+        values = series.cat.categories
+        column = _pandas_column(values.to_series(), name=name)
+        if column.kind not in ("number", "datetime", "category"):  # intervals of pd.cut, periods: their text is the key
+            column = _pandas_column(values.astype(str).to_series(), name=name)
+        codes, ordered = torch.from_numpy(series.cat.codes.to_numpy().astype(np.int32) + 1), bool(series.cat.ordered)
+        return Column("category", codes, name=name, distinct=_plain_zero(column.to_arrow()), ordered=ordered)
     if isinstance(dtype, pd.PeriodDtype):  # the moment that it begins
         return _pandas_column(series.dt.to_timestamp(), name=name)
     if isinstance(dtype, pd.IntervalDtype):
         return as_column(_to_arrow(series.astype(object).map(str, na_action="ignore"), name=name), name=name)
     return as_column(_to_arrow(series, name=name), name=name)
-
-
-def _pandas_category(series: Any, *, name: str) -> Column:
-    values = series.cat.categories
-    column = _pandas_column(values.to_series(), name=name)
-    if column.kind not in ("number", "datetime", "category"):  # intervals of pd.cut, periods: their text is the key
-        column = _pandas_column(values.astype(str).to_series(), name=name)
-    codes = torch.from_numpy(series.cat.codes.to_numpy().astype(np.int32) + 1)
-    return Column(
-        "category", codes, name=name, distinct=_plain_zero(column.to_arrow()), ordered=bool(series.cat.ordered)
-    )
 
 
 def _polars_column(series: Any, *, name: str) -> Column:
@@ -227,17 +208,6 @@ def _polars_column(series: Any, *, name: str) -> Column:
             remedy="Cast it first",
         ) from error
     return replace(column, ordered=False) if kind == "Enum" and column.kind == "category" else column
-
-
-# Arrow
-
-
-def _one_chunk(values: pa.ChunkedArray) -> pa.Array:
-    if pa.types.is_string(values.type) and values.nbytes >= 1 << 31:
-        values = values.cast(pa.large_string())  # 32-bit offsets do not reach the end of one chunk
-    if values.num_chunks == 1:
-        return values.chunk(0)
-    return pa.concat_arrays(values.unify_dictionaries().chunks) if values.num_chunks else pa.array([], values.type)
 
 
 # Frames and files of every supported library as columns.
@@ -261,7 +231,7 @@ def read_columns(
     if library_of(source) == "cudf":
         from fastrec.table import cudf
 
-        return cudf.read_columns(source, wanted)
+        return {n: cudf.column_of(source[n], name=n) for n in wanted}
     # Text is coded on one thread a column; frames of other libraries are left to the caller's own thread.
     rows = len(source) if isinstance(source, pa.Table | pa.RecordBatch) else 0
     return dict(zip(wanted, run_parallel(lambda n: as_column(source[n], name=n), wanted, rows=rows), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,6 @@ import torch
 from fastrec._core.imports import require
 from fastrec.table.column import Column
 from fastrec.table.from_arrow import arrow_column
-
-
-def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
-    """Read columns of a cuDF frame on its GPU (names must exist)."""
-    return {name: column_of(frame[name], name=name) for name in columns}
 
 
 def column_of(series: Any, *, name: str) -> Column:
@@ -35,11 +29,9 @@ def column_of(series: Any, *, name: str) -> Column:
         distinct = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
         tensor = torch.from_dlpack(codes).to(torch.int32) + 1  # factorize says -1 for missing
         return Column(
-            "category",
-            tensor,
-            name=name,
+            "category", tensor, name=name,
             distinct=distinct.cast(pa.large_string()) if pa.types.is_string(distinct.type) else distinct,
-        )
+        )  # fmt: skip
     missing = torch.from_dlpack(series.isnull().to_cupy().view("uint8")).to(torch.bool) if series.has_nulls else None
     if kind == "M":
         unit = str(series.dtype).split("[")[1].rstrip("]").split(",")[0]
@@ -48,11 +40,9 @@ def column_of(series: Any, *, name: str) -> Column:
         return Column("datetime", values, name=name, missing=missing, unit=unit, zone=zone)
     if kind == "b":
         return Column(
-            "number",
-            torch.from_dlpack(series.fillna(False).astype("uint8").to_cupy()).to(torch.bool),
-            name=name,
+            "number", torch.from_dlpack(series.fillna(False).astype("uint8").to_cupy()).to(torch.bool), name=name,
             missing=missing,
-        )
+        )  # fmt: skip
     if kind == "f":
         return Column("number", torch.from_dlpack(series.fillna(float("nan")).to_cupy()), name=name)
     if kind == "u" and series.dtype.itemsize > 1:

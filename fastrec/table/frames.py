@@ -46,7 +46,13 @@ def attach(frame: Any, columns: Mapping[str, Column]) -> Any:
             frame = frame.append_column(name, array) if at < 0 else frame.set_column(at, name, array)
         return frame
     if isinstance(frame, Mapping):
-        return {**frame, **{n: _exact_numpy(c) for n, c in columns.items()}}
+        found = dict(frame)
+        for name, column in columns.items():
+            array = column.to_arrow()
+            whole = array.null_count and pa.types.is_integer(array.type)  # floats would round some
+            values = np.array(array.to_pylist(), dtype=object) if whole else array.to_numpy(zero_copy_only=False)
+            found[name] = values
+        return found
     library = library_of(frame)
     if library == "pandas":
         return _attach_pandas(frame, columns)
@@ -93,13 +99,6 @@ def _attach_pandas(frame: Any, columns: Mapping[str, Column]) -> Any:
         return made
     made.columns = pd.Index(made.columns, name=frame.columns.name) if frame.columns.nlevels == 1 else made.columns
     return pd.concat([result, made], axis=1)
-
-
-def _exact_numpy(column: Column) -> np.ndarray:
-    array = column.to_arrow()
-    if array.null_count and pa.types.is_integer(array.type):
-        return np.array(array.to_pylist(), dtype=object)
-    return array.to_numpy(zero_copy_only=False)
 
 
 def select_columns(frame: Any, names: Sequence[str]) -> Any:

@@ -57,8 +57,12 @@ def arrow_column(array: pa.Array, *, name: str) -> Column:
         # float64 would merge such keys: they are coded by their exact values.
         codes, distinct = text_codes.encode(array)
         return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
-        return _arrow_number(array, name=name)
+    if pa.types.is_floating(kind):
+        return Column("number", _shared(array.to_numpy(zero_copy_only=False)), name=name)
+    if is_numeric(kind):
+        array = array.cast(pa.int64()) if pa.types.is_uint64(kind) else array
+        filled = array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array
+        return Column("number", _shared(filled.to_numpy(zero_copy_only=False)), name=name, missing=mask_of(array))
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         array = _date_as_time(array)
         numbers = _shared(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
@@ -69,15 +73,6 @@ def arrow_column(array: pa.Array, *, name: str) -> Column:
         seconds = whole.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return Column("number", torch.from_numpy(seconds / UNITS_PER_SECOND[kind.unit]), name=name)
     return _arrow_nested(array, name=name)
-
-
-def _arrow_number(array: pa.Array, *, name: str) -> Column:
-    kind = array.type
-    if pa.types.is_floating(kind):
-        return Column("number", _shared(array.to_numpy(zero_copy_only=False)), name=name)
-    array = array.cast(pa.int64()) if pa.types.is_uint64(kind) else array
-    filled = array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array
-    return Column("number", _shared(filled.to_numpy(zero_copy_only=False)), name=name, missing=mask_of(array))
 
 
 def _arrow_nested(array: pa.Array, *, name: str) -> Column:

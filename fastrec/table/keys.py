@@ -145,9 +145,8 @@ def _match_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     numbers = numbers.astype(np.uint8) if numbers.dtype == bool else numbers
     if pa.types.is_floating(kind):
         floats = numbers.astype(kind.to_pandas_dtype())
-        inside = floats.astype(np.float64) < 2.0 ** (
-            64 if numbers.dtype.kind == "u" else 63
-        )  # else rounded up and out of range
+        top = 2.0 ** (64 if numbers.dtype.kind == "u" else 63)
+        inside = floats.astype(np.float64) < top  # else rounded up and out of range
         back = np.where(inside, floats, 0).astype(numbers.dtype)
         return pa.array(floats, mask=missing | ~inside | (back != numbers))
     low, high = _integer_bounds(kind)
@@ -202,7 +201,12 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
     # Compiled loops take a third of Arrow's time; few rows are not worth compiling.
     if str(array.type) in _OFFSETS and len(array) >= limits.COMPILED_TEXT_ROWS and compiled(len(array)):
-        return _by_loops(array)
+        _, ends, data = array.buffers()
+        offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
+        valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)
+        codes, rows = np.empty(len(array), dtype=np.int32), np.empty(len(array), dtype=np.int64)
+        count = frames().code_text(offsets, data.address if data is not None else 0, valid, codes, rows)
+        return codes, array.take(pa.array(rows[:count])).cast(pa.large_string())
     words, width = _words(array)
     encoded = (array if words is None else pa.array(words)).dictionary_encode()
     distinct = encoded.dictionary
@@ -213,15 +217,6 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
             codes[pc.is_valid(array).to_numpy(zero_copy_only=False)] = _plus_one(encoded.indices)
             return codes, distinct
     return _plus_one(encoded.indices), distinct.cast(pa.large_string()) if is_text(distinct.type) else distinct
-
-
-def _by_loops(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    _, ends, data = array.buffers()
-    offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
-    valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)
-    codes, rows = np.empty(len(array), dtype=np.int32), np.empty(len(array), dtype=np.int64)
-    count = frames().code_text(offsets, data.address if data is not None else 0, valid, codes, rows)
-    return codes, array.take(pa.array(rows[:count])).cast(pa.large_string())
 
 
 def short_text_order(array: pa.Array) -> np.ndarray | None:
@@ -310,7 +305,10 @@ class _Values:
     """
 
     def __init__(self, known: pa.Array) -> None:
-        self.known, self.rising = known, _rising(known)
+        self.known, self.rising = known, None  # whole numbers that rise, as a state's keys do
+        if pa.types.is_integer(known.type) and not known.null_count:
+            numbers = known.to_numpy(zero_copy_only=False)
+            self.rising = numbers if bool((numbers[1:] > numbers[:-1]).all()) else None
 
     def find(self, wanted: pa.Array) -> np.ndarray:
         if self.rising is None or wanted.null_count or not len(self.rising):
@@ -342,14 +340,6 @@ class _HashedValues(_Values):
         if (alike & ~same).any():  # two values of one hash: the other one may be the next
             return super().find(wanted)
         return np.where(alike, found, -1)
-
-
-def _rising(values: pa.Array) -> np.ndarray | None:
-    # Whole numbers that rise, as a state's keys do; None for others
-    if not pa.types.is_integer(values.type) or values.null_count:
-        return None
-    numbers = values.to_numpy(zero_copy_only=False)
-    return numbers if bool((numbers[1:] > numbers[:-1]).all()) else None
 
 
 def _hashes(values: pa.Array) -> np.ndarray | None:
@@ -441,9 +431,8 @@ class Keys:
             if order is not None:
                 return torch.from_numpy(order)
             return torch.from_numpy(np.array(pc.array_sort_indices(self.columns[0]), dtype=np.int64))
-        table = pa.table(
-            {str(i): (c.cast(pa.uint8()) if pa.types.is_boolean(c.type) else c) for i, c in enumerate(self.columns)}
-        )
+        columns = [c.cast(pa.uint8()) if pa.types.is_boolean(c.type) else c for c in self.columns]
+        table = pa.table(columns, names=[str(i) for i in range(len(columns))])
         order = pc.sort_indices(table, sort_keys=[(n, "ascending") for n in table.column_names])
         return torch.from_numpy(np.array(order, dtype=np.int64))
 
@@ -564,16 +553,14 @@ class Coded:
             int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
         """
         for own in (self, self._cache.get("in_order")):
-            if own is not None and (known is own.keys or _same_array(known, own.keys)):
+            if own is None:
+                continue
+            a, b = (k.__dict__.get("_columns", ()) for k in (known, own.keys))
+            if known is own.keys or (len(a) == len(b) == 1 and a[0] is b[0]):
                 return own.codes
         table = torch.zeros(self.size, dtype=torch.int64)
         table[1:] = self.keys.find_in(known) + 1
         return table.to(self.codes.device).index_select(0, self.codes)
-
-
-def _same_array(a: Keys, b: Keys) -> bool:
-    x, y = (k.__dict__.get("_columns", ()) for k in (a, b))
-    return len(x) == len(y) == 1 and x[0] is y[0]
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:

@@ -21,8 +21,6 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError, UnreadableFileError
 
-# Files as Arrow tables: CSV, Parquet, folders of Parquet.
-
 MISSING_TEXT = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "NaT"]
 _NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the column out with columns=…"
 
@@ -128,11 +126,9 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
     for name in columns if columns is not None else ():
         if name not in known:
             raise MissingColumnError(
-                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}",
-                file=file,
-                column=name,
+                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}", file=file, column=name,
                 remedy="Check the spelling, or add the column",
-            )
+            )  # fmt: skip
     if len(known) == len(names):
         return
     wanted = known if columns is None else set(columns)
@@ -145,55 +141,61 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
 
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
     asked, raw = frozenset(types), {n for n, t in types.items() if pa.types.is_binary(t)}
-    how = _ReadOptions.of(path, form)
-    names = _header(path, how)
+    given = form.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
+    sign, trim = (given[0], True) if len(given) > 1 and not given[1:].strip() else (given, False)
+    if len(sign) != 1:
+        raise DataError(f"{given!r} is no delimiter", file=path, remedy="Give one character")
+    how = _ReadOptions(
+        pa_csv.ReadOptions(column_names=None if form.header is None else list(form.header)),
+        pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign),
+        [*MISSING_TEXT, *(t for m in form.missing for t in ((m, f" {m}") if trim else (m,)))],
+    )
+    with pa_csv.open_csv(_source(path), read_options=how.read, parse_options=how.parse) as reader:
+        try:
+            names = reader.schema.names
+        except UnicodeDecodeError as error:
+            raise UnreadableFileError("the header is not UTF-8", file=path, remedy=_NOT_UTF8) from error
     check_names(names, columns, file=path)
     table = _convert_csv(path, columns, types, how, names, asked)
-    again = [n for n in table.column_names if n not in asked and _may_be_long_integers(table[n])]
-    if again:  # above 2^63 Arrow takes integers for floats: ids would lose their last digits
-        text = _convert_csv(path, again, dict.fromkeys(again, pa.string()), how, names, frozenset(again))
-        for name in again:
-            table = table.set_column(table.column_names.index(name), name, _long_integers(text[name], table[name]))
-    for name in table.column_names:
+    floats = [n for n in table.column_names if n not in asked and pa.types.is_float64(table[n].type)]
+    # Above 2^63 Arrow takes integers for floats, and ids lose their last digits: these are read again, as text.
+    long = [n for n in floats if (pc.max(pc.abs(table[n])).as_py() or 0) >= 2.0**63]
+    text = _convert_csv(path, long, dict.fromkeys(long, pa.string()), how, names, frozenset(long)) if long else {}
+    for name in long:
+        digits = pc.utf8_trim_whitespace(text[name])
+        if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
+            continue
+        try:
+            digits = digits.cast(pa.uint64())
+        except pa.ArrowInvalid:  # negative ones as well, or more digits than 64 bits hold
+            if not pc.any(pc.match_substring_regex(digits, r"\d{20}")).as_py():
+                continue
+        table = table.set_column(table.column_names.index(name), name, digits)
+    for i, name in enumerate(table.column_names):
         if pa.types.is_binary(table[name].type) and name not in raw:
-            raise _not_utf8(path, name, table[name])
-    if how.trim:
-        for i, name in enumerate(table.column_names):
-            if pa.types.is_string(table[name].type):
-                table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
+            row = next((i for i, v in enumerate(table[name].to_pylist()) if v and _decoded(v) is None), None)
+            raise UnreadableFileError("holds text that is not UTF-8", file=path, column=name, row=row, remedy=_NOT_UTF8)
+        if trim and pa.types.is_string(table[name].type):
+            table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
     return table
+
+
+def _decoded(value: bytes) -> str | None:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 @dataclass
 class _ReadOptions:
-    """Options for Arrow's reading of a text file."""
-
     read: pa_csv.ReadOptions
     parse: pa_csv.ParseOptions
     missing: list[str]
-    trim: bool
-
-    @classmethod
-    def of(cls, path: Path, form: CsvForm) -> _ReadOptions:
-        asked = form.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
-        sign, trim = (asked[0], True) if len(asked) > 1 and not asked[1:].strip() else (asked, False)
-        if len(sign) != 1:
-            raise DataError(f"{asked!r} is no delimiter", file=path, remedy="Give one character")
-        read = pa_csv.ReadOptions(column_names=None if form.header is None else list(form.header))
-        more = [t for m in form.missing for t in ((m, f" {m}") if trim else (m,))]
-        return cls(read, pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign), [*MISSING_TEXT, *more], trim)
 
 
 def _source(path: Path) -> Any:
     return open_text(path) if path.suffix.lower() == ".zip" else path
-
-
-def _header(path: Path, how: _ReadOptions) -> list[str]:
-    with pa_csv.open_csv(_source(path), read_options=how.read, parse_options=how.parse) as reader:
-        try:
-            return reader.schema.names
-        except UnicodeDecodeError as error:
-            raise UnreadableFileError("the header is not UTF-8", file=path, remedy=_NOT_UTF8) from error
 
 
 def _convert_csv(
@@ -207,11 +209,9 @@ def _convert_csv(
     # Read the file; a column that outgrows the type guessed from its first block gets a wider one
     while True:
         options = pa_csv.ConvertOptions(
-            column_types=types,
-            include_columns=list(columns) if columns is not None else None,
-            null_values=how.missing,
-            strings_can_be_null=True,
-        )
+            column_types=types, include_columns=list(columns) if columns is not None else None,
+            null_values=how.missing, strings_can_be_null=True,
+        )  # fmt: skip
         try:
             return pa_csv.read_csv(_source(path), how.read, how.parse, options)
         except pa.ArrowInvalid as error:
@@ -234,43 +234,9 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: E
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     return DataError(
         f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",
-        file=path,
-        column=name,
-        row=row if found and row >= 0 else None,
+        file=path, column=name, row=row if found and row >= 0 else None,
         remedy="Ask for another type, or mend the file",
-    )
-
-
-def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
-    # Whether floats include some beyond 2^63
-    if not pa.types.is_float64(column.type):
-        return False
-    top = pc.max(pc.abs(column)).as_py()
-    return top is not None and top >= 2.0**63
-
-
-def _long_integers(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> pa.ChunkedArray:
-    # Integers as uint64, of 20 digits and more as text; floats if some are no integers
-    digits = pc.utf8_trim_whitespace(text)
-    if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
-        return floats
-    try:
-        return digits.cast(pa.uint64())
-    except pa.ArrowInvalid:
-        return digits if pc.any(pc.match_substring_regex(digits, r"\d{20}")).as_py() else floats
-
-
-def _not_utf8(path: Path, name: str, column: pa.ChunkedArray) -> DataError:
-    row = next((i for i, value in enumerate(column.to_pylist()) if value is not None and not _is_utf8(value)), None)
-    return UnreadableFileError("holds text that is not UTF-8", file=path, column=name, row=row, remedy=_NOT_UTF8)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+    )  # fmt: skip
 
 
 # CSV files whose every value is text: ids and keys stay exactly what the file says.

@@ -19,8 +19,6 @@ from fastrec._core.atomic import atomic_folder, check_replaceable, recover
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.table.keys import Keys, is_text
 
-# Saving what was learned: a folder with one JSON file and one safetensors file, no pickle.
-#
 # ``state.json`` holds the structure; a tensor or an Arrow array in it is a reference into ``state.safetensors``.
 
 
@@ -117,7 +115,18 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if "$keys" in value:
         return Keys(tuple(_unpack(c, tensors) for c in value["$keys"]), tuple(value["names"]))
     if "$array" in value:
-        return _unpack_array(value["$array"], tensors)
+        about = value["$array"]
+        kind, values = about["type"], tensors[about["at"]].numpy()
+        if kind == "text":
+            offsets = pa.py_buffer(tensors[about["offsets"]].numpy())
+            text = pa.LargeStringArray.from_buffers(about["length"], offsets, pa.py_buffer(values))
+            text.validate(full=True)
+            return text
+        if kind == "time":
+            return pa.array(values).cast(pa.timestamp(about["unit"], about["zone"]))
+        if kind == "bool":
+            return pa.array(values.astype(bool))
+        return pa.array(values.view(kind) if np.dtype(kind).kind == "u" else values.astype(kind))
     return {k: _unpack(v, tensors) for k, v in value.items()}
 
 
@@ -151,20 +160,6 @@ def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) ->
         "offsets": _keep(torch.from_numpy(offsets - offsets[0]), tensors, f"{path}.offsets"),
         "length": length,
     }
-
-
-def _unpack_array(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> pa.Array:
-    kind, values = about["type"], tensors[about["at"]].numpy()
-    if kind == "text":
-        offsets = tensors[about["offsets"]].numpy()
-        text = pa.LargeStringArray.from_buffers(about["length"], pa.py_buffer(offsets), pa.py_buffer(values))
-        text.validate(full=True)
-        return text
-    if kind == "time":
-        return pa.array(values).cast(pa.timestamp(about["unit"], about["zone"]))
-    if kind == "bool":
-        return pa.array(values.astype(bool))
-    return pa.array(values.view(kind) if np.dtype(kind).kind == "u" else values.astype(kind))
 
 
 # The classes of saved objects, by name: those of fastrec are found in its rooms, wherever they have been used.

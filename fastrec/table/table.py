@@ -11,12 +11,11 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.imports import require
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table.column import Column
-from fastrec.table.convert import as_column
+from fastrec.table.convert import as_column, read_columns
 from fastrec.table.keys import Coded, Keys, align_types, join_coded
-
-# ``Table``: named columns of equal length as tensors on one device.
 
 
 @dataclass(eq=False)
@@ -38,8 +37,6 @@ class Table:
     """
 
     def __init__(self, columns: Mapping[str, Any], *, device: DeviceLike = None) -> None:
-        from fastrec.table.convert import as_column
-
         self._columns: dict[str, Column] = {n: as_column(c, name=n) for n, c in columns.items()}
         if device is not None:
             self._columns = {n: c.to(device) for n, c in self._columns.items()}
@@ -73,8 +70,6 @@ class Table:
         Raises:
             MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming file, column and row.
         """
-        from fastrec.table.convert import read_columns
-
         found = read_columns(source, columns, types=types)
         if device is None and isinstance(source, Table):
             return cls(found)
@@ -236,8 +231,6 @@ class Table:
 
     def to_polars(self) -> Any:
         """Return the table as a polars frame."""
-        from fastrec._core.imports import require
-
         return require("polars", "polars", "pip install polars").from_arrow(self.to_arrow())
 
     def _like(self, columns: dict[str, Column]) -> Table:
@@ -343,24 +336,17 @@ def _stack_numbers(parts: Sequence[Column], model: Column) -> Column:
     kinds = {p.values.dtype for p in parts}
     floats = [k for k in kinds if k.is_floating_point]
     if floats and len(floats) < len(kinds):
-        for part in parts:
-            _check_float_holds(part)
+        for part in (p for p in parts if p.values.dtype == torch.int64):
+            lost = (~part.is_missing() & (part.values.abs() > 1 << 53)).nonzero()
+            if len(lost):
+                raise DataError(
+                    "holds floats in one table and integers beyond 2^53, which floats do not hold, in another",
+                    column=part.name or None, row=int(lost[0]),
+                    remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
+                )  # fmt: skip
         return replace(model, values=torch.cat([p.number() for p in parts]), missing=None)
     missing = _stack_missing(parts)  # joined values take the widest of the types
     return replace(model, values=torch.cat([p.values for p in parts]), missing=missing)
-
-
-def _check_float_holds(part: Column) -> None:
-    if part.values.dtype != torch.int64:
-        return
-    lost = ~part.is_missing() & (part.values.abs() > 1 << 53)
-    if bool(lost.any()):
-        raise DataError(
-            "holds floats in one table and integers beyond 2^53, which floats do not hold, in another",
-            column=part.name or None,
-            row=int(lost.nonzero()[0]),
-            remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
-        )
 
 
 def _stack_categories(parts: Sequence[Column], model: Column) -> Column:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from fastcore.foundation import L
 
@@ -17,8 +16,6 @@ from fastrec.errors import DataError
 from fastrec.table.column import Column
 from fastrec.table.keys import Coded, Keys
 from fastrec.table.lookup import Lookup
-
-# ``Vocab``: raw values of a column ⇄ the integer codes that embeddings are indexed by.
 
 MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
 _PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
@@ -74,8 +71,9 @@ class Vocab:
 
     @classmethod
     def of_keys(
-        cls, keys: Keys, counts: torch.Tensor, *, ordered: bool | None = None, name: str = "", **options: Any
-    ) -> tuple[Vocab, torch.Tensor]:
+        cls, keys: Keys, counts: torch.Tensor, *, ordered: bool | None = None, name: str = "", min_count: int = 1,
+        max_size: int | None = None, unseen: bool = False,
+    ) -> tuple[Vocab, torch.Tensor]:  # fmt: skip
         """Learn the codes from a column's distinct values in any order, and their numbers of training rows.
 
         Args:
@@ -83,61 +81,36 @@ class Vocab:
             counts: int64 ``[K]``.
             ordered: as in ``Column``: None = sorted values, those with a row; else all of them in the order given.
             name: the column's name, for messages.
-            **options: ``min_count``, ``max_size``, ``unseen``: see ``fit``.
+            min_count, max_size, unseen: see ``fit``.
 
         Returns:
             The vocabulary, and the codes int64 ``[1 + K]`` of missing and of these values.
         """
-        used = counts.nonzero().squeeze(1) if ordered is None else torch.arange(len(counts))
-        known = keys if len(used) == len(counts) else keys.take(used)
-        order = used if ordered is not None else used[known.sort_order()]
-        values = keys.columns[0].take(pa.array(order.numpy()))
-        vocab = cls.of_counts(values, counts[order], keep_empty=ordered is not None, name=name, **options)
-        vocab.ordered = bool(ordered)
-        keep = _kept(counts[order], keep_empty=ordered is not None, **options)
-        codes = torch.full((len(counts) + 1,), vocab._absent, dtype=torch.int64)
-        codes[0] = 0
-        codes[order[keep] + 1] = torch.arange(len(vocab.reserved), len(vocab))
-        if RARE in vocab.reserved:
-            codes[order[~keep] + 1] = vocab.reserved.index(RARE)
-        return vocab, codes
-
-    @classmethod
-    def of_counts(
-        cls,
-        values: pa.Array,
-        counts: torch.Tensor,
-        *,
-        min_count: int = 1,
-        max_size: int | None = None,
-        unseen: bool = False,
-        keep_empty: bool = False,
-        name: str = "",
-    ) -> Vocab:
-        """Learn the codes from distinct values and their numbers of training rows.
-
-        Args:
-            values: distinct, in code order.
-            counts: int64 ``[K]``.
-            min_count, max_size, unseen: see ``fit``.
-            keep_empty: values without a row keep their code.
-            name: the column's name, for messages.
-        """
         if min_count < 0 or (max_size is not None and max_size < 0):
             raise DataError(
-                f"min_count={min_count}, max_size={max_size}: neither can be negative",
-                column=name or None,
+                f"min_count={min_count}, max_size={max_size}: neither can be negative", column=name or None,
                 remedy="Leave it out to keep every value",
-            )
-        keep = _kept(counts, min_count=min_count, max_size=max_size, keep_empty=keep_empty)
-        reserved = (
-            MISSING,
-            *((UNSEEN,) if unseen else ()),
-            *((RARE,) if min_count > 1 or max_size is not None else ()),
-        )
-        mask = pa.array(keep.numpy())
-        rare = values.filter(pc.invert(mask)) if RARE in reserved else None
-        return cls(values.filter(mask), reserved=reserved, rare=rare, name=name)
+            )  # fmt: skip
+        order = counts.nonzero().squeeze(1) if ordered is None else torch.arange(len(counts))
+        if ordered is None:
+            order = order[(keys if len(order) == len(counts) else keys.take(order)).sort_order()]
+        seen = counts[order]
+        keep = seen >= min_count if min_count > 1 else torch.ones(len(order), dtype=torch.bool)
+        if max_size is not None and int(keep.sum()) > max_size:
+            ranked = torch.argsort(torch.where(keep, seen, -1), descending=True, stable=True)
+            keep = torch.zeros_like(keep)
+            keep[ranked[:max_size]] = True
+        has_rare = min_count > 1 or max_size is not None
+        reserved = (MISSING, *((UNSEEN,) if unseen else ()), *((RARE,) if has_rare else ()))
+        values, rare = (keys.columns[0].take(pa.array(order[some].numpy())) for some in (keep, ~keep))
+        options = {"reserved": reserved, "rare": rare if has_rare else None, "ordered": bool(ordered), "name": name}
+        vocab = cls(values, **options)
+        codes = torch.full((len(counts) + 1,), vocab._absent, dtype=torch.int64)
+        codes[0] = 0
+        codes[order[keep] + 1] = torch.arange(len(reserved), len(vocab))
+        if has_rare:
+            codes[order[~keep] + 1] = reserved.index(RARE)
+        return vocab, codes
 
     def __len__(self) -> int:
         """Return the number of codes, reserved ones included: the height of an embedding table."""
@@ -203,11 +176,9 @@ class Vocab:
         if bad.any():
             row = int(bad.nonzero()[0])
             raise DataError(
-                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes",
-                column=self.name or None,
-                row=row,
-                remedy="Decode only codes made by this vocabulary",
-            )
+                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes", column=self.name or None,
+                row=row, remedy="Decode only codes made by this vocabulary",
+            )  # fmt: skip
         index = codes - len(self.reserved)
         return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
 
@@ -218,47 +189,18 @@ class Vocab:
 
     def to_state(self) -> dict[str, Any]:
         """Return a plain description: Arrow arrays and JSON-able values (see ``fastrec.table.state``)."""
-        rare = {} if self.rare is None else {"rare": self.rare}
-        return {
-            "values": self.values,
-            "reserved": list(self.reserved),
-            "ordered": self.ordered,
-            "name": self.name,
-            **rare,
-        }
+        state = {"values": self.values, "reserved": list(self.reserved), "ordered": self.ordered, "name": self.name}
+        return state if self.rare is None else {**state, "rare": self.rare}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Vocab:
         """Restore from ``to_state``."""
-        return cls(
-            state["values"],
-            reserved=tuple(state["reserved"]),
-            rare=state.get("rare"),
-            ordered=state["ordered"],
-            name=state["name"],
-        )
+        return cls(**{**state, "reserved": tuple(state["reserved"])})
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.values[:3].to_pylist()))
         more = ", …" if len(self.values) > 3 else ""
         return f"Vocab({self.name!r}, {len(self)} codes: {', '.join(self.reserved)}, {shown}{more})"
-
-
-def _kept(
-    counts: torch.Tensor,
-    *,
-    min_count: int = 1,
-    max_size: int | None = None,
-    keep_empty: bool = False,
-    unseen: bool = False,
-) -> torch.Tensor:
-    # Bool ``[K]``: which values get a code
-    keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
-    if max_size is not None and int(keep.sum()) > max_size:
-        ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
-        keep = torch.zeros_like(keep)
-        keep[ranked[:max_size]] = True
-    return keep
 
 
 def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
@@ -304,14 +246,13 @@ def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
     starts, ends = offsets[:-1][order], offsets[1:][order]
     lengths, state = ends - starts, np.full(len(starts), start, dtype=np.uint64)
-    together = (
-        int(lengths[limits.HASHED_IN_PYTHON]) if len(lengths) > limits.HASHED_IN_PYTHON else 0
-    )  # so far more than a few have bytes left
+    few = limits.HASHED_IN_PYTHON
+    together = int(lengths[few]) if len(lengths) > few else 0  # so far more than a few have bytes left
     alive = np.searchsorted(-lengths, -np.arange(1, together + 1), side="right")
     prime = np.uint64(_PRIME)
     for i, count in enumerate(alive.tolist()):
         state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
-    for i in range(np.count_nonzero(lengths[: limits.HASHED_IN_PYTHON] > together)):
+    for i in range(np.count_nonzero(lengths[:few] > together)):
         value = int(state[i])
         for byte in data[starts[i] + together : ends[i]].tobytes():
             value = (value ^ byte) * _PRIME & _WORD

@@ -12,17 +12,6 @@ from fastrec.tabular.procs import Categorify, Features, FillMissing, LogTransfor
 from fastrec.tabular.stream import ParquetFrame
 
 __all__ = [
-    "Categorify",
-    "ClickLogFrame",
-    "Features",
-    "FillMissing",
-    "LogPart",
-    "LogTransform",
-    "Normalize",
-    "ParquetFrame",
-    "RankGauss",
-    "RecDataLoaders",
-    "RobustScale",
-    "TabularFrame",
-    "TabularLoader",
-]
+    "Categorify", "ClickLogFrame", "Features", "FillMissing", "LogPart", "LogTransform", "Normalize", "ParquetFrame",
+    "RankGauss", "RecDataLoaders", "RobustScale", "TabularFrame", "TabularLoader",
+]  # fmt: skip

@@ -61,7 +61,13 @@ def codes_of(
         options = categorify.options_of(name)
         vocab = _fit_whole(column, training, options)
         if vocab is None:
-            return _fit_keys(column, training, categorify, options)
+            coded = _coded(column)
+            counts = training.count_whole(coded.codes, 0, coded.size)
+            if counts is None:
+                counts = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size).cpu()
+            vocab, table = Vocab.of_keys(coded.keys, counts[1:], ordered=column.ordered, name=name, **options)
+            categorify.set_vocab(name, vocab)
+            return _gathered(coded, table, len(vocab))
         categorify.set_vocab(name, vocab)
     # Numbers are looked up when rows are written, unless that would hold a copy of the column until then.
     vocab = categorify.vocab_of(name)
@@ -69,17 +75,6 @@ def codes_of(
     if codes.lookup is None or columns.shares(name):
         return codes
     return _narrow(codes.of, len(vocab), len(column), columns.device)
-
-
-def _fit_keys(column: Column, training: TrainingRows, categorify: Categorify, options: Mapping[str, Any]) -> Codes:
-    coded = _coded(column)
-    counts = training.count_whole(coded.codes, 0, coded.size)
-    if counts is None:
-        counts = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size).cpu()
-    counts = counts[1:]
-    vocab, table = Vocab.of_keys(coded.keys, counts, ordered=column.ordered, name=column.name, **options)
-    categorify.set_vocab(column.name, vocab)
-    return _gathered(coded, table, len(vocab))
 
 
 def _gathered(coded: Coded, table: torch.Tensor, size: int) -> Codes:
@@ -101,9 +96,8 @@ def classes_of(column: Column, training: TrainingRows) -> pa.Array:
 def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
     """Encode all rows by ``vocab``, in the smallest integer type that fits."""
     codes = codes_in(vocab, column)
-    if codes.lookup is not None:
-        codes = _narrow(codes.of, len(vocab), len(column), column.values.device)
-    return codes.values
+    lazy = codes.lookup is not None
+    return (_narrow(codes.of, len(vocab), len(column), column.values.device) if lazy else codes).values
 
 
 def codes_in(vocab: Vocab, column: Column) -> Codes:
@@ -135,7 +129,8 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
         counts = _counted(values, missing, low, high)
     used = counts.nonzero().squeeze(1)
     kept = (used + low).to(column.values.dtype).cpu().numpy()
-    return Vocab.of_counts(pa.array(kept), counts[used].cpu(), name=column.name, **options)
+    keys = Keys((pa.array(kept),), (column.name,))
+    return Vocab.of_keys(keys, counts[used].cpu(), ordered=False, name=column.name, **options)[0]  # sorted as they are
 
 
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:

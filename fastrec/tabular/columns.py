@@ -45,7 +45,15 @@ class FrameColumns:
         self._known = frozenset(self.names)
         self._places: np.ndarray | None = None
         self._ascending: dict[int, Rows] = {}
-        self.device = _device_of(frame, self.names) if device is None else device
+        if device is None and isinstance(frame, Table):
+            device = frame.device
+        elif device is None and library_of(frame) == "cudf":
+            device = torch.device("cuda", torch.cuda.current_device())
+        elif device is None:
+            held = [frame[n] for n in self.names if n in frame] if isinstance(frame, Mapping) else []
+            held = [v.values if isinstance(v, Column) else v for v in held]
+            device = next((v.device for v in held if isinstance(v, torch.Tensor) and v.is_cuda), resolve_device(None))
+        self.device = device
 
     @classmethod
     def of(cls, table: Table | FrameColumns) -> FrameColumns:
@@ -74,7 +82,7 @@ class FrameColumns:
         if library_of(self.frame) == "cudf":
             from fastrec.table import cudf
 
-            return cudf.read_columns(self.frame, [name])[name]
+            return cudf.column_of(self.frame[name], name=name)
         return as_column(self.frame[name], name=name).to(self.device)
 
     def shares(self, name: str) -> bool:
@@ -111,9 +119,8 @@ class FrameColumns:
         if self.order is None:
             return slice(0, stop)
         if stop not in self._ascending:
-            places = self.places
-            found = self.order[:stop] if places is None else torch.from_numpy(np.flatnonzero(places < stop))
-            self._ascending[stop] = found
+            front = None if self.places is None else torch.from_numpy(np.flatnonzero(self.places < stop))
+            self._ascending[stop] = self.order[:stop] if front is None else front
         return self._ascending[stop]
 
     def take(self, rows: torch.Tensor) -> FrameColumns:
@@ -133,16 +140,6 @@ class FrameColumns:
     def coded(self, names: Sequence[str]) -> Coded:
         """Encode several columns together as a key (see ``Table.coded``)."""
         return Table({n: self[n] for n in names}).coded(names)
-
-
-def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
-    if isinstance(frame, Table):
-        return frame.device
-    if library_of(frame) == "cudf":
-        return torch.device("cuda", torch.cuda.current_device())
-    held = [frame[n] for n in names if n in frame] if isinstance(frame, Mapping) else []
-    held = [v.values if isinstance(v, Column) else v for v in held]
-    return next((v.device for v in held if isinstance(v, torch.Tensor) and v.is_cuda), resolve_device(None))
 
 
 def _is_plain(values: Any) -> bool:
@@ -256,12 +253,6 @@ class Moments:
         self.mean += gap * count / total
         self.count = total
 
-    def add_equal(self, value: float, times: int) -> None:
-        """Add one number several times."""
-        if times:
-            self.merge(times, value, 0.0)
-            self.low, self.high = min(self.low, value), max(self.high, value)
-
     @property
     def std(self) -> float:
         """Standard deviation over all of them (divided by their number)."""
@@ -355,9 +346,7 @@ class TrainingRows:
         sample = np.sort(sample[~np.isnan(sample)])
         if len(sample) < limits.MEDIAN_SAMPLE // 2 or not np.isfinite(sample[[0, -1]]).all():
             return None
-        middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
-        near = max(middle - off, 0), min(middle + off, len(sample) - 1)
-        first, last = (float(sample[i]) if median else np.nan for i in near)
+        first, last = sample_bounds(sample) if median else (np.nan, np.nan)
         room = self.count // 4 + frames().PIECE if median else 0
         between, shift = np.empty(room), float(sample.mean())
         count, gaps, total, squares, *ranks = frames().look(*found, self.chosen, self.size, shift, first, last, between)
@@ -369,16 +358,23 @@ class TrainingRows:
         moments.low, moments.high = -np.inf, np.inf  # not computed: constant columns do not come here
         if moments.std <= limits.NEARLY_CONSTANT * abs(moments.mean):
             return None
-        middle_one = _median(count, first, last, ranks, between) if median else None
-        return None if median and middle_one is None else Summary(moments, gaps, middle_one)
+        middle = median_between(count, first, last, ranks, between) if median else None
+        return None if median and middle is None else Summary(moments, gaps, middle)
 
 
-def _median(count: int, first: float, last: float, ranks: list[int], between: np.ndarray) -> float | None:
-    """Return the median of ``count`` numbers from the loop's counts; None if it is not among them.
+def sample_bounds(sample: np.ndarray) -> tuple[float, float]:
+    """Return numbers of a sorted sample below and above the median, four standard deviations of its rank away."""
+    middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)
+    return float(sample[max(middle - off, 0)]), float(sample[min(middle + off, len(sample) - 1)])
+
+
+def median_between(count: int, first: float, last: float, ranks: Sequence[int], between: np.ndarray) -> float | None:
+    """Return the median of ``count`` numbers; None if it does not lie between the bounds of the sample.
 
     Args:
-        first, last: numbers below and above it, if the sample was good.
+        first, last: the bounds.
         ranks: how many are below ``first``, at most ``first``, below ``last``, at most ``last``, and in ``between``.
+        between: the numbers above ``first`` and below ``last``, in any order.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

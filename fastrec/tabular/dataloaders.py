@@ -22,7 +22,7 @@ from fastai.tabular.data import TabularDataLoaders
 from fastcore.foundation import L
 
 from fastrec.errors import MissingFileError, UnreadableFileError
-from fastrec.table import Column, Table, column_names
+from fastrec.table import Table, column_names
 from fastrec.table.keys import is_numeric
 from fastrec.tabular.columns import coded_of
 from fastrec.tabular.frame import TabularFrame, split_rows
@@ -80,7 +80,11 @@ class RecDataLoaders(TabularDataLoaders):
             DataError: a column that cannot be used as asked, or validation rows that are not there.
         """
         df = loaded(df)
-        cats, conts = _inputs_of(df, cat_names, cont_names, [*L(y_names), *L(groups)])
+        others, cats, conts = [*L(y_names), *L(groups)], list(L(cat_names)), list(L(cont_names))
+        if cat_names is None and cont_names is None:
+            conts, cats = cont_cat_split(df, dep_var=others)
+        elif cont_names is None:
+            conts = [n for n in column_names(df) if n not in {*cats, *others}]
         splits = _splits_of(df, valid_idx, groups, seed)
         options = {n: kwargs.pop(n) for n in _FRAME_OPTIONS if n in kwargs}
         to = TabularFrame(
@@ -136,41 +140,26 @@ def cont_cat_split(
     """
     left_out, found = set(L(dep_var)), {"cont": [], "cat": []}
     for name in column_names(df):
-        kind = _side_of(Table.read(df, [name])[name], max_card) if name not in left_out else None
-        if kind is not None:
-            found[kind].append(name)
+        column = Table.read(df, [name])[name] if name not in left_out else None
+        if column is None or column.kind not in ("number", "datetime", "category"):
+            continue
+        text = column.kind == "category" and (column.ordered is not None or not is_numeric(column.distinct.type))
+        if column.kind == "category":
+            whole = pa.types.is_integer(column.distinct.type)
+        else:
+            text, whole = column.values.dtype == torch.bool, column.kind == "number"
+            whole &= not column.values.is_floating_point()
+        few = whole and not text and len(torch.unique(coded_of(column).codes)) <= max_card
+        found["cat" if text or few else "cont"].append(name)
     return found["cont"], found["cat"]
-
-
-def _side_of(column: Column, max_card: int) -> str | None:
-    if column.kind not in ("number", "datetime", "category"):
-        return None
-    whole = column.kind == "number" and not column.values.is_floating_point()
-    if column.kind == "category":
-        if column.ordered is not None or not is_numeric(column.distinct.type):
-            return "cat"
-        whole = pa.types.is_integer(column.distinct.type)
-    elif column.kind == "number" and column.values.dtype == torch.bool:
-        return "cat"
-    return "cat" if whole and len(torch.unique(coded_of(column).codes)) <= max_card else "cont"
-
-
-def _inputs_of(df: Any, cat_names: Any, cont_names: Any, others: Sequence[str]) -> tuple[list[str], list[str]]:
-    if cat_names is None and cont_names is None:
-        conts, cats = cont_cat_split(df, dep_var=others)
-        return cats, conts
-    cats = list(L(cat_names))
-    if cont_names is not None:
-        return cats, list(L(cont_names))
-    taken = {*cats, *others}
-    return cats, [n for n in column_names(df) if n not in taken]
 
 
 def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     n = size_of(df)
     if valid_idx is not None:
-        valid = split_rows([valid_idx], n)[0]
-        return _others(valid, n), valid
+        valid, trains = split_rows([valid_idx], n)[0], torch.ones(n, dtype=torch.bool)
+        trains[valid] = False
+        return trains.nonzero().squeeze(1), valid
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     if groups is not None:
         codes = Table.read(df, list(L(groups))).coded(list(L(groups))).codes.cpu()
@@ -181,9 +170,3 @@ def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[
         return (~chosen[codes]).nonzero().squeeze(1), chosen[codes].nonzero().squeeze(1)
     order, cut = torch.randperm(n, generator=generator), int(n * 0.2)  # draws what fastai would draw
     return order[cut:], order[:cut]
-
-
-def _others(rows: torch.Tensor, n: int) -> torch.Tensor:
-    left = torch.ones(n, dtype=torch.bool)
-    left[rows] = False
-    return left.nonzero().squeeze(1)

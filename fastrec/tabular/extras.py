@@ -49,12 +49,6 @@ class Extras:
         """The tensors of a batch of these rows between ``x_cont`` and ``y``."""
         return tuple(self.columns.values())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows."""
-        parts = [p for t in self.tensors for p in ((t.values, t.offsets) if isinstance(t, ListBatch) else (t,))]
-        return sum(p.numel() * p.element_size() for p in parts)
-
     def as_lists(self) -> dict[str, list]:
         """Return name → one list of codes, or one numpy vector, for each row."""
         return {n: t.tolist() if isinstance(t, ListBatch) else list(t.cpu().numpy()) for n, t in self.columns.items()}
@@ -213,13 +207,11 @@ def _lists_of(column: Column) -> Column:
     missing = column.is_missing()
     if not bool(missing.all()):
         raise DataError(
-            f"is among list_names and holds {_held(column)}, no lists",
-            column=column.name,
-            row=_first(~missing),
+            f"is among list_names and holds {_held(column)}, no lists", column=column.name, row=_first(~missing),
             remedy="Name it in cat_names or cont_names, or split its text into lists first",
-        )
+        )  # fmt: skip
     offsets = torch.zeros(len(column) + 1, dtype=torch.int64, device=missing.device)
-    nothing = as_column(torch.zeros(0), name=column.name).to(missing.device)
+    nothing = Column("number", torch.zeros(0, device=missing.device), name=column.name)
     return Column("list", offsets, name=column.name, missing=missing, elements=nothing)
 
 
@@ -248,11 +240,9 @@ def _coded_lists(
 def _whole(elements: Column) -> Tensor:
     if elements.kind == "category":
         raise DataError(
-            "holds values that are no codes yet",
-            column=elements.name,
-            row=_first(elements.values > 0),
+            "holds values that are no codes yet", column=elements.name, row=_first(elements.values > 0),
             remedy="Add Categorify to procs",
-        )
+        )  # fmt: skip
     if elements.kind == "number" and elements.values.is_floating_point():  # whole numbers that met a missing one
         whole = elements._as_whole(elements.is_missing())
         return elements.integer() if whole is None else whole
@@ -273,11 +263,9 @@ def _width_of(column: Column, rows: int) -> int:
 
 def _no_vectors(column: Column) -> DataError:
     return DataError(
-        f"is among vector_names and holds {_held(column)}, no vectors",
-        column=column.name,
-        row=_first(~column.is_missing()),
-        remedy="Name it in cat_names or cont_names",
-    )
+        f"is among vector_names and holds {_held(column)}, no vectors", column=column.name,
+        row=_first(~column.is_missing()), remedy="Name it in cat_names or cont_names",
+    )  # fmt: skip
 
 
 def _vectors(column: Column, width: int) -> Tensor:
@@ -294,11 +282,9 @@ def _vectors(column: Column, width: int) -> Tensor:
     if odd is not None:
         wanted = f"where {width} are expected" if width else "and there is nothing in it to learn from"
         raise DataError(
-            f"holds a vector of {int(lengths[odd])} numbers, {wanted}",
-            column=column.name,
-            row=odd,
+            f"holds a vector of {int(lengths[odd])} numbers, {wanted}", column=column.name, row=odd,
             remedy="Give every row a vector of the training rows' length, or none (None)",
-        )
+        )  # fmt: skip
     if column.kind == "vector":
         made = column.values.to(torch.float32)
     else:

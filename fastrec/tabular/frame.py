@@ -176,7 +176,15 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
             raise DataError(
                 f"splits name row {int(bad[0])}, but there are {n} rows", remedy="Make the splits for this frame"
             )
-    _warn_of_overlap(rows, n)
+    trained = np.zeros(n, dtype=np.bool_)
+    trained[rows[0].numpy() if rows else []] = True
+    both = torch.cat(rows[1:]) if len(rows) > 1 else torch.empty(0, dtype=torch.int64)
+    both = both[torch.from_numpy(trained[both.numpy()])]
+    if len(both):
+        warnings.warn(
+            f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
+            "the validation score is not to be trusted", DataWarning, stacklevel=3,
+        )  # fmt: skip
     return rows
 
 
@@ -190,23 +198,6 @@ def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
     ):
         return None
     return torch.cat(list(rows))
-
-
-def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
-    if len(rows) < 2:
-        return
-    trained = np.zeros(n, dtype=np.bool_)
-    trained[rows[0].numpy()] = True
-    both = torch.cat(list(rows[1:])) if len(rows) > 2 else rows[1]
-    also = trained[both.numpy()]
-    if also.any():
-        both = both[torch.from_numpy(also)]
-        warnings.warn(
-            f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
-            "the validation score is not to be trusted",
-            DataWarning,
-            stacklevel=4,
-        )
 
 
 def _row_numbers(split: Any, n: int) -> torch.Tensor:
@@ -322,16 +313,14 @@ class TabularFrame(PandasViews, Tabular):
             recipe.fit(table, self._split)
             self._fill(table, fit_rows=self._split)
         except DataError as error:
-            raise self._with_own_row(error) from error.__cause__
+            if error.row is None or self._rows is None:
+                raise
+            row = int(self._rows[error.row])  # of the frame that was given
+            again = type(error)(error.problem, file=error.file, column=error.column, row=row, remedy=error.remedy)
+            raise again from error.__cause__
         recipe.learn_gaps(self.x_cont[: self._split])
         recipe.warn_of_gaps(self.x_cont[self._split :], self.rows[self._split :], "validation")
         self._refresh()
-
-    def _with_own_row(self, error: DataError) -> DataError:
-        if error.row is None or self._rows is None:
-            return error
-        row = int(self._rows[error.row])
-        return type(error)(error.problem, file=error.file, column=error.column, row=row, remedy=error.remedy)
 
     def _make_features(self, rows: list[torch.Tensor]) -> Table:
         recipe = self._recipe
@@ -347,7 +336,10 @@ class TabularFrame(PandasViews, Tabular):
         recipe = self._recipe
         self._pack(recipe, table, fit_rows=fit_rows)
         if recipe.group_names and all(n in table for n in recipe.group_names):
-            self.groups = _group_ids(table, recipe.group_names)
+            for name in recipe.group_names:
+                remedy = "Fill the column, or leave such rows out"
+                table[name].refuse_missing("a row does not say which group it belongs to", remedy)
+            self.groups = table.coded(recipe.group_names).codes.cpu()
         self._raw = None
 
     def _pack(self, recipe: FrameRecipe, table: Table, *, fit_rows: int | None = None) -> None:
@@ -358,8 +350,8 @@ class TabularFrame(PandasViews, Tabular):
             self._extras = made if made is None or device is None else made.on(device)
             self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
 
-    def _like(self, **state: Any) -> TabularFrame:
-        new = type(self).__new__(type(self))
+    def _like(self, kind: type[TabularFrame] | None = None, **state: Any) -> TabularFrame:
+        new = (kind or type(self)).__new__(kind or type(self))
         new._assign(self._recipe, device=self.device)
         for name, value in state.items():
             setattr(new, name, value)
@@ -566,19 +558,6 @@ class TabularFrame(PandasViews, Tabular):
         state = "raw" if self._raw is not None else f"packed on {self.packed.device}"
         names = f"{len(self.cat_names)} categorical, {len(self.cont_names)} continuous, y {list(self.y_names)}"
         return f"{type(self).__name__}({len(self)} rows, {state}; {names})"
-
-
-def _group_ids(table: Table, names: Sequence[str]) -> torch.Tensor:
-    codes = table.coded(names).codes.cpu()
-    missing = (codes == 0).nonzero()
-    if len(missing):
-        raise DataError(
-            "a row does not say which group it belongs to",
-            column=", ".join(names),
-            row=int(missing[0]),
-            remedy="Fill the column, or leave such rows out",
-        )
-    return codes
 
 
 def _named(vocab: Vocab, codes: torch.Tensor) -> Any:

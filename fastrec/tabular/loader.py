@@ -144,6 +144,10 @@ class Shared:
     def _check_share(self) -> None:
         """Refuse what leaves a rank without a batch, or with an order of its own."""
 
+    def do_item(self, s: int | None) -> int:
+        """Return the row's number."""
+        return 0 if s is None else s
+
     def to_detach(self, b: Any, cpu: bool = True, gather: bool = True) -> Any:
         """Detach tensors of this rank without gathering, as ranks may have batches of unequal sizes.
 
@@ -451,10 +455,6 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
     def do_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
         """Gather one batch of the rows in ``b`` (an empty frame gives an empty batch)."""
         return self.create_batch(self.before_batch(b))
-
-    def do_item(self, s: int | None) -> int:
-        """Return the row's number."""
-        return 0 if s is None else s
 
     @property
     def batch_rows(self) -> np.ndarray | None:

@@ -38,11 +38,8 @@ class Layout:
     y_dtype: torch.dtype = torch.int64
 
     def __post_init__(self) -> None:
-        if self.cat_dtype not in (torch.int32, torch.int64) or self.y_dtype not in (
-            torch.float32,
-            torch.float64,
-            torch.int64,
-        ):
+        known = (torch.float32, torch.float64, torch.int64)
+        if self.cat_dtype not in (torch.int32, torch.int64) or self.y_dtype not in known:
             raise DataError(
                 f"rows cannot be packed with codes of {self.cat_dtype} and targets of {self.y_dtype}",
                 remedy="Use int32 or int64 codes, and float32, float64 or int64 targets",
@@ -77,16 +74,14 @@ class Layout:
         Returns:
             ``(cats [b, n_cat], conts [b, n_cont])``, and ``ys [b, n_y]`` where there are targets.
         """
-        fields = self.fields
-        return tuple(_view(buffer, *fields[n]) for n in ("cats", "conts", "ys") if n in fields)
-
-
-def _view(buffer: torch.Tensor, start: int, words: int, dtype: torch.dtype) -> torch.Tensor:
-    if words == 0 or len(buffer) == 0:
-        return buffer.new_empty((len(buffer), words * 4 // dtype.itemsize), dtype=dtype)
-    # a view with another dtype costs no copy
-    part = buffer[:, start : start + words]
-    return part if dtype == torch.int32 else part.view(dtype)
+        views = []
+        for start, words, dtype in (self.fields[n] for n in ("cats", "conts", "ys") if n in self.fields):
+            if words == 0 or len(buffer) == 0:
+                views.append(buffer.new_empty((len(buffer), words * 4 // dtype.itemsize), dtype=dtype))
+            else:  # a view with another dtype costs no copy
+                part = buffer[:, start : start + words]
+                views.append(part if dtype == torch.int32 else part.view(dtype))
+        return tuple(views)
 
 
 class Packed:
@@ -176,6 +171,12 @@ class Packed:
     def __getstate__(self) -> dict[str, Any]:
         # A slice would drag the whole buffer into the file, and a copy on another device would be written twice.
         return {"buffer": self.buffer.clone(), "layout": self.layout, "_views": None, "_copies": {}}
+
+
+def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None:
+    """Write whole rows to places of ``room``; numpy, which moves each at once, is several times as fast as torch."""
+    whole = np.dtype((np.void, room.shape[1] * 4))
+    room.numpy().view(whole)[:, 0][places] = rows.numpy().view(whole)[:, 0]
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

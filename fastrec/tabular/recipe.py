@@ -29,8 +29,6 @@ from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, N
 from fastrec.tabular.targets import Labels, known
 from fastrec.tabular.writer import PreparedColumns, Writer
 
-_FLAGS = Vocab(pa.array([False, True]))
-
 
 @dataclass
 class FrameRecipe:
@@ -64,16 +62,6 @@ class FrameRecipe:
         fill = self.proc(FillMissing)
         return fill.flagged if fill is not None else []
 
-    @property
-    def fills_all(self) -> bool:
-        """Whether the procs leave no number missing."""
-        logs = self.proc(LogTransform)
-        return (
-            not self.conts
-            or any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale))
-            or bool(logs and logs.names is None)
-        )
-
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
         """Warn of columns that lack a number here and lacked none in training: their predictions are NaN.
 
@@ -98,7 +86,9 @@ class FrameRecipe:
         )
 
     def _lacking(self, numbers: torch.Tensor) -> list[int]:
-        if self.fills_all or not len(numbers):
+        logs = self.proc(LogTransform)
+        filled = any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale)) or (logs and logs.names is None)
+        if filled or not numbers.numel():
             return []
         sums = numbers.sum(0).isnan().tolist()  # a tenth of the cost of looking at each; infinities may make NaN too
         return [i for i, odd in enumerate(sums) if odd and bool(numbers[:, i].isnan().any())]
@@ -106,17 +96,6 @@ class FrameRecipe:
     def learn_gaps(self, numbers: torch.Tensor) -> None:
         """Remember which columns lack a number in training rows, float ``[n, n_cont]``."""
         self.gaps = [self.conts[i] for i in self._lacking(numbers)]
-
-    def check_flags(self) -> None:
-        """Refuse a column that has the name of another one's ``_na`` column."""
-        taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
-        again = next((n for n in self.flagged if f"{n}_na" in taken), None)
-        if again is not None:
-            raise DataError(
-                f"FillMissing makes a column of this name, for where {again!r} is missing",
-                column=f"{again}_na",
-                remedy="Rename the column, or use FillMissing(add_col=False)",
-            )
 
     @property
     def cat_names(self) -> list[str]:
@@ -133,11 +112,31 @@ class FrameRecipe:
         columns = FrameColumns.of(table)
         with on_one_thread():
             self.labels.fit({n: columns.raw(n) for n in self.labels.names}, TrainingRows(rows, columns))
-        for proc in self.cont_procs:
-            proc.reset(self.conts)
+        self.reset_procs()
+
+    def reset_procs(self) -> None:
+        """Prepare the procs to fit."""
+        for proc in self.procs:
+            proc.reset(self.conts if isinstance(proc, ContProc) else self.cats)
+
+    def fit_values(self, name: str, values: torch.Tensor) -> None:
+        """Fit each proc on a column's training rows (float64 ``[n]``) as those before it leave them."""
+        for i, proc in enumerate(self.cont_procs):
+            values = self.cont_procs[i - 1].apply(name, values) if i else values
+            proc.fit(name, values)
+
+    def learn_flags(self) -> None:
+        """Give every ``_na`` column its classes, once it is known which there are; its name must be free."""
+        taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
+        again = next((n for n in self.flagged if f"{n}_na" in taken), None)
+        if again is not None:
+            raise DataError(
+                f"FillMissing makes a column of this name, for where {again!r} is missing", column=f"{again}_na",
+                remedy="Rename the column, or use FillMissing(add_col=False)",
+            )  # fmt: skip
         categorify = self.proc(Categorify)
-        if categorify is not None:
-            categorify.reset(self.cats)
+        for name in self.flagged if categorify is not None else []:
+            categorify.set_vocab(f"{name}_na", Vocab(pa.array([False, True])))
 
     def pack(
         self,
@@ -177,10 +176,7 @@ class FrameRecipe:
         codes, read = made[n_y : n_y + len(self.cats)], dict(filter(None, made[n_y + len(self.cats) :]))
         del targets, tasks  # they may hold copies
         if fit_rows is not None:
-            self.check_flags()
-        if fit_rows is not None and categorify is not None:
-            for name in self.flagged:
-                categorify.set_vocab(f"{name}_na", _FLAGS)
+            self.learn_flags()
         packed = into
         if packed is None:
             layout = self.layout(with_y=with_y)
@@ -212,12 +208,9 @@ class FrameRecipe:
 
     def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
         # Fit a column; return it if there are few rows, so that it is read once
-        column, procs = columns.raw(name), self.cont_procs
-        if not (training.by_loops and _learn(procs, column, training)):
-            values = numbers_of(column, columns.rows(0, training.count))  # a mode hangs on their order
-            for i, proc in enumerate(procs):
-                proc.fit(name, values)
-                values = proc.apply(name, values) if i < len(procs) - 1 else values
+        column = columns.raw(name)
+        if not (training.by_loops and _learn(self.cont_procs, column, training)):
+            self.fit_values(name, numbers_of(column, columns.rows(0, training.count)))  # a mode hangs on their order
         return (name, column) if len(columns) <= limits.HELD_ROWS else None
 
 

@@ -53,7 +53,12 @@ class Labels:
         elif self.kind == "multi":
             self.dtype = torch.float32
         else:
-            self.dtype = self.asked_dtype or _number_dtype(columns.values())
+            plain = [c.values.dtype if c.kind == "number" and c.missing is None else torch.float64
+                     for c in columns.values()]  # fmt: skip
+            whole = [not (k.is_floating_point or k == torch.bool) for k in plain]
+            wide = torch.float64 in plain or any(whole)
+            learnt = torch.int64 if plain and all(whole) else torch.float64 if wide else torch.float32
+            self.dtype = self.asked_dtype or learnt
             for tfm in self.tfms:
                 if getattr(tfm, "c", 0) is None:
                     tfm.c = len(self.names)
@@ -127,31 +132,16 @@ def _kind_of(tfms: Sequence[Any]) -> LabelKind:
     return "category" if kinds else "number"
 
 
-def _number_dtype(columns: Any) -> torch.dtype:
-    kinds = [c.values.dtype if c.kind == "number" and c.missing is None else torch.float64 for c in columns]
-    whole = [not (k.is_floating_point or k == torch.bool) for k in kinds]
-    if kinds and all(whole):
-        return torch.int64
-    return torch.float64 if torch.float64 in kinds or any(whole) else torch.float32
-
-
 def _integers(column: Column) -> torch.Tensor:
-    if bool(column.is_missing().any()):
-        raise DataError(
-            "a whole-number target is missing",
-            column=column.name,
-            row=int(column.is_missing().nonzero()[0]),
-            remedy="Leave such rows out, or give the training rows' target as floats",
-        )
+    remedy = "Leave such rows out, or give the training rows' target as floats"
+    column.refuse_missing("a whole-number target is missing", remedy)
     if column.kind != "number" or not column.values.is_floating_point():
         return column.integer()
     bad = (column.values != column.values.trunc()) | column.values.isinf()
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         raise DataError(
-            f"the whole-number target is {float(column.values[row])}",
-            column=column.name,
-            row=row,
+            f"the whole-number target is {float(column.values[row])}", column=column.name, row=row,
             remedy="Choose y_dtype=torch.float32 or float64, or give whole numbers",
-        )
+        )  # fmt: skip
     return column.values.to(torch.int64)

@@ -14,7 +14,7 @@ from fastrec._core.threads import run_parallel
 from fastrec.table import Column
 from fastrec.tabular.cat_codes import Codes
 from fastrec.tabular.columns import FrameColumns, Rows, address_of, as_number, numbers_of, plain_numbers, worth
-from fastrec.tabular.packed import Packed
+from fastrec.tabular.packed import Packed, put_rows
 from fastrec.tabular.procs.base import ContProc
 from fastrec.tabular.procs.procs import FillMissing, Normalize
 
@@ -103,9 +103,9 @@ class BlockLoops:
         name, fill, mean, sd = made.conts[i], np.nan, 0.0, 1.0
         for proc in made.procs:
             if isinstance(proc, FillMissing):
-                fill = proc.fill_of(name)
+                fill = proc.of_column("fills", name)
             else:
-                mean, sd = proc.scale_of(name)
+                mean, sd = proc.of_column("means", name), proc.stds[name]
         plain = plain_numbers(column)
         flag = self._word("cats", made.flags[name]) if name in made.flags else -1
         self._add("conts", i, column if plain is None else plain, scale=(fill, mean, sd), flag=flag)
@@ -264,9 +264,7 @@ class Writer:
     def _scatter(self, block: torch.Tensor, rows: Rows) -> None:
         turned = torch.empty((block.shape[1], block.shape[0]), dtype=block.dtype)
         turned.copy_(block.T)
-        whole = np.dtype((np.void, 4 * block.shape[0]))  # numpy moves such a row at once
-        places = self.places[rows if isinstance(rows, slice) else rows.numpy()]
-        self.packed.buffer.numpy().view(whole)[:, 0][places] = turned.numpy().view(whole)[:, 0]
+        put_rows(self.packed.buffer, self.places[rows if isinstance(rows, slice) else rows.numpy()], turned)
 
     def _write_column(self, i: int) -> None:
         name = self.made.conts[i]

@@ -96,7 +96,6 @@ def test_times_that_are_held_differently_are_refused(name, case):
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.int16(), pa.uint64(), pa.decimal128(22, 2)])
-@pytest.mark.filterwarnings("ignore:.*decimals are used as float64")
 def test_numbers_of_two_types_compare_by_their_value(name, kind):
     log = {**LOG, "t": [10, 60, 90, 150, 30_000]}
     rows = frame(ROWS, whole)

@@ -39,55 +39,29 @@ def drifts():
     """Ten kinds of drift: name → (column, what is found, the change)."""
     rng = np.random.default_rng(9)
 
-    def put(column, values):
-        return lambda f: f.assign(**{column: values(f)})
+    def put(column, kind, values):
+        return column, kind, lambda f: f.assign(**{column: values(f)})
 
+    def some(f, share):
+        return rng.random(len(f)) < share
+
+    humps = lambda f: np.where(some(f, 0.5), -0.95, 0.95) + rng.normal(0, 0.31, len(f))  # noqa: E731
     return {
-        "mean": ("rating", "shape", put("rating", lambda f: f["rating"] + 0.5)),
-        "spread": ("rating", "shape", put("rating", lambda f: f["rating"] * 1.6)),
-        "two humps of the same mean and spread": (
-            "other",
-            "shape",
-            put("other", lambda f: np.where(rng.random(len(f)) < 0.5, -0.95, 0.95) + rng.normal(0, 0.31, len(f))),
-        ),
-        "another unit in some rows": (
-            "price",
-            "unseen",
-            put("price", lambda f: np.where(rng.random(len(f)) < 0.05, f["price"] * 100, f["price"])),
-        ),
-        "a stuck sensor": ("age", "shape", put("age", lambda f: 40)),
-        "more missing values": (
-            "income",
-            "missing",
-            put("income", lambda f: f["income"].where(rng.random(len(f)) > 0.1)),
-        ),
-        "other shares": (
-            "colour",
-            "shape",
-            put("colour", lambda f: rng.choice(COLOURS, len(f), p=[0.1, 0.3, 0.15, 0.1, 0.35])),
-        ),
-        "values not seen before": (
-            "colour",
-            "unseen",
-            put("colour", lambda f: f["colour"].where(rng.random(len(f)) > 0.05, "violet")),
-        ),
-        "new ids": (
-            "city",
-            "unseen",
-            put("city", lambda f: f["city"].where(rng.random(len(f)) > 0.4, f["city"] + "x")),
-        ),
+        "mean": put("rating", "shape", lambda f: f["rating"] + 0.5),
+        "spread": put("rating", "shape", lambda f: f["rating"] * 1.6),
+        "two humps of the same mean and spread": put("other", "shape", humps),
+        "another unit in some rows": put("price", "unseen", lambda f: f["price"] * np.where(some(f, 0.05), 100, 1)),
+        "a stuck sensor": put("age", "shape", lambda f: 40),
+        "more missing values": put("income", "missing", lambda f: f["income"].mask(some(f, 0.1))),
+        "other shares": put("colour", "shape", lambda f: rng.choice(COLOURS, len(f), p=[0.1, 0.3, 0.15, 0.1, 0.35])),
+        "values not seen before": put("colour", "unseen", lambda f: f["colour"].mask(some(f, 0.05), "violet")),
+        "new ids": put("city", "unseen", lambda f: f["city"].mask(some(f, 0.4), f["city"] + "x")),
         "a column that is gone": ("age", "gone", lambda f: f.drop(columns="age")),
-        "numbers that came as text": (
-            "price",
-            "type",
-            put("price", lambda f: "EUR " + f["price"].round(2).astype(str)),
-        ),
+        "numbers that came as text": put("price", "type", lambda f: "EUR " + f["price"].round(2).astype(str)),
         "columns that no longer go together": (
-            "all columns",
-            "joint",
-            put("twin", lambda f: rng.permutation(f["twin"].to_numpy())),
+            "all columns", "joint", lambda f: f.assign(twin=rng.permutation(f["twin"].to_numpy())),
         ),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

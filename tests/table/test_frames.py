@@ -53,13 +53,9 @@ COLUMNS = {
     "missing": [None, None, None, None],
 }
 KINDS = {
-    "text": "category",
-    "empty text": "category",
-    "times": "datetime",
-    "zoned": "datetime",
-    "lists": "list",
+    "text": "category", "empty text": "category", "times": "datetime", "zoned": "datetime", "lists": "list",
     "lists of text": "list",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COLUMNS)

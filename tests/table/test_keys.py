@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import pickle
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
+from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
 from fastrec.table import Coded, Keys, Table, as_column
+from fastrec.table import keys as text_codes
 from fastrec.table.keys import align_types, common_type, join_coded, match_type
 
 INTEGERS = st.one_of(st.none(), st.integers(-2, 2), st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]))
@@ -87,6 +91,9 @@ def test_sort_order_sorts_by_value(rows):
 
 
 def test_sort_order_of_every_kind():
+    codes = as_column(np.array([0.0, -0.0, np.inf, -np.inf])).coded().codes.tolist()
+    assert codes[0] == codes[1]
+    assert len(set(codes)) == 3
     for values in (
         np.array([2.5, -np.inf, np.inf, -1.0]),
         np.array([2**63 + 1, 5], np.uint64),
@@ -124,16 +131,12 @@ def test_a_single_column_of_any_kind_is_coded_exactly(values):
     check_coded(Table({"x": column, "y": column}).coded(("x", "y")), [(v[0], v[0]) for v in rows])
 
 
-def test_zeros_are_one_key_and_infinities_two():
-    codes = as_column(np.array([0.0, -0.0, np.inf, -np.inf])).coded().codes.tolist()
-    assert codes[0] == codes[1]
-    assert len(set(codes)) == 3
-
-
 def test_a_key_with_any_part_missing_is_missing():
     coded = Table.read({"a": [1, None, 1, 1], "b": ["x", "x", None, "x"]}).coded(("a", "b"))
     assert coded.codes.tolist() == [1, 0, 0, 1]
     assert tuples(coded.keys) == [(1, "x")]
+    part = as_column(["a", None]).coded()
+    assert join_coded([part]) is part
 
 
 def test_joint_codes_are_kept_and_follow_replaced_columns():
@@ -150,11 +153,6 @@ def test_codes_of_many_values_take_the_sparse_way():
     pairs = np.stack([c.to_numpy() for c in coded.keys.columns])
     np.testing.assert_array_equal(pairs[:, coded.codes.numpy() - 1], np.stack([a, b]))
     assert coded.size - 1 == len(set(zip(a.tolist(), b.tolist())))
-
-
-def test_joining_one_part_changes_nothing():
-    part = as_column(["a", None]).coded()
-    assert join_coded([part]) is part
 
 
 def test_codes_on_the_device_equal_those_on_the_host(device):
@@ -246,3 +244,127 @@ def test_numbers_are_found_where_they_stand_in_any_order(known, wanted, kind, ri
     known = sorted(known) if rising else known
     found = Keys((pa.array(wanted, kind),)).find_in(Keys((pa.array(known, kind),)))
     assert found.tolist() == [known.index(v) if v in known else -1 for v in wanted]
+
+
+# ---- looked up again and again
+
+
+FEW_WORDS = st.text("abé\x00", max_size=3)
+FEW_NUMBERS = st.integers(-30, 30) | st.sampled_from([2**62, -(2**63), 2**63 - 1])
+
+
+@pytest.mark.parametrize("kinds", [("t",), ("n",), ("t", "n"), ("n", "n", "t")], ids="".join)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_the_second_look_finds_what_the_first_found(kinds: tuple[str, ...], data: st.DataObject) -> None:
+    row = st.tuples(*(FEW_WORDS if k == "t" else FEW_NUMBERS for k in kinds))
+    types = [pa.large_string() if k == "t" else pa.int64() for k in kinds]
+    known = data.draw(st.lists(row, min_size=20, max_size=40, unique=True))
+    keys = Keys(tuple(pa.array([r[i] for r in known], t) for i, t in enumerate(types)))
+    for _ in range(5):
+        asked = data.draw(st.lists(row, max_size=1)) + data.draw(st.lists(st.sampled_from(known), max_size=1))
+        few = Keys(tuple(pa.array([r[i] for r in asked], t) for i, t in enumerate(types)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "FEW_KEYS_IN", 1)
+            found = few.find_in(keys).tolist()
+        assert found == [known.index(r) if r in known else -1 for r in asked]
+
+
+def test_two_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_codes, "_hashes", lambda values: pa.compute.utf8_length(values).to_numpy().astype("int64"))
+    known = Keys((pa.array([*"abcdefghijklmnopqrstuvwxyz", "aa", "bbb"]),))
+    for _ in range(5):
+        assert Keys((pa.array(["z"]),)).find_in(known).tolist() == [25]
+        assert Keys((pa.array(["?"]),)).find_in(known).tolist() == [-1]
+        assert Keys((pa.array(["aa"]),)).find_in(known).tolist() == [26]
+
+
+def test_a_copy_for_another_process_has_no_hashes_of_this_one() -> None:
+    known = Keys((pa.array([f"k{i}" for i in range(100)]),))
+    for _ in range(4):
+        Keys((pa.array(["k7"]),)).find_in(known)
+    assert "_prepared" in vars(known)
+    copy = pickle.loads(pickle.dumps(known))
+    assert "_prepared" not in vars(copy)
+    assert Keys((pa.array(["k7"]),)).find_in(copy).tolist() == [7]
+
+
+# ---- text coded as words, beside a loop
+
+
+TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
+
+
+def by_loop(values: list[str | None]) -> tuple[list[int], list[str]]:
+    """Codes and distinct values in order of appearance."""
+    seen: dict[str, int] = {}
+    codes = [0 if v is None else seen.setdefault(v, len(seen) + 1) for v in values]
+    return codes, list(seen)
+
+
+def check_text(array: pa.Array) -> None:
+    expected = by_loop(array.to_pylist())
+    for loops in (False, True) if compiled(1 << 30) else (False,):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "COMPILED_TEXT_ROWS", 0 if loops else 1 << 60)
+            patch.setattr(text_codes, "compiled", lambda _, loops=loops: loops)
+            codes, distinct = text_codes.encode(array)
+        assert (codes.dtype, codes.tolist(), distinct.to_pylist()) == (np.dtype(np.int32), *expected)
+        assert distinct.type == pa.large_string()
+
+
+@given(width=st.integers(0, 10), kind=st.sampled_from(TEXT_TYPES), start=st.integers(0, 3), data=st.data())
+def test_one_width_equals_a_loop(width: int, kind: pa.DataType, start: int, data: st.DataObject) -> None:
+    value = st.text(alphabet=st.sampled_from("ab\0\x7f"), min_size=width, max_size=width)
+    values = data.draw(st.lists(st.none() | value if data.draw(st.booleans()) else value, max_size=40))
+    check_text(pa.array(values, kind)[start:])
+
+
+@given(values=st.lists(st.none() | st.text(max_size=9), max_size=30), kind=st.sampled_from(TEXT_TYPES))
+def test_any_text_equals_a_loop(values: list[str | None], kind: pa.DataType) -> None:
+    check_text(pa.array(values, kind))
+
+
+@given(
+    values=st.lists(st.text(alphabet="ab\0\x7fé", max_size=9), max_size=30, unique=True),
+    kind=st.sampled_from(TEXT_TYPES),
+    start=st.integers(0, 3),
+)
+@example(values=["a\0", "a"], kind=pa.string(), start=0)
+def test_short_text_is_sorted_by_its_bytes(values: list[str], kind: pa.DataType, start: int) -> None:
+    array = pa.array(values, kind)[start:]
+    order = text_codes.short_text_order(array)
+    if order is not None:
+        assert array.take(pa.array(order)).to_pylist() == sorted(array.to_pylist(), key=str.encode)
+    else:
+        left = array.to_pylist()
+        ends_alike = len({v.rstrip("\0") for v in left}) < len(left)
+        assert (
+            not left or kind == pa.string_view() or ends_alike or max(len(v.encode()) for v in left) > 8 or left == [""]
+        )
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 8])
+def test_many_rows(width: int) -> None:
+    rng = np.random.default_rng(width)
+    words = [str(i).zfill(width) for i in range(min(10**width, 5_000))]
+    check_text(pa.array([words[i] for i in rng.integers(0, len(words), 70_001)]))
+
+
+def test_long_text_that_differs_late() -> None:
+    rng = np.random.default_rng(0)
+    words = [start + "x" * k + end for start in ("", "0123456\0") for k in range(30) for end in ("", "a", "b\0", "b")]
+    check_text(pa.array([words[i] for i in rng.integers(0, len(words), 5_000)]))
+
+
+def test_lengths_that_only_add_up_and_bytes_behind_a_missing_value() -> None:
+    for values in (["a", "abc", "ab", "ab"], ["", "abcd", None, "ab"], ["ä", "ab", "ä", None, "ö"]):
+        check_text(pa.array(values))
+    valid, offsets = pa.py_buffer(bytes([0b101])), pa.py_buffer(np.array([0, 2, 4, 4], dtype=np.int32))
+    check_text(pa.Array.from_buffers(pa.string(), 3, [valid, offsets, pa.py_buffer(b"abcd")]))
+
+
+def test_values_other_than_text_keep_their_type() -> None:
+    codes, distinct = text_codes.encode(pa.array([1, None, 1, 2**63], pa.uint64()))
+    assert codes.tolist() == [1, 0, 1, 2]
+    assert distinct.type == pa.uint64()

@@ -57,10 +57,8 @@ def test_rows_codes_and_numbers_are_fastais(valid, tmp_path):
     stock, ours = both(make(), path=tmp_path, bs=16, val_bs=8, valid_idx=valid, **names)
     assert type(ours) is RecDataLoaders
     assert isinstance(ours.train_ds, TabularFrame)
-    assert (ours.path, ours.bs, ours.valid.bs, len(ours.train), len(ours.valid)) == (
-        stock.path,
-        *(stock.bs, stock.valid.bs, len(stock.train), len(stock.valid)),
-    )
+    about = [(d.path, d.bs, d.valid.bs, len(d.train), len(d.valid)) for d in (ours, stock)]
+    assert about[0] == about[1]
     assert list(ours.cat_names) == list(stock.cat_names) == ["word", "few", "real_na"]
     for a, b in ((ours.train_ds, stock.train_ds), (ours.valid_ds, stock.valid_ds)):
         assert a.rows.tolist() == b.items.index.tolist()
@@ -175,26 +173,12 @@ def test_validation_rows_of_every_form(valid):
     assert dls.train_ds.rows.tolist() == [i for i in range(200) if i not in want]
 
 
-def test_validation_rows_that_are_not_there_are_named():
-    with pytest.raises(DataError, match="row 200"):
-        RecDataLoaders.from_df(make(), y_names="label", cont_names="many", valid_idx=[200])
-
-
 def test_features_and_frame_options_go_in_and_a_learner_trains(tmp_path):
     df = make()
     dls = RecDataLoaders.from_df(
-        df,
-        tmp_path,
-        procs=PROCS,
-        cat_names="few",
-        cont_names="real",
-        y_names="label",
-        y_block=CategoryBlock,
-        features=FeatureSet([CountEncode("word")]),
-        seed=0,
-        cat_dtype=torch.int64,
-        device="cpu",
-    )
+        df, tmp_path, procs=PROCS, cat_names="few", cont_names="real", y_names="label", y_block=CategoryBlock,
+        features=FeatureSet([CountEncode("word")]), seed=0, cat_dtype=torch.int64, device="cpu",
+    )  # fmt: skip
     assert list(dls.cont_names) == ["real", "count_word"]
     assert dls.one_batch()[0].dtype == torch.int64
     counts = df["word"].iloc[dls.train_ds.rows.numpy()].value_counts()
@@ -212,7 +196,7 @@ def test_features_and_frame_options_go_in_and_a_learner_trains(tmp_path):
     assert want.shape == (2,)
 
 
-def test_weights_and_missing_columns():
+def test_weights_and_columns_and_rows_that_are_not_there():
     df = make(50)
     dls = RecDataLoaders.from_df(
         df, y_names="label", cont_names="many", valid_idx=range(10), wgts=[0.0] * 39 + [1.0], bs=8, device="cpu"
@@ -220,3 +204,5 @@ def test_weights_and_missing_columns():
     assert {v for b in dls.train for v in b[1].flatten().tolist()} == {float(df["many"][49])}
     with pytest.raises(MissingColumnError, match="'nowhere'"):
         RecDataLoaders.from_df(df, y_names="label", cont_names="nowhere")
+    with pytest.raises(DataError, match="row 50"):
+        RecDataLoaders.from_df(df, y_names="label", cont_names="many", valid_idx=[50])

@@ -87,6 +87,13 @@ def check_batch(batch, codes):
     return rows
 
 
+def processed(to, frame):
+    """Other rows, prepared as those of the frame."""
+    new = to.new(frame)
+    new.process()
+    return new
+
+
 # ---- a tensor of lists
 
 
@@ -135,11 +142,8 @@ def test_a_list_batch_goes_through_fastais_hands_and_refuses_the_rest():
     ):
         with pytest.raises(TypeError, match=r"lists"):
             act()
-
-
-def test_a_part_of_a_list_batch_is_saved_without_the_rest():
     batch = ListBatch.of([list(range(1000))] * 100)
-    assert len(pickle.dumps(batch[:2])) < len(pickle.dumps(batch)) / 20
+    assert len(pickle.dumps(batch[:2])) < len(pickle.dumps(batch)) / 20  # a part is saved without the rest
 
 
 def test_embedding_bags_take_the_lists():
@@ -177,8 +181,7 @@ def test_elements_are_coded_by_the_training_rows_alone(lists, data, min_count, m
     values = to.extras.columns["tags"].values
     assert values.dtype == torch.int32
     assert values.numel() == 0 or int(values.max()) < len(to.classes["tags"])
-    test = to.new(frame_in(library, {"tags": lists}))
-    test.process()
+    test = processed(to, frame_in(library, {"tags": lists}))
     assert test.extras.as_lists()["tags"] == expected
     known = {e for i in train if lists[i] is not None for e in lists[i]}
     if min_count == 1 and max_size is None and not unseen:
@@ -220,13 +223,11 @@ def test_columns_first_missing_and_elements_first_seen_at_test_time(library):
         ([[], []], [[], []]),
         ([[None], []], [[0], []]),
     ):
-        test = to.new(frame_in(library, {"a": [0.0, 1.0], "tags": lists, "v": [None, None]}))
-        test.process()
+        test = processed(to, frame_in(library, {"a": [0.0, 1.0], "tags": lists, "v": [None, None]}))
         assert test.extras.as_lists()["tags"] == codes
         assert test.extras.columns["v"].tolist() == [[0, 0], [0, 0]]
     never = numbered([None, []])
-    test = never.new(frame_in(library, {"a": [0.0], "tags": [["z"]], "v": [[1.0, 2.0]]}))
-    test.process()
+    test = processed(never, frame_in(library, {"a": [0.0], "tags": [["z"]], "v": [[1.0, 2.0]]}))
     assert test.extras.as_lists()["tags"] == [[0]]
 
 
@@ -415,11 +416,10 @@ def test_people_see_names_and_short_vectors(monkeypatch):
 
 def test_a_raw_frame_takes_numbers_as_they_stand():
     frame = pd.DataFrame({"y": [0.0, 1.0], "t": [[2, 1], None], "v": [[1.0], [2.0]]})
-    raw = TabularFrame(frame, [Categorify], y_names="y", list_names="t", vector_names="v", do_setup=False)
-    assert raw.extras.as_lists()["t"] == [[2, 1], None]
-    raw = TabularFrame(frame, [Categorify], y_names="y", list_names="t", vector_names="v", do_setup=False)
-    raw.setup()
-    assert raw.extras.as_lists()["t"] == [[2, 1], None]
+    for setup in (False, True):
+        raw = TabularFrame(frame, [Categorify], y_names="y", list_names="t", vector_names="v", do_setup=False)
+        raw.setup() if setup else None
+        assert raw.extras.as_lists()["t"] == [[2, 1], None]
     assert list(raw.classes["t"]) == ["#na#", 1, 2]
 
 
@@ -441,8 +441,7 @@ def test_features_can_make_the_lists():
     to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts", splits=([0, 2], [1]))
     assert to.extras.as_lists()["parts"] == [[1, 2], [2, 2], [0]]
     assert list(to.cont_names) == ["size"]
-    test = to.new(pd.DataFrame({"text": ["b z"]}))
-    test.process()
+    test = processed(to, pd.DataFrame({"text": ["b z"]}))
     assert test.extras.as_lists()["parts"] == [[2, 0]]
     frame["text"] = pd.Series([None] * 3, dtype=object)
     to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts")
@@ -485,15 +484,9 @@ def learned(cls=RecLearner, epochs=6):
     set_seed(0)
     df = people()
     to = TabularFrame(
-        df,
-        [Categorify, FillMissing, Normalize],
-        "city",
-        "age",
-        "y",
-        splits=(range(200), range(200, 300)),
-        list_names="tags",
-        vector_names="v",
-    )
+        df, [Categorify, FillMissing, Normalize], "city", "age", "y", splits=(range(200), range(200, 300)),
+        list_names="tags", vector_names="v",
+    )  # fmt: skip
     dls = to.dataloaders(bs=32, device="cpu")
     learn = cls(dls, Net(len(to.classes["tags"]), 3), lr=0.05)
     with learn.no_bar(), learn.no_logging():
@@ -563,7 +556,7 @@ def test_predict_export_and_results(tmp_path, monkeypatch):
     assert all(t is None or t.startswith("[") for t in frame["tags"])
 
 
-def test_a_classifier_and_a_wrong_model():
+def test_a_classifier_a_wrong_model_and_one_of_fastrec():
     df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
     to = TabularFrame(
         df, [Categorify], "city", "age", "label", y_block=CategoryBlock, list_names="tags", vector_names="v"
@@ -574,6 +567,11 @@ def test_a_classifier_and_a_wrong_model():
         learn.fit(1)
     with pytest.raises(DataError, match=r"NoExtras takes no lists or vectors.*\['tags', 'v'\].*extras"):
         rec_learner(dls, NoExtras(), loss_func=MSELossFlat())
+    learn = rec_learner(dls, layers=[8])
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    assert set(learn.model.embeds.list_names) == {"tags"}
+    assert [tuple(n.normalized_shape) for n in learn.model.vector_norms] == [(3,)]
 
 
 class NoExtras(nn.Module):
@@ -581,15 +579,3 @@ class NoExtras(nn.Module):
 
     def forward(self, x_cat, x_cont):
         return x_cont
-
-
-def test_models_of_fastrec_take_lists_and_vectors():
-    df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
-    to = TabularFrame(
-        df, [Categorify], "city", "age", "label", y_block=CategoryBlock, list_names="tags", vector_names="v"
-    )
-    learn = rec_learner(to.dataloaders(bs=16, device="cpu"), layers=[8])
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1)
-    assert set(learn.model.embeds.list_names) == {"tags"}
-    assert [tuple(n.normalized_shape) for n in learn.model.vector_norms] == [(3,)]

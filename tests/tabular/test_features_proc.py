@@ -127,12 +127,9 @@ def test_in_a_stream(tmp_path):
     df = make().reset_index(drop=True)
     df.to_parquet(tmp_path / "a.parquet")
     got = ParquetFrame(
-        tmp_path / "a.parquet",
-        procs=[Categorify, FillMissing, Normalize, Features(te())],
-        cat_names=["city"],
-        cont_names=["x"],
-        y_names="y",
-    )
+        tmp_path / "a.parquet", procs=[Categorify, FillMissing, Normalize, Features(te())], cat_names=["city"],
+        cont_names=["x"], y_names="y",
+    )  # fmt: skip
     want = TabularFrame(df, [Categorify, FillMissing, Normalize], ["city"], ["x"], "y", features=te())
     rows = [b[1] for b in got.dataloaders(bs=120, shuffle=False, drop_last=False, device="cpu").train]
     torch.testing.assert_close(torch.cat(rows), want.x_cont, atol=1e-5, rtol=1e-5)

@@ -58,6 +58,20 @@ def build(cls, df, y="label", block=CategoryBlock, procs=PROCS, **options):
     return cls(df, list(procs), list(CATS), list(CONTS), y, y_block=block, **options)
 
 
+def processed(to, df):
+    """Other rows, prepared as those of the frame."""
+    new = processed(to, df)
+    return new
+
+
+def trained(dls, epochs=1, lr=None, **options):
+    """A learner after some epochs, and its last score on validation rows."""
+    learn = tabular_learner(dls, **options)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(epochs, lr)
+        return learn, learn.validate()[-1]
+
+
 @pytest.fixture(scope="module")
 def pair():
     df = make()
@@ -191,10 +205,7 @@ def test_trained_as_well_as_fastai():
         for seed in range(3):
             set_seed(seed)
             dls = build(cls, df).dataloaders(bs=128, device="cpu")
-            learn = tabular_learner(dls, layers=[16], metrics=accuracy)
-            with learn.no_bar(), learn.no_logging():
-                learn.fit_one_cycle(4, 0.02)
-                found.append(learn.validate()[1])
+            found.append(trained(dls, 4, 0.02, layers=[16], metrics=accuracy)[1])
         scores[cls] = found
     assert abs(np.mean(scores[TabularPandas]) - np.mean(scores[TabularFrame])) < 0.02, scores
 
@@ -243,8 +254,7 @@ def test_a_column_first_missing_at_test_time_is_filled():
     ours = build(TabularFrame, df)
     test = df.head(3).copy()
     test["normal"], test["word"] = np.nan, "never seen"
-    new = ours.new(test)
-    new.process()
+    new = processed(ours, test)
     median = df.loc[ours.train.rows.numpy(), "normal"].median()
     assert list(new.cat_names) == list(ours.cat_names)
     np.testing.assert_allclose(new.decode().items["normal"], median, rtol=1e-6)
@@ -283,11 +293,8 @@ def test_targets_keep_their_dtype(values, block, dtype):
 def test_target_dtype_and_code_dtype_can_be_chosen():
     data = {"c": [1, 2], "x": [1.0, 2.0], "y": [0.5, 1.5]}
     to = TabularFrame(data, Categorify, "c", "x", "y", cat_dtype=torch.int64, y_dtype=torch.float32)
-    assert [t.dtype for t in to.dataloaders(bs=2, device="cpu").valid_ds.packed.views] == [
-        torch.int64,
-        torch.float32,
-        torch.float32,
-    ]
+    views = to.dataloaders(bs=2, device="cpu").valid_ds.packed.views
+    assert [t.dtype for t in views] == [torch.int64, torch.float32, torch.float32]
 
 
 @pytest.mark.parametrize("odd", [0.5, np.inf])
@@ -320,8 +327,7 @@ def test_an_unknown_or_missing_class_is_named():
 
 def test_an_empty_target_column_counts_as_absent():
     df = make(60)
-    to = build(TabularFrame, df).new(df.assign(label=None))
-    to.process()
+    to = processed(build(TabularFrame, df), df.assign(label=None))
     assert to.y is None
     assert list(to.all_col_names) == list(to.x_names)
     with pytest.raises(MissingColumnError, match="no targets"):
@@ -344,9 +350,8 @@ def test_several_targets():
     to = TabularFrame(df, PROCS, CATS, CONTS, ["price", "whole"])
     assert (to.c, to.y.shape, to.y.dtype) == (2, (80, 2), torch.float64)
     np.testing.assert_array_equal(to.ys, df[["price", "whole"]])
-    learn = tabular_learner(to.dataloaders(bs=16, device="cpu"), layers=[4])
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1)
+    learn, _ = trained(to.dataloaders(bs=16, device="cpu"), layers=[4])
+    with learn.no_bar():
         row, decoded, _ = learn.predict(df.iloc[0])
     np.testing.assert_allclose(row.ys.iloc[0], decoded, rtol=1e-6)
 
@@ -366,10 +371,7 @@ def test_many_labels_at_once():
     )
     assert (to.y.dtype, to.c) == (torch.float32, 2)
     assert to.decode().items["l1"].tolist() == (df["l1"] == 1).tolist()
-    learn = tabular_learner(to.dataloaders(bs=16, device="cpu"), layers=[4])
-    assert isinstance(learn.loss_func, BCEWithLogitsLossFlat)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1)
+    assert isinstance(trained(to.dataloaders(bs=16, device="cpu"), layers=[4])[0].loss_func, BCEWithLogitsLossFlat)
     with pytest.raises(DataError, match="lists of classes"):
         TabularFrame(df, PROCS, CATS, CONTS, "l1", y_block=MultiCategoryBlock)
 
@@ -415,8 +417,7 @@ def test_files_tables_and_dicts_go_in(tmp_path):
         got = build(TabularFrame, source, splits=splits)
         for a, b in zip(got.packed.views, want.packed.views, strict=True):
             torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
-    new = want.new(tmp_path / "a.csv")
-    new.process()
+    new = processed(want, tmp_path / "a.csv")
     assert torch.equal(new.x_cat, want.x_cat)
     with pytest.raises(MissingFileError):
         want.new(tmp_path / "b.csv")
@@ -431,13 +432,10 @@ def test_test_frames_of_other_libraries(pair):
     assert torch.equal(dls.test_dl([df][0].astype(object)).dataset.x_cat, want)
 
 
-def test_row_numbers_in_place_of_two_splits_are_refused():
+def test_splits_that_cannot_be_meant():
     for splits in ([0, 1, 2], np.arange(3), torch.arange(3)):
         with pytest.raises(DataError, match="splits are row numbers themselves"):
             build(TabularFrame, make(30), splits=splits)
-
-
-def test_a_row_trained_on_and_validated_on_is_warned_of():
     with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
         TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
 
@@ -450,10 +448,8 @@ def test_splits_of_every_form():
     for splits in ((np.array([5, 3, 8]), np.array([1, 0])), (torch.tensor([5, 3, 8]), torch.tensor([1, 0]))):
         assert torch.equal(build(TabularFrame, df, splits=splits).packed.buffer, want.packed.buffer)
     mask = np.arange(30) < 20
-    by_mask, by_slice = (
-        build(TabularFrame, df, splits=(mask, ~mask)),
-        build(TabularFrame, df, splits=(slice(20), slice(20, None))),
-    )
+    both = ((mask, ~mask), (slice(20), slice(20, None)))
+    by_mask, by_slice = (build(TabularFrame, df, splits=splits) for splits in both)
     assert torch.equal(by_mask.packed.buffer, by_slice.packed.buffer)
     assert by_slice.split == 20
     with pytest.raises(DataError, match="row 30, but there are 30"):
@@ -482,12 +478,10 @@ def test_features_are_fitted_on_training_rows_and_join_the_numbers():
     assert "tag" in to.cat_names
     means = df.iloc[::2].groupby("small")["normal"].mean()
     train = df.iloc[::2]["small"].map(means).astype("float64")
-    want = (df.iloc[1::2]["small"].map(means).astype("float64").fillna(train.median()) - train.mean()) / train.std(
-        ddof=0
-    )
+    valid = df.iloc[1::2]["small"].map(means).astype("float64").fillna(train.median())
+    want = (valid - train.mean()) / train.std(ddof=0)
     np.testing.assert_allclose(to.valid.conts["mean_normal"], want, atol=1e-5)
-    new = to.new(df.iloc[[1]])
-    new.process()
+    new = processed(to, df.iloc[[1]])
     np.testing.assert_allclose(new.conts["mean_normal"], want.iloc[:1], atol=1e-5)
     assert features.rows == 50
 
@@ -499,8 +493,7 @@ def test_groups_are_numbered_and_follow_the_rows():
     assert to.groups.shape == (40,)
     assert to.valid.groups.unique().numel() == 1
     assert to.iloc[[0, 1, 35]].groups.tolist() == to.groups[[0, 1, 35]].tolist()
-    test = to.new(df.drop(columns="session"))
-    test.process()
+    test = processed(to, df.drop(columns="session"))
     assert test.groups is None
     with pytest.raises(DataError, match="'session', row 7: a row does not say"):
         build(TabularFrame, df.assign(session=df["session"].where(df.index != 7)), groups="session")
@@ -535,9 +528,8 @@ def test_only_codes_or_only_numbers():
     assert only_cats.x_cont.shape == (40, 0)
     assert only_conts.x_cat.shape == (40, 0)
     for to in (only_cats, only_conts):
-        learn = tabular_learner(to.dataloaders(bs=8, device="cpu"), layers=[4])
-        with learn.no_bar(), learn.no_logging():
-            learn.fit(1)
+        learn, _ = trained(to.dataloaders(bs=8, device="cpu"), layers=[4])
+        with learn.no_bar():
             learn.predict(df.iloc[0])
 
 
@@ -563,14 +555,10 @@ def test_a_column_that_is_not_there_is_named(argument):
         TabularFrame(make(20), PROCS, **names)
 
 
-def test_a_column_missing_at_test_time_is_named(pair):
+def test_a_column_that_is_missing_or_of_another_kind_is_named(pair):
     df, _, ours = pair
     with pytest.raises(MissingColumnError, match="'whole'"):
         ours.dataloaders(device="cpu").test_dl(df.drop(columns="whole"))
-
-
-def test_a_column_of_another_kind_is_named(pair):
-    df, _, ours = pair
     with pytest.raises(DataError, match="'word'"):
         build(TabularFrame, df, procs=[own.Categorify]).__class__(df, PROCS, CATS, ["word"], "price")
     test = df.assign(small=df["small"].astype(str) + "x")
@@ -631,13 +619,8 @@ def test_setters_write_into_the_rows(pair):
     assert torch.equal(to.packed.buffer, ours.packed.buffer)
     with pytest.raises(DataError, match="ContProc"):
         to.transform(["word"], str)
-
-
-def test_devices(pair):
-    df, _, ours = pair
-    to = ours.copy()
     assert to.to_device("cpu") is to
-    assert build(TabularFrame, df, device="cpu").x_cat.device.type == "cpu"
+    assert build(TabularFrame, pair[0], device="cpu").x_cat.device.type == "cpu"
 
 
 def test_an_exported_learner_holds_no_rows(tmp_path):
@@ -664,13 +647,6 @@ def test_the_raw_frame_is_let_go():
     gc.collect()
     assert reference() is None
     assert len(dls.train_ds) == 80
-
-
-def test_wide_frames_are_not_quadratic():
-    r = np.random.default_rng(0)
-    df = pd.DataFrame({f"x{i}": r.normal(size=20) for i in range(400)})
-    to = TabularFrame(df, PROCS, [], list(df.columns))
-    assert to.x_cont.shape == (20, 400)
 
 
 # ---- real data
@@ -705,9 +681,7 @@ def test_adult_as_fastai(adult):
     np.testing.assert_allclose(ours.conts, stock.conts.astype("float64"), atol=2e-5)
     for cls, to in frames.items():
         set_seed(0)
-        learn = tabular_learner(to.dataloaders(bs=256, device="cpu"), layers=[32], metrics=accuracy)
-        with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, 0.01)
-            scores[cls] = learn.validate()[1]
+        dls = to.dataloaders(bs=256, device="cpu")
+        scores[cls] = trained(dls, 1, 0.01, layers=[32], metrics=accuracy)[1]
     assert abs(scores[TabularPandas] - scores[TabularFrame]) < 0.02
     assert scores[TabularFrame] > 0.82

@@ -196,8 +196,7 @@ def test_fastais_own_distributed_loader_shares_out_ours(n, alone):
 
 _RANK = """
 import sys, numpy as np, torch, torch.distributed
-from fastrec.tabular import TabularLoader
-from fastrec.tabular import TabularFrame
+from fastrec.tabular import TabularFrame, TabularLoader
 torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
 to = TabularFrame({"x": np.arange(21.0), "y": np.zeros(21)}, [], [], "x", "y")
 loader = TabularLoader(to, bs=4, shuffle=True)
@@ -294,7 +293,10 @@ def test_the_permutation_is_uniform():
     assert chi2 < 49.7  # 23 degrees of freedom, 1 in 1,000
 
 
-def test_batches_are_copies():
+def test_batches_are_copies_and_views_of_one_gather():
+    batch = next(iter(TabularLoader(frame(8), bs=8, shuffle=True)))
+    assert len({t.untyped_storage().data_ptr() for t in batch}) == 1
+    assert pd.DataFrame(batch[1].numpy()).shape == (8, 2)
     to = frame(10)
     for loader in (TabularLoader(to, bs=5), TabularLoader(to, bs=5, shuffle=True)):
         for x_cat, x_cont, y in loader:
@@ -317,9 +319,6 @@ def test_weights_draw_with_replacement():
 def test_weights_that_cannot_be_are_refused(wgts):
     with pytest.raises(DataError, match="weights"):
         TabularLoader(frame(4), bs=2, shuffle=True, wgts=wgts)
-
-
-def test_weights_with_groups_are_refused():
     with pytest.raises(DataError, match="Choose one"):
         TabularLoader(frame(4, [0, 0, 1, 1]), bs=2, shuffle=True, wgts=[1, 1, 1, 1], groups=True)
 
@@ -342,12 +341,9 @@ def test_fastais_hooks_work():
             return b[0], b[1] * 2, b[2]
 
     loader = TabularLoader(
-        frame(6),
-        bs=3,
-        after_batch=[Double()],
-        before_iter=lambda: seen.append("before"),
+        frame(6), bs=3, after_batch=[Double()], before_iter=lambda: seen.append("before"),
         after_iter=lambda: seen.append("after"),
-    )
+    )  # fmt: skip
     assert [b[1][:, 0].tolist() for b in loader] == [[0, 2, 4], [6, 8, 10]]
     assert seen == ["before", "batch", "batch", "after"]
     shown = loader.decode(loader.one_batch())
@@ -363,9 +359,13 @@ def test_indices_given_from_outside_are_followed():
     assert rows_of(loader.do_batch([5, 6])) == [5, 6]
 
 
-def test_first_rows_only():
+def test_first_rows_only_and_the_whole_set_as_a_batch():
     assert sorted(r for b in epoch(TabularLoader(frame(10), bs=4, n=6, shuffle=True)) for r in b) == list(range(6))
     assert sum(map(len, epoch(TabularLoader(frame(4, [0, 0, 1, 1]), bs=4, n=3, groups=True)))) == 3
+    assert [len(b) for b in epoch(TabularLoader(frame(9), bs=9, shuffle=True, drop_last=True))] == [9]
+    assert [len(b) for b in epoch(TabularLoader(frame(9), bs=None))] == [9]
+    with pytest.raises(DataError, match="batch of 0"):
+        TabularLoader(frame(9), bs=0)
 
 
 def test_one_batch_and_early_breaks_leave_the_loader_whole():
@@ -378,13 +378,6 @@ def test_one_batch_and_early_breaks_leave_the_loader_whole():
     mixed = [(rows_of(a), rows_of(b)) for a, b in zip(ahead, behind, strict=True)]
     for side in zip(*mixed, strict=True):
         assert sorted(r for b in side for r in b) == list(range(30))
-
-
-def test_the_whole_set_is_a_batch_and_prebatched_too():
-    assert [len(b) for b in epoch(TabularLoader(frame(9), bs=9, shuffle=True, drop_last=True))] == [9]
-    assert [len(b) for b in epoch(TabularLoader(frame(9), bs=None))] == [9]
-    with pytest.raises(DataError, match="batch of 0"):
-        TabularLoader(frame(9), bs=0)
 
 
 def test_it_is_fastais_loader_and_moves_batches():
@@ -426,9 +419,3 @@ def test_groups_reach_a_callback_during_training():
     assert {t for t, _, _ in seen} == {True, False}
     assert all(a == b for _, a, b in seen)
     assert sum(a for t, a, _ in seen if t) == 80
-
-
-def test_batches_are_views_of_one_gather():
-    batch = next(iter(TabularLoader(frame(8), bs=8, shuffle=True)))
-    assert len({t.untyped_storage().data_ptr() for t in batch}) == 1
-    assert pd.DataFrame(batch[1].numpy()).shape == (8, 2)

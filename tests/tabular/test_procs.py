@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 
 import numpy as np
@@ -12,12 +13,13 @@ from fastai.data.transforms import Normalize as FastaiNormalize
 from fastai.tabular.core import Categorify as FastaiCategorify
 from fastai.tabular.core import FillMissing as FastaiFillMissing
 from fastai.tabular.core import FillStrategy, TabularProc
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm, rankdata
 
-from fastrec.errors import DataError, NotFittedError
-from fastrec.table import ClassList, Table, Vocab
-from fastrec.tabular import Categorify, FillMissing, Normalize
+from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.table import ClassList, Table, Vocab, load_state, save_state
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale, TabularFrame
 from fastrec.tabular.columns import coded_of, training_part
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 
@@ -28,9 +30,13 @@ def column(values, name="x"):
     return Table.read(pd.DataFrame({name: values}))[name]
 
 
+def tensor(values):
+    return torch.tensor([math.nan if v is None else v for v in values], dtype=torch.float64)
+
+
 def fitted(proc, values, name="x"):
     proc.reset([name])
-    proc.fit(name, torch.tensor(values, dtype=torch.float64))
+    proc.fit(name, tensor(values))
     return proc
 
 
@@ -176,9 +182,21 @@ def test_what_is_no_proc_is_refused():
 def test_use_before_fitting_is_named():
     with pytest.raises(NotFittedError, match="'x'"):
         Categorify().encode("x", column([1]))
-    for proc in (FillMissing(), Normalize()):
-        with pytest.raises(NotFittedError, match="'x'"):
-            proc.apply("x", torch.zeros(1, dtype=torch.float64))
+    for kind in (FillMissing, Normalize, LogTransform, RankGauss, RobustScale):
+        for proc in (kind(), fitted(kind(), [1.0], "y")):
+            with pytest.raises(NotFittedError, match=f"{kind.__name__} has not seen column 'x'"):
+                proc.apply("x", torch.zeros(1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("proc", [LogTransform(["x"]), Normalize(), RankGauss(), RobustScale(), FillMissing()])
+def test_state_comes_back_through_files(proc, tmp_path):
+    proc.reset(["x", "z"])
+    proc.fit("x", tensor([3.0, 1.0, None, 2.0, 2.0, 8.0]))
+    save_state(tmp_path / "s", proc.to_state())
+    again, x = proc_from_state(load_state(tmp_path / "s")), tensor([*range(-9, 9), None])
+    assert type(again) is type(proc)
+    for name in "xz":
+        assert torch.equal(again.apply(name, x).nan_to_num(-9), proc.apply(name, x).nan_to_num(-9))
 
 
 def test_states_round_trip():
@@ -191,7 +209,6 @@ def test_states_round_trip():
         assert type(again) is type(proc)
         assert repr(again.to_state()) == repr(state)
     assert json.loads(json.dumps(procs[1].to_state())) == procs[1].to_state()
-    assert procs[2].to_state()["means"].dtype == torch.float64
     assert proc_from_state(categorify.to_state()).encode("x", column(["b", "a", "q"])).tolist() == [1, 2, 0]
     custom = fitted(FillMissing(largest), [3.0, np.nan])
     assert proc_from_state(custom.to_state()).fills == {"x": 3.0}
@@ -243,3 +260,235 @@ def test_a_block_of_columns_is_prepared_as_one_column_after_the_other(proc):
         made.fit(name, column[column != torch.inf])
     expected = torch.stack([made.apply(n, v) for n, v in zip("abc", values, strict=True)])
     assert torch.equal(made.apply_block(["a", "b", "c"], values.clone()).nan_to_num(-9), expected.nan_to_num(-9))
+
+
+# ---- RankGauss, beside SciPy's normal quantiles of ranks
+
+
+def gauss_oracle(values: np.ndarray) -> np.ndarray:
+    """Quantiles of mid-ranks, cut at 3, then mean 0 and sd 1; missing and infinite values take no part."""
+    result = np.zeros(len(values))
+    there = np.isfinite(values)
+    if not there.any():
+        return result
+    quantile = norm.ppf((rankdata(values[there]) - 0.5) / there.sum()).clip(-3, 3)
+    spread = quantile.std()
+    result[there] = (quantile - quantile.mean()) / spread if spread > 1e-12 else 0.0
+    return result
+
+
+odd_numbers = st.sampled_from([0.0, -0.0, 1.0, 1.5, -7.0, 1e9, -1e-300, math.nan]) | st.floats(-1e6, 1e6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=st.lists(odd_numbers, max_size=40))
+def test_training_values_get_the_quantiles_of_their_ranks(values):
+    x = np.array(values, dtype=np.float64)
+    got = fitted(RankGauss(), x).apply("x", torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(got, gauss_oracle(x), atol=1e-9)
+
+
+def test_many_distinct_values_are_interpolated_closely():
+    rng = np.random.default_rng(0)
+    x = np.exp(2 * rng.normal(size=20_000))
+    got = fitted(RankGauss(), x).apply("x", torch.from_numpy(x)).numpy()
+    expected = gauss_oracle(x)
+    inside = np.abs(expected) < 2.5
+    np.testing.assert_allclose(got[inside], expected[inside], atol=0.02)
+    assert np.abs(got - expected).max() < 0.5
+    assert abs(got.mean()) < 0.01
+    assert abs(got.std() - 1) < 0.01
+    assert (np.diff(got[np.argsort(x)]) >= 0).all()
+
+
+def test_between_training_values_linear_and_beyond_them_flat():
+    proc = fitted(RankGauss(), [0.0, 10.0, 20.0])
+    at = proc.apply("x", torch.tensor([-math.inf, -5, 0, 5, 10, 20, 21, math.inf, math.nan], dtype=torch.float64))
+    low, mid, high = at[2], at[4], at[5]
+    assert torch.equal(at[:2], low.expand(2))
+    torch.testing.assert_close(at[3], (low + mid) / 2)
+    assert torch.equal(at[6:8], high.expand(2))
+    assert at[8] == 0
+    assert mid.abs() < 1e-12
+    assert torch.isclose(high, -low)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, math.nan], [4.0, 4.0, math.nan], [math.inf, -math.inf]])
+def test_columns_without_two_values_become_zero(values):
+    got = fitted(RankGauss(), values).apply("x", torch.tensor([4.0, 5.0, math.nan, math.inf], dtype=torch.float64))
+    assert got.tolist() == [0, 0, 0, 0]
+
+
+def test_in_a_frame_only_training_rows_count():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=50)
+    x[40:] = 1e6
+    frame = TabularFrame(
+        {"x": x, "y": rng.normal(size=50)}, procs=[Categorify, RankGauss], cont_names=["x"], y_names="y",
+        splits=[range(40), range(40, 50)],
+    )  # fmt: skip
+    got = frame.x_cont[:, 0].numpy()
+    np.testing.assert_allclose(got[:40], gauss_oracle(x[:40]), atol=1e-6)
+    np.testing.assert_allclose(got[40:], gauss_oracle(x[:40]).max(), atol=1e-6)
+
+
+# ---- RobustScale, beside NumPy's quantiles
+
+
+def robust_oracle(values: np.ndarray) -> np.ndarray:
+    there = values[np.isfinite(values)]
+    if not len(there):
+        return np.zeros(len(values))
+    first, median, third = np.quantile(there, [0.25, 0.5, 0.75])
+    reach = there.max() - there.min()
+    scale = 1 / (third - first) if third > first else 2 / reach if reach > 0 else 0.0
+    if scale == 0:
+        return np.zeros(len(values))
+    z = np.array([0.0 if math.isnan(v) else math.copysign(1e9, v) if math.isinf(v) else v - median for v in values])
+    z = np.where(np.isfinite(values), z * scale, z)
+    return z / np.sqrt(1 + (z / 3) ** 2)
+
+
+infinite = st.sampled_from([0.0, 1.0, 1.5, -7.0, 1e9, math.nan, math.inf, -math.inf]) | st.floats(-1e6, 1e6, width=32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=st.lists(infinite, max_size=30))
+def test_values_are_centred_scaled_and_clipped(values):
+    x = np.array(values, dtype=np.float64)
+    got = fitted(RobustScale(), x).apply("x", torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(got, robust_oracle(x), atol=1e-6)
+    assert (np.abs(got) <= 3).all()
+
+
+def test_robust_scales_worked_by_hand():
+    proc = fitted(RobustScale(), [0.0, 1.0, 2.0, 3.0, 4.0])  # quartiles 1 and 3, median 2
+    got = proc.apply("x", torch.tensor([2.0, 4.0, -4.0, math.nan], dtype=torch.float64))
+    assert got.tolist() == pytest.approx([0, 1 / math.sqrt(1 + 1 / 9), -3 / math.sqrt(2), 0])
+    rare = fitted(RobustScale(), [0.0] * 9 + [5.0])  # quartiles are equal: half the range is one
+    assert rare.apply("x", torch.tensor([5.0], dtype=torch.float64)).item() == pytest.approx(2 / math.sqrt(1 + 4 / 9))
+    same = fitted(RobustScale(), [7.0, 7.0])
+    assert same.apply("x", torch.tensor([9.0, 7.0], dtype=torch.float64)).tolist() == [0, 0]
+    assert same.invert("x", torch.zeros(1, dtype=torch.float64)).item() == 7
+
+
+def test_in_a_frame_robust_scale_fills_what_is_missing_and_goes_back():
+    df = pd.DataFrame({"x": [1.0, 5.0, np.nan, 2.0], "whole": [1, 2, 3, 100]})
+    frame = TabularFrame(df, [RobustScale], cont_names=["x", "whole"])
+    x = frame.x_cont.double().numpy()
+    np.testing.assert_allclose(x[:, 0], robust_oracle(df.x.to_numpy()), atol=1e-6)
+    np.testing.assert_allclose(x[:, 1], robust_oracle(df.whole.to_numpy(dtype=float)), atol=1e-6)
+    back = frame.decode().items
+    np.testing.assert_allclose(back.whole, df.whole, rtol=1e-4)
+    np.testing.assert_allclose(back.x, [1, 5, 2, 2], rtol=1e-4)
+
+
+# ---- LogTransform, beside a plain loop
+
+maybe_numbers = st.none() | st.floats(-1e6, 1e6) | st.integers(-5, 5).map(float)
+
+
+def log_oracle(train, values):
+    low = min((0.0 if v is None else v for v in train), default=0.0)
+    return [math.log(max((0.0 if v is None else v) - low, 0.0) + 1.0) for v in values]
+
+
+@given(st.lists(maybe_numbers, max_size=30), st.lists(maybe_numbers, max_size=30))
+def test_logs_follow_the_recipe(train, other):
+    proc = fitted(LogTransform(), train)
+    for values in (train, other):
+        np.testing.assert_allclose(proc.apply("x", tensor(values)), log_oracle(train, values), rtol=1e-9, atol=1e-9)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
+def test_the_inverse_of_a_log_gives_the_values_back(values):
+    proc = fitted(LogTransform(), values)
+    np.testing.assert_allclose(proc.invert("x", proc.apply("x", tensor(values))), values, rtol=1e-9, atol=1e-6)
+
+
+def test_the_smallest_training_value_is_zero_and_what_lies_below_too():
+    proc = fitted(LogTransform(), [7.0, 5.0, 9.0])
+    assert proc.apply("x", tensor([5.0, 4.0, -math.inf, None])).tolist() == [0, 0, 0, 0]
+    assert proc.apply("x", tensor([5 + math.e - 1, math.inf])).tolist() == [pytest.approx(1), math.inf]
+    assert fitted(LogTransform(), [5.0, None]).lows == {"x": 0.0}
+    assert fitted(LogTransform(), [-3.0, None]).apply("x", tensor([None])).item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("values", [[], [None], [math.inf, -math.inf]])
+def test_a_column_without_values_starts_at_zero(values):
+    assert fitted(LogTransform(), values).lows == {"x": 0.0}
+
+
+def test_a_log_leaves_its_input_alone():
+    values = tensor([None, 3.0])
+    fitted(LogTransform(), [1.0]).apply("x", values)
+    assert values.isnan().tolist() == [True, False]
+
+
+def test_logs_of_one_row_are_those_of_columns():
+    proc = LogTransform(["a", "c"])
+    proc.reset(["a", "b", "c"])
+    for i, name in enumerate("abc"):
+        proc.fit(name, tensor([i - 1.0, None, 4.0]))
+    for row in ([None, None, 2.0], [-8.0, 3.0, 7.5]):
+        want = [proc.apply(n, tensor([v])).item() for n, v in zip("abc", row, strict=True)]
+        np.testing.assert_array_equal(proc.apply_row(["a", "b", "c"], tensor(row)), want)
+    assert proc.apply("b", tensor([-8.0])).item() == proc.invert("b", tensor([-8.0])).item() == -8
+
+
+def test_only_named_columns_and_those_must_be_there():
+    assert fitted(LogTransform("x"), [1.0, 2.0]).apply("x", tensor([2.0])).item() == pytest.approx(math.log(2))
+    with pytest.raises(
+        MissingColumnError, match=r"column 'y': LogTransform is to change it, but .* Add it to cont_names"
+    ):
+        LogTransform(["y"]).reset(["x"])
+    with pytest.raises(NotFittedError, match="LogTransform has not seen column 'y'"):
+        fitted(LogTransform(), [1.0]).apply("y", tensor([1.0]))
+
+
+def log_rows(n=60):
+    r = np.random.default_rng(0)
+    x = r.exponential(50, n).round() + 2
+    x[::7] = np.nan
+    return {"x": x, "z": r.normal(size=n), "y": r.normal(size=n)}
+
+
+@pytest.mark.parametrize("fill", [False, True])
+def test_between_filling_and_normalizing(fill):
+    data = log_rows()
+    procs = [Normalize, LogTransform, *([FillMissing] if fill else []), Categorify]
+    assert [p.order for p in as_procs(procs)] == sorted(p.order for p in as_procs(procs))
+    to = TabularFrame(data, procs, None, ["x", "z"], "y", splits=(range(40), range(40, 60)))
+    for i, name in enumerate(["x", "z"]):
+        raw, train = data[name], data[name][:40]
+        value = np.median(train[~np.isnan(train)]) if fill else 0.0
+        raw, train = (np.where(np.isnan(v), value, v) for v in (raw, train))
+        logs, learnt = (np.log1p(np.maximum(v - train.min(), 0)) for v in (raw, train))
+        np.testing.assert_allclose(to.x_cont[:, i], (logs - learnt.mean()) / (learnt.std() + 1e-7), atol=1e-6)
+    assert list(to.cat_names) == (["x_na"] if fill else [])
+    shown = to.decode().items["x"].to_numpy()
+    present = ~np.isnan(data["x"])
+    low = np.nanmin(data["x"][:40]) if fill else 0
+    np.testing.assert_allclose(shown[present], np.maximum(data["x"][present], low), rtol=1e-4)
+
+
+def test_a_test_frame_and_a_loaded_learner_use_what_was_learnt(tmp_path):
+    from fastai.learner import load_learner
+
+    from fastrec.training import rec_learner
+
+    data = log_rows()
+    to = TabularFrame(data, [Categorify, LogTransform("x"), Normalize], None, ["x", "z"], "y")
+    learn = rec_learner(to.dataloaders(bs=16, device="cpu", path=tmp_path), layers=[4])
+    row = {"x": None, "z": -100.0}
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+        want = learn.predict(row)[2]
+        learn.export()
+        again = load_learner(tmp_path / "export.pkl")
+        with again.no_bar():
+            assert torch.equal(again.predict(row)[2], want)
+    new = to.new({"x": [1.0, -9.0, None], "z": [0.0, 0.0, 0.0]})
+    new.process()
+    np.testing.assert_allclose(new.decode().items["x"], [1, 0, 0], atol=1e-5)
+    assert new.x_cont[1, 0] == new.x_cont[2, 0] == to.x_cont[:, 0].min()

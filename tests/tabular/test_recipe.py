@@ -217,11 +217,8 @@ def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, l
     columns = FrameColumns({"x": column}, ["x"], len(values), order=None if order is None else torch.tensor(order))
     categorify = Categorify(min_count=least, max_size=most, unseen=unseen)
     categorify.reset(["x"])
-    codes = (
-        codes_of(columns, "x", categorify, training=TrainingRows(fit_rows, columns))
-        .of(columns.rows(0, len(values)))
-        .tolist()
-    )
+    coded = codes_of(columns, "x", categorify, training=TrainingRows(fit_rows, columns))
+    codes = coded.of(columns.rows(0, len(values))).tolist()
     in_order = column if order is None else column.take(torch.tensor(order))
     vocab = Vocab.fit(in_order.take(torch.arange(fit_rows)), min_count=least, max_size=most, unseen=unseen)
     assert categorify["x"] == vocab.classes

@@ -329,14 +329,9 @@ def test_a_stock_learner_trains_predicts_and_is_exported(valid, tmp_path, capsys
     folder = write(tmp_path / "pq", df, 3, 50)
     held = folder / "part002.parquet"
     frame = ParquetFrame(
-        [folder / "part000.parquet", folder / "part001.parquet"],
-        PROCS,
-        CATS,
-        CONTS,
-        "y",
-        CategoryBlock,
+        [folder / "part000.parquet", folder / "part001.parquet"], PROCS, CATS, CONTS, "y", CategoryBlock,
         valid=held if valid == "paths" else df[400:],
-    )
+    )  # fmt: skip
     dls = frame.dataloaders(64, buffer_rows=200, seed=0, path=tmp_path)
     torch.manual_seed(0)
     learn = tabular_learner(dls, layers=[8])

@@ -115,7 +115,7 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     # each proc on all columns at once: few wide nodes are faster than many narrow ones
     for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
         if isinstance(proc, FillMissing):
-            fills = torch.tensor([proc.fill_of(n) for n in names], dtype=torch.float64)
+            fills = torch.tensor([proc.of_column("fills", n) for n in names], dtype=torch.float64)
             conts = torch.where(conts.isnan(), fills, conts)
         elif isinstance(proc, Normalize):
             means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))

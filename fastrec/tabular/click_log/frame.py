@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from fastai.data.block import RegressionBlock
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
 from fastrec._core.device import DeviceLike
 from fastrec.errors import DataError
 from fastrec.table import Table, Vocab, load_state, save_state
@@ -27,7 +25,7 @@ from fastrec.tabular.packed import Layout
 from fastrec.tabular.procs.procs import Categorify, LogTransform
 from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.frame import ParquetFrame
-from fastrec.tabular.stream.loader import CachedRows, _add_sums, _cut
+from fastrec.tabular.stream.loader import _ROWS, CachedRows, _add_sums
 from fastrec.tabular.targets import Labels
 
 # Packed rows of a log in a folder: written once from the text, read by every epoch.
@@ -35,7 +33,7 @@ from fastrec.tabular.targets import Labels
 # The text is read once: parsed rows go into the file in which the packed ones are to be, values are counted on the way,
 # and once all is known the rows are changed where they lie, block by block.
 
-_ROWS, _ABOUT, _LEARNT = "rows.bin", "about.json", "learnt"
+_LEARNT = "learnt"
 
 Advance = Callable[[int], None]
 
@@ -76,44 +74,31 @@ class LogRows(CachedRows):
             start, stop = part.range()
             files.append([part.path.name, stop - start, part.digest()])
         self._fingerprint = {"files": files, "settings": settings}
-        digest = hashlib.sha256(json.dumps(self._fingerprint, sort_keys=True).encode()).hexdigest()[:16]
-        self.folder, self.passes = cache / f"{name}-{digest}", 0
-        held = self._about()
-        if held is None:
-            held = self._pack(encoder, min_count, memory)
-        self.units = _cut(held["rows"], limits.CACHED_ROWS)
-        self._sums = np.array(held["sums"], dtype=np.uint32)
-        self._known: tuple[int, ...] = ()
-        self._checked = np.zeros(len(self._sums), dtype=bool)
-        self.encoder = encoder if encoder is not None else self._read_learnt()
-        self._fingerprint["settings"]["rows"] = held["rows"]
+        self.passes = 0
+        self._open(cache, name, self._fingerprint, lambda folder: self._pack(folder, encoder, min_count, memory))
+        if encoder is None:
+            state = load_state(self.folder / _LEARNT)
+            encoder = LogEncoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
+        self.encoder = encoder
+        settings["rows"] = len(self)
 
-    def _about(self) -> dict[str, Any] | None:
-        # Describe existing rows; None if they are missing or incomplete
-        try:
-            about = json.loads((self.folder / _ABOUT).read_text())
-            size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
-            known = about["fingerprint"] == json.loads(json.dumps(self._fingerprint))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, limits.CACHED_ROWS))
-        return about if whole else None
-
-    def _pack(self, encoder: LogEncoder | None, min_count: int, memory: int) -> dict[str, Any]:
-        check_replaceable(self.folder, _ROWS, _ABOUT)
-        remove_leftovers(self.folder.parent)
-        with atomic_folder(self.folder) as folder:
-            path = folder / _ROWS
-            if encoder is None:
-                encoder, rows = self._learn(path, min_count, memory)
-                texts = [pa.array(v) for v in encoder.values]
-                save_state(folder / _LEARNT, {"values": texts, "lows": encoder.lows.tolist()})
-                sums = _rewrite(path, encoder, self._form.words)
-            else:
-                rows, sums = self._write(path, encoder)
-            about = {"fingerprint": self._fingerprint, "rows": rows, "sums": sums}
-            (folder / _ABOUT).write_text(json.dumps(about))
-        return about
+    def _pack(self, folder: Path, encoder: LogEncoder | None, min_count: int, memory: int) -> tuple[int, list[int]]:
+        path = folder / _ROWS
+        if encoder is not None:
+            return self._write(path, encoder)  # type: ignore[arg-type]
+        encoder, rows = self._learn(path, min_count, memory)
+        texts = [pa.array(v) for v in encoder.values]
+        save_state(folder / _LEARNT, {"values": texts, "lows": encoder.lows.tolist()})
+        sums: list[int] = []
+        words, at = self._form.words, 0
+        with path.open("r+b", buffering=0) as file:
+            room = np.empty((limits.PACKED_ROWS, words), dtype=np.int32)
+            while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
+                encoder.encode(room[: got // (words * 4)])
+                bytes_ = memoryview(room[: got // (words * 4)]).cast("B")
+                os.pwrite(file.fileno(), bytes_, at)
+                at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * words * 4)
+        return rows, sums
 
     def _learn(self, path: Path, min_count: int, memory: int) -> tuple[LogEncoder, int]:
         form, total = self._form, 0
@@ -145,10 +130,6 @@ class LogRows(CachedRows):
             self._advance(len(rows))
             yield rows, lows
 
-    def _read_learnt(self) -> LogEncoder:
-        state = load_state(self.folder / _LEARNT)
-        return LogEncoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
-
 
 def _digest(encoder: LogEncoder) -> str:
     found = hashlib.sha256(encoder.lows.tobytes())
@@ -161,20 +142,6 @@ def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
     with path.open("rb") as file:
         while len(block := file.read(limits.PACKED_ROWS * words * 4)):
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
-
-
-def _rewrite(path: Path, encoder: LogEncoder, words: int) -> list[int]:
-    sums: list[int] = []
-    at = 0
-    with path.open("r+b", buffering=0) as file:
-        room = np.empty((limits.PACKED_ROWS, words), dtype=np.int32)
-        while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
-            rows = room[: got // (words * 4)]
-            encoder.encode(rows)
-            bytes_ = memoryview(rows).cast("B")
-            os.pwrite(file.fileno(), bytes_, at)
-            at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * words * 4)
-    return sums
 
 
 _MOST_CATS, _MOST_FIELDS = 31, 63  # a word holds a bit for each category; a fault's field 6 bits

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -22,41 +21,14 @@ Blocks = Callable[[], Iterator[np.ndarray]]
 """All rows again, block by block: int32 ``[n, words]``."""
 
 
-class ValueCounter(Protocol):
-    """Counts of a category's values, of a share of them."""
-
-    def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        """Count rows from ``start`` on; return the first row that was not counted for lack of room."""
-
-    def grow(self, most: int) -> bool:
-        """Make room within so many bytes; return False if they do not suffice."""
-
-    def keep(self, share: tuple[int, int]) -> None:
-        """Forget values outside a share."""
-
-    def frequent(self, least: int) -> np.ndarray:
-        """Return the values with at least so many rows, uint32, sorted."""
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory used."""
-
-
 @dataclass
 class _Column:
     number: int
-    counter: ValueCounter
+    counter: _HashedCounts | _SortedCounts
     share: tuple[int, int] = (0, 0)  # how many leading bits, and what they are
     left: list[tuple[int, int]] = field(default_factory=list)
     kept: list[np.ndarray] = field(default_factory=list)
     done: bool = False
-
-    def halve(self) -> None:
-        # Halve the share; the other half is counted later
-        bits, part = self.share
-        self.share = (bits + 1, part << 1)
-        self.left.append((bits + 1, (part << 1) | 1))
-        self.counter.keep(self.share)
 
 
 class Tally:
@@ -80,7 +52,11 @@ class Tally:
             while at < len(rows):
                 others = sum(c.counter.nbytes for c in self.columns) - column.counter.nbytes
                 if not column.counter.grow(self.memory - others):
-                    column.halve()
+                    # A half of its share; the other half is counted later.
+                    (bits, part), keep = column.share, column.counter.keep
+                    column.share = (bits + 1, part << 1)
+                    column.left.append((bits + 1, (part << 1) | 1))
+                    keep(column.share)
                 at = column.counter.add(rows, at, column.share)
 
     def finish(self, blocks: Blocks) -> list[np.ndarray]:
@@ -105,13 +81,13 @@ class Tally:
                 column.share = column.left.pop()
 
 
-def new_counter(column: int) -> ValueCounter:
+def new_counter(column: int) -> _HashedCounts | _SortedCounts:
     """Make a counter of a category, compiled if possible."""
     return _HashedCounts(column) if kernels.compiled(1 << 20) else _SortedCounts(column)
 
 
 class _HashedCounts:
-    """A table with open addressing, see ``log_loops``."""
+    """Counts of a share of a category's values in a table with open addressing, see ``log_loops``."""
 
     def __init__(self, column: int) -> None:
         self.column, self.used = column, 0
@@ -122,6 +98,7 @@ class _HashedCounts:
         return self.table.nbytes
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
+        # Counts rows from ``start`` on; the first row that was not counted for lack of room
         limit = int(len(self.table) * limits.HASH_FULL)
         count = kernels.click_logs().count_values
         at, self.used = count(rows, start, self.column, self.table, self.used, limit, *share)
@@ -129,6 +106,7 @@ class _HashedCounts:
         return at
 
     def grow(self, most: int) -> bool:
+        # Makes room within so many bytes, if they suffice
         if 3 * self.table.nbytes > most:  # the old one and one of twice its size are there at the same time
             return False
         self._move(2 * len(self.table), self._share)
@@ -143,6 +121,7 @@ class _HashedCounts:
         self.table = new
 
     def frequent(self, least: int) -> np.ndarray:
+        # The values with at least so many rows, uint32, sorted
         counts = self.table & np.uint64(0xFFFFFFFF)
         return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))
 

@@ -17,15 +17,6 @@ from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, N
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 
 __all__ = [
-    "Categorify",
-    "ContProc",
-    "Features",
-    "FillMissing",
-    "FrameProc",
-    "LogTransform",
-    "Normalize",
-    "RankGauss",
-    "RobustScale",
-    "as_procs",
-    "proc_from_state",
-]
+    "Categorify", "ContProc", "Features", "FillMissing", "FrameProc", "LogTransform", "Normalize", "RankGauss",
+    "RobustScale", "as_procs", "proc_from_state",
+]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fastai.tabular.core import TabularProc
@@ -11,6 +11,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec.errors import DataError, NotFittedError
+from fastrec.table.state import settings_of
 
 MAKES_FEATURES = ("fit_transform", "transform", "outputs")
 """What a set of features has, a generator too, and a proc has not."""
@@ -20,6 +21,12 @@ class FrameProc(TabularProc):
     """Base of what prepares a ``TabularFrame``'s columns."""
 
     several = False  # whether a frame may have more than one of this kind
+    learnt: ClassVar[Mapping[str, Any]] = {}
+    """Attribute → what it holds of each column before the fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        vars(self).update({attribute: {} for attribute in self.learnt})
 
     @property
     def name(self) -> str:
@@ -28,7 +35,9 @@ class FrameProc(TabularProc):
 
     def reset(self, names: Sequence[str]) -> None:
         """Forget what was learnt and prepare to fit these columns."""
-        raise NotImplementedError
+        if not self.learnt:
+            raise NotImplementedError
+        vars(self).update({attribute: dict.fromkeys(names, start) for attribute, start in self.learnt.items()})
 
     def setup(self, items: Any = None, train_setup: bool = False) -> Any:
         """Refuse fastai's own way of fitting: a ``TabularFrame`` fits its procs."""
@@ -36,12 +45,29 @@ class FrameProc(TabularProc):
 
     def to_state(self) -> dict[str, Any]:
         """Return the fitted state as tensors, Arrow arrays and JSON values, for ``from_state``."""
-        raise NotImplementedError
+        if not self.learnt:
+            raise NotImplementedError
+        return {"kind": self.name, **settings_of(self), **{n: dict(getattr(self, n)) for n in self.learnt}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> FrameProc:
         """Make the proc of a state."""
-        raise NotImplementedError
+        if not cls.learnt:
+            raise NotImplementedError
+        proc = cls()
+        vars(proc).update({n: state[n] for n in (*settings_of(proc), *cls.learnt)})
+        return proc
+
+    def of_column(self, attribute: str, name: str) -> Any:
+        """Return what was learnt of a column.
+
+        Raises:
+            NotFittedError: it was not in the training rows.
+        """
+        known = getattr(self, attribute)
+        if name not in known:
+            raise NotFittedError(f"{self.name} has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
+        return known[name]
 
 
 class ContProc(FrameProc):
@@ -70,8 +96,8 @@ class ContProc(FrameProc):
         return torch.stack([self.apply(n, v) for n, v in zip(names, values, strict=True)])
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Prepare one row: one value of every column in ``names``, float64 ``[len(names)]``."""
-        return torch.cat([self.apply(n, v) for n, v in zip(names, values.split(1), strict=True)])
+        """Prepare one row: one value of every column, float64 ``[len(names)]``, which may be written over."""
+        return self.apply_block(names, values[:, None])[:, 0]
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return the raw values of prepared ones, as far as they can be recovered."""
@@ -91,12 +117,6 @@ def _refuse_columns(proc: FrameProc, columns: Sequence[Any]) -> None:
             f"but was given {columns[0]!r}",
             remedy=generator_of_that_name(proc),
         )
-
-
-def _learnt(proc: FrameProc, known: Mapping[str, float], name: str) -> float:
-    if name not in known:
-        raise NotFittedError(f"{proc.name} has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-    return known[name]
 
 
 def _float64(values: Iterable[float]) -> torch.Tensor:

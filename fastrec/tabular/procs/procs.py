@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError, NotFittedError
 from fastrec.table import ClassList, Coded, Column, Vocab
-from fastrec.tabular.columns import Moments, Summary
-from fastrec.tabular.procs.base import ContProc, FrameProc, _float64, _learnt, _refuse_columns, generator_of_that_name
+from fastrec.tabular.columns import Moments, Summary, median_between, sample_bounds
+from fastrec.tabular.procs.base import ContProc, FrameProc, _float64, _refuse_columns, generator_of_that_name
 
 # ``Categorify``: categories to codes.
 
@@ -27,6 +27,7 @@ class Categorify(FrameProc):
     """
 
     order = 1
+    learnt: ClassVar = {"classes": None}
 
     def __init__(
         self,
@@ -38,11 +39,6 @@ class Categorify(FrameProc):
         super().__init__()
         _refuse_columns(self, columns)
         self.min_count, self.max_size, self.unseen = min_count, max_size, unseen
-        self.classes: dict[str, ClassList] = {}
-
-    def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and prepare to fit these columns."""
-        self.classes = dict.fromkeys(names)
 
     def fit(self, column: Column) -> None:
         """Fit a column's classes on its training rows."""
@@ -59,14 +55,11 @@ class Categorify(FrameProc):
         self.classes[name] = ClassList(vocab)
 
     def vocab_of(self, name: str) -> Vocab:
-        """Return the vocabulary of a column.
-
-        Raises:
-            NotFittedError: it was not learnt.
-        """
-        if self.classes.get(name) is None:
-            raise NotFittedError(f"Categorify has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        return self.classes[name].vocab
+        """Return the vocabulary of a column (see ``of_column``)."""
+        classes = self.of_column("classes", name)
+        if classes is None:
+            raise NotFittedError(f"Categorify has not learnt column {name!r}", remedy="Fit it in a TabularFrame first")
+        return classes.vocab
 
     def encode(self, name: str, column: Column | Coded) -> torch.Tensor:
         """Encode any rows, int64 ``[m]``."""
@@ -77,15 +70,13 @@ class Categorify(FrameProc):
 
     def to_state(self) -> dict[str, Any]:
         """Return the fitted state as plain values and Arrow arrays."""
-        options = {"min_count": self.min_count, "max_size": self.max_size, "unseen": self.unseen}
-        return {"kind": self.name, **options, "vocabs": {n: c.vocab.to_state() for n, c in self.classes.items()}}
+        return {**super().to_state(), "classes": {n: c.vocab.to_state() for n, c in self.classes.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Categorify:
         """Make the proc of a state."""
-        proc = cls(min_count=state["min_count"], max_size=state["max_size"], unseen=state["unseen"])
-        proc.classes = {n: ClassList(Vocab.from_state(s)) for n, s in state["vocabs"].items()}
-        return proc
+        classes = {n: ClassList(Vocab.from_state(s)) for n, s in state["classes"].items()}
+        return super().from_state({**state, "classes": classes})  # type: ignore[return-value]
 
 
 # ``FillMissing``: missing values of continuous columns filled with one learnt from training rows.
@@ -104,6 +95,7 @@ class FillMissing(ContProc):
     """
 
     order = 0
+    learnt: ClassVar = {"fills": 0.0, "was_missing": False}
 
     def __init__(
         self,
@@ -118,12 +110,6 @@ class FillMissing(ContProc):
                 remedy=f"Use 'median', 'constant' or 'mode'. {generator_of_that_name(self)}",
             )
         self.fill_strategy, self.add_col, self.fill_vals = fill_strategy, add_col, dict(fill_vals or {})
-        self.fills: dict[str, float] = {}
-        self.was_missing: dict[str, bool] = {}
-
-    def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and prepare to fit these columns."""
-        self.fills, self.was_missing = dict.fromkeys(names, 0.0), dict.fromkeys(names, False)
 
     @property
     def na_dict(self) -> dict[str, float]:
@@ -142,7 +128,9 @@ class FillMissing(ContProc):
         if self.fill_strategy == "median":
             fill = _median(values.cpu().numpy(), len(values) - gaps)
         elif self.fill_strategy == "mode" and gaps < len(values):
-            fill = _mode((values[~values.isnan()] if gaps else values).cpu().numpy())
+            present = (values[~values.isnan()] if gaps else values).cpu().numpy()
+            distinct, first, counts = np.unique(present, return_index=True, return_counts=True)
+            fill = float(distinct[np.lexsort((first, -counts))[0]])
         elif callable(self.fill_strategy):
             import pandas as pd
 
@@ -156,43 +144,28 @@ class FillMissing(ContProc):
         if fill is None:
             fill = 0.0 if self.fill_strategy == "mode" else self._constant(name)
         self.was_missing[name], self.fills[name] = summary.gaps > 0, fill
-        summary.moments.add_equal(fill, summary.gaps)
+        if summary.gaps:
+            moments = summary.moments
+            moments.merge(summary.gaps, fill, 0.0)
+            moments.low, moments.high = min(moments.low, fill), max(moments.high, fill)
 
     def _constant(self, name: str) -> float:
         return float(self.fill_vals.get(name, 0))
 
-    def fill_of(self, name: str) -> float:
-        """Return a column's fill value."""
-        return _learnt(self, self.fills, name)
-
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Fill missing values; return the input itself if none is missing."""
-        value = _learnt(self, self.fills, name)
+        value = self.of_column("fills", name)
         return values if _none_missing(values) else values.nan_to_num(value, torch.inf, -torch.inf)
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
         """Fill several columns."""
-        fills = _float64(_learnt(self, self.fills, n) for n in names).to(values.device)
+        fills = _float64(self.of_column("fills", n) for n in names).to(values.device)
         return values if _none_missing(values) else torch.where(values.isnan(), fills[:, None], values)
-
-    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Fill one row of several columns."""
-        return torch.where(values.isnan(), _float64(_learnt(self, self.fills, n) for n in names), values)
 
     def to_state(self) -> dict[str, Any]:
         """Return the fitted state; of a fill function its name."""
-        rule = self.fill_strategy if isinstance(self.fill_strategy, str) else self.fill_strategy.__name__
-        options = {"fill_strategy": rule, "add_col": self.add_col, "fill_vals": self.fill_vals}
-        return {"kind": self.name, **options, "fills": dict(self.fills), "was_missing": dict(self.was_missing)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> FillMissing:
-        """Make the proc of a state."""
-        known = state["fill_strategy"] in ("median", "constant", "mode")
-        proc = cls(state["fill_strategy"] if known else "median", state["add_col"], state["fill_vals"])
-        proc.fill_strategy = state["fill_strategy"]
-        proc.fills, proc.was_missing = dict(state["fills"]), dict(state["was_missing"])
-        return proc
+        rule = self.fill_strategy
+        return {**super().to_state(), "fill_strategy": rule if isinstance(rule, str) else rule.__name__}
 
 
 def _none_missing(values: torch.Tensor) -> bool:
@@ -204,51 +177,20 @@ def _median(values: np.ndarray, present: int) -> float:
     if not present:
         return 0.0
     values = values if present == len(values) else values[~np.isnan(values)]
+    # A sample tells a narrow interval, and only what lies in it is sorted. Partitioning takes ten times as long where
+    # numbers differ, and three hundred times where most are equal, as counts are.
+    if len(values) >= 4 * limits.MEDIAN_SAMPLE:
+        sample = np.sort(values[:: min(len(values) // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED)])
+        first, last = sample_bounds(sample)
+        low, high = values <= first, values < last
+        between = values[low != high]
+        counts = [np.count_nonzero(some) for some in (values < first, low, high, values <= last)]
+        middle = median_between(present, first, last, [*counts, len(between)], between)
+        if middle is not None:
+            return middle
     upper = present // 2
-    lower = upper if present % 2 else upper - 1
-    low, high = _ranked_near(values, lower, upper) or _ranked(values, lower, upper)
-    return high if present % 2 else (low + high) / 2
-
-
-def _ranked(values: np.ndarray, lower: int, upper: int) -> tuple[float, float]:
-    # The numbers of two ranks, from 0, of which the second is the first or its successor
     ranked = np.partition(values, upper)
-    high = float(ranked[upper])
-    return (high if lower == upper else float(ranked[:upper].max())), high
-
-
-def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, float] | None:
-    """Find ``_ranked`` of the middle ranks: a sample tells a narrow interval, and counts whether it holds them.
-
-    Only what lies between is sorted. Partitioning takes ten times as long where numbers differ, and three hundred
-    times where most are equal, as counts are.
-
-    Returns:
-        The two numbers; None where the sample did not come near.
-    """
-    if len(values) < 4 * limits.MEDIAN_SAMPLE:
-        return None
-    sample = np.sort(values[:: min(len(values) // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED)])
-    middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
-    first, last = sample[middle - off], sample[middle + off]
-    low = values <= first
-    to_first = np.count_nonzero(low)
-    if upper < to_first:
-        return (float(first), float(first)) if np.count_nonzero(values < first) <= lower else None
-    high = values < last
-    to_last = np.count_nonzero(high)
-    if lower >= to_last:
-        return (float(last), float(last)) if np.count_nonzero(values <= last) > upper else None
-    if lower < to_first or upper >= to_last:
-        return None
-    between = np.sort(values[np.not_equal(low, high, out=high)])  # what is low is below ``last`` too
-    return float(between[lower - to_first]), float(between[upper - to_first])
-
-
-def _mode(values: np.ndarray) -> float:
-    distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
-    best = np.flatnonzero(counts == counts.max())
-    return float(distinct[best[np.argmin(first[best])]])
+    return float(ranked[upper]) if present % 2 else float((ranked[:upper].max() + ranked[upper]) / 2)
 
 
 # ``LogTransform``: continuous columns onto a logarithmic scale, as the DLRM recipe does with counts.
@@ -269,11 +211,11 @@ class LogTransform(ContProc):
     """
 
     order = 50
+    learnt: ClassVar = {"lows": 0.0}  # None: the column stays as it is
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
         super().__init__()
         self.names = None if names is None else [names] if isinstance(names, str) else list(names)
-        self.lows: dict[str, float | None] = {}
 
     def reset(self, names: Sequence[str]) -> None:
         """Forget what was learnt and prepare to fit these columns.
@@ -300,36 +242,20 @@ class LogTransform(ContProc):
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return ``log(value - lowest + 1)``."""
-        low = self._low(name)
+        low = self.of_column("lows", name)
         return values if low is None else _log(values, low)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
         """Transform one row of several columns."""
-        lows = [self._low(n) for n in names]
+        lows = [self.of_column("lows", n) for n in names]
         chosen = torch.tensor([low is not None for low in lows], dtype=torch.bool)
         shift = torch.tensor([low or 0.0 for low in lows], dtype=torch.float64)
         return torch.where(chosen, _log(values, shift), values)
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return ``exp(value) - 1 + lowest``."""
-        low = self._low(name)
+        low = self.of_column("lows", name)
         return values if low is None else values.expm1() + low
-
-    def _low(self, name: str) -> float | None:
-        if name not in self.lows:
-            raise NotFittedError(f"LogTransform has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        return self.lows[name]
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the smallest value of every column, None if it is not transformed."""
-        return {"kind": self.name, "names": self.names, "lows": dict(self.lows)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> LogTransform:
-        """Make the proc of a state."""
-        proc = cls(state["names"])
-        proc.lows = dict(state["lows"])
-        return proc
 
 
 def _log(values: torch.Tensor, low: float | torch.Tensor) -> torch.Tensor:
@@ -343,16 +269,11 @@ class Normalize(ContProc):
     """Continuous columns to mean 0 and standard deviation 1 over the training rows (missing values left out)."""
 
     order = 99
+    learnt: ClassVar = {"means": 0.0, "stds": 1.0}
 
     def __init__(self, *columns: Any) -> None:
         super().__init__()
         _refuse_columns(self, columns)
-        self.means: dict[str, float] = {}
-        self.stds: dict[str, float] = {}
-
-    def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and prepare to fit these columns."""
-        self.means, self.stds = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)
 
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Fit a column's mean and standard deviation."""
@@ -372,43 +293,20 @@ class Normalize(ContProc):
             self.means[name] = moments.low if constant else moments.mean
             self.stds[name] = 1.0 if constant else moments.std + 1e-7  # as fastai adds it
 
-    def scale_of(self, name: str) -> tuple[float, float]:
-        """Return a column's mean and standard deviation."""
-        return _learnt(self, self.means, name), self.stds[name]
-
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return ``(value - mean) / sd``."""
-        return (values - _learnt(self, self.means, name)).div_(self.stds[name])
+        return (values - self.of_column("means", name)).div_(self.stds[name])
 
     def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
         """Normalize several columns in place."""
         means, stds = (
-            _float64(known).to(values.device)[:, None]
-            for known in ((_learnt(self, self.means, n) for n in names), (self.stds[n] for n in names))
+            _float64(self.of_column(a, n) for n in names).to(values.device)[:, None] for a in ("means", "stds")
         )
         return values.sub_(means).div_(stds)
-
-    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Normalize one row of several columns."""
-        means = _float64(_learnt(self, self.means, n) for n in names)
-        return (values - means).div_(_float64(self.stds[n] for n in names))
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return ``value * sd + mean``."""
         return values * self.stds[name] + self.means[name]
-
-    def to_state(self) -> dict[str, Any]:
-        """Return names, and float64 tensors of means and standard deviations."""
-        means, stds = _float64(self.means.values()), _float64(self.stds.values())
-        return {"kind": self.name, "names": list(self.means), "means": means, "stds": stds}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Normalize:
-        """Make the proc of a state."""
-        proc = cls()
-        proc.means = dict(zip(state["names"], state["means"].tolist(), strict=True))
-        proc.stds = dict(zip(state["names"], state["stds"].tolist(), strict=True))
-        return proc
 
 
 # ``RankGauss``: continuous columns onto a normal distribution by rank, so that a net sees no odd scales.
@@ -425,15 +323,7 @@ class RankGauss(ContProc):
     """
 
     order = 99
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.knots: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and prepare to fit these columns."""
-        nothing = torch.zeros(1, dtype=torch.float64)
-        self.knots = dict.fromkeys(names, (nothing, nothing))
+    learnt: ClassVar = {"knots": (torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))}
 
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Fit a column's values and the normal quantiles of their ranks."""
@@ -458,7 +348,7 @@ class RankGauss(ContProc):
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Interpolate the normal quantiles of values linearly."""
-        x, y = (k.to(values.device) for k in self._knots_of(name))
+        x, y = (k.to(values.device) for k in self.of_column("knots", name))
         if len(x) == 1:
             return torch.zeros_like(values)
         clipped = torch.nan_to_num(values, nan=float(x[0])).clamp(x[0], x[-1])
@@ -466,38 +356,6 @@ class RankGauss(ContProc):
         left = right - 1
         part = (clipped - x[left]) / (x[right] - x[left])
         return torch.where(values.isnan(), 0, y[left] + part * (y[right] - y[left]))
-
-    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
-        """Transform one row of several columns."""
-        made = [_interpolate(*self._knots_of(n), v) for n, v in zip(names, values.tolist(), strict=True)]
-        return torch.tensor(made, dtype=torch.float64)
-
-    def _knots_of(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        if name not in self.knots:
-            raise NotFittedError(f"RankGauss has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        return self.knots[name]
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the knots of every column."""
-        return {"kind": self.name, "knots": {n: {"x": x, "y": y} for n, (x, y) in self.knots.items()}}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> RankGauss:
-        """Make the proc of a state."""
-        proc = cls()
-        proc.knots = {n: (k["x"], k["y"]) for n, k in state["knots"].items()}
-        return proc
-
-
-def _interpolate(x: torch.Tensor, y: torch.Tensor, value: float) -> float:
-    if len(x) == 1 or value != value:
-        return 0.0
-    x, y = x.numpy(), y.numpy()
-    clipped = min(max(value, x[0]), x[-1])
-    right = min(max(int(x.searchsorted(clipped)), 1), len(x) - 1)
-    left = right - 1
-    part = (clipped - x[left]) / (x[right] - x[left])
-    return float(y[left] + part * (y[right] - y[left]))
 
 
 # ``RobustScale``: continuous columns by median and quartiles, outliers drawn in smoothly.
@@ -514,30 +372,27 @@ class RobustScale(ContProc):
     """
 
     order = 99
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.centers: dict[str, float] = {}
-        self.scales: dict[str, float] = {}
-
-    def reset(self, names: Sequence[str]) -> None:
-        """Forget what was learnt and prepare to fit these columns."""
-        self.centers, self.scales = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    learnt: ClassVar = {"centers": 0.0, "scales": 0.0}
 
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Fit a column's median and scale."""
-        present = values[values.isfinite()].cpu()
-        if not len(present):
+        ranked = torch.sort(values[values.isfinite()].cpu()).values
+        if not len(ranked):
             return
-        self.centers[name], self.scales[name] = _center_and_scale(present)
+        places = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64) * (len(ranked) - 1)
+        low = places.long()
+        high = (low + 1).clamp(max=len(ranked) - 1)
+        first, self.centers[name], third = torch.lerp(ranked[low], ranked[high], places - low).tolist()
+        spread, reach = third - first, float(ranked[-1] - ranked[0])
+        scale = 1 / spread if spread > 0 else 2 / reach if reach > 0 else 0.0
+        self.scales[name] = scale if scale < float("inf") else 0.0
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Scale and clip values."""
-        if name not in self.scales:
-            raise NotFittedError(f"RobustScale has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        if self.scales[name] == 0:
+        scale = self.of_column("scales", name)
+        if scale == 0:
             return torch.zeros_like(values)
-        scaled = ((values - self.centers[name]) * self.scales[name]).clamp(-limits.ROBUST_LARGE, limits.ROBUST_LARGE)
+        scaled = ((values - self.centers[name]) * scale).clamp(-limits.ROBUST_LARGE, limits.ROBUST_LARGE)
         return torch.where(values.isnan(), 0.0, scaled / (1 + (scaled / limits.ROBUST_LIMIT) ** 2).sqrt())
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
@@ -546,27 +401,3 @@ class RobustScale(ContProc):
             return torch.full_like(values, self.centers[name])
         scaled = values / (1 - (values / limits.ROBUST_LIMIT) ** 2).clamp(min=1e-12).sqrt()
         return scaled / self.scales[name] + self.centers[name]
-
-    def to_state(self) -> dict[str, Any]:
-        """Return centre and scale of every column."""
-        return {"kind": self.name, "columns": {n: [self.centers[n], self.scales[n]] for n in self.centers}}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> RobustScale:
-        """Make the proc of a state."""
-        proc = cls()
-        proc.centers = {n: float(c) for n, (c, _) in state["columns"].items()}
-        proc.scales = {n: float(s) for n, (_, s) in state["columns"].items()}
-        return proc
-
-
-def _center_and_scale(values: torch.Tensor) -> tuple[float, float]:
-    # The median, and the scale by quartiles or by the range, of finite values
-    ranked = torch.sort(values).values
-    places = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64) * (len(ranked) - 1)
-    low = places.long()
-    high = (low + 1).clamp(max=len(ranked) - 1)
-    first, median, third = torch.lerp(ranked[low], ranked[high], places - low).tolist()
-    spread, reach = third - first, float(ranked[-1] - ranked[0])
-    scale = 1 / spread if spread > 0 else 2 / reach if reach > 0 else 0.0
-    return median, scale if scale < float("inf") else 0.0

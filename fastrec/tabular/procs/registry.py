@@ -43,19 +43,14 @@ def as_procs(procs: Any) -> list[FrameProc]:
     return sorted(found, key=lambda p: p.order)
 
 
-def _refuse_generator(given: Any) -> None:
-    if not all(hasattr(given, n) for n in MAKES_FEATURES):
-        return
-    kind = given if isinstance(given, type) else type(given)
-    remedy = "Give it in features=FeatureSet([…])"
-    if kind.__name__ in (c.__name__ for c in (Categorify, FillMissing, Normalize)):
-        remedy += f", or the proc of that name: fastrec.tabular.{kind.__name__}"
-    shown = kind.__name__ if given is kind else repr(given)
-    raise DataError(f"{shown} makes columns of features and is no proc", remedy=remedy)
-
-
 def _as_proc(proc: Any) -> FrameProc:
-    _refuse_generator(proc)
+    if all(hasattr(proc, n) for n in MAKES_FEATURES):
+        kind = proc if isinstance(proc, type) else type(proc)
+        remedy = "Give it in features=FeatureSet([…])"
+        if kind.__name__ in (c.__name__ for c in (Categorify, FillMissing, Normalize)):
+            remedy += f", or the proc of that name: fastrec.tabular.{kind.__name__}"
+        shown = kind.__name__ if proc is kind else repr(proc)
+        raise DataError(f"{shown} makes columns of features and is no proc", remedy=remedy)
     made = proc() if isinstance(proc, type) else proc
     if isinstance(made, FrameProc):
         return made

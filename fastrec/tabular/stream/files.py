@@ -160,7 +160,14 @@ class ParquetSource:
         if self._footers is None:
             for i in range(len(self.files)):
                 self._check_unchanged(i)
-            self._footers = [_footer(file) for file in self.files]
+            self._footers = []
+            for path in self.files:
+                with path.open("rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(max(size - 8, 0))
+                    length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
+                    file.seek(max(size - 8 - length, 0))
+                    self._footers.append(hashlib.sha256(file.read()).hexdigest())
         return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
 
     def _check_unchanged(self, i: int) -> None:
@@ -186,10 +193,10 @@ def list_files(paths: Paths) -> list[Path]:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(path).expanduser()
         if path.is_dir():
-            found_here = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
+            below = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
             # hidden files and folders may be half written
-            parts = {p: p.relative_to(path).parts for p in found_here}
-            files = sorted(p for p in found_here if not any(part.startswith((".", "_")) for part in parts[p]))
+            hidden = {p for p in below if any(n.startswith((".", "_")) for n in p.relative_to(path).parts)}
+            files = sorted({*below} - hidden)
         elif path.exists():
             files = [path]
         else:
@@ -223,15 +230,6 @@ def _stamp(file: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _footer(path: Path) -> str:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 8, 0))
-        length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
-        file.seek(max(size - 8 - length, 0))
-        return hashlib.sha256(file.read()).hexdigest()
-
-
 def _schema(metadata: Any, file: Path) -> pa.Schema:
     try:
         return metadata.schema.to_arrow_schema()
@@ -254,11 +252,9 @@ def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequen
                 first, where = kind, file
             elif _family(kind) != _family(first):
                 raise DataError(
-                    f"holds {kind} here, but {first} in {where.name}",
-                    file=file,
-                    column=name,
+                    f"holds {kind} here, but {first} in {where.name}", file=file, column=name,
                     remedy="Write the files with the same types, or leave the odd one out",
-                )
+                )  # fmt: skip
         fields.append(pa.field(name, first if first is not None else pa.null()))
     return pa.schema(fields)
 

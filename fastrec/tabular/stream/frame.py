@@ -32,14 +32,14 @@ from fastcore.foundation import L
 from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.threads import run_parallel
-from fastrec.table import Column, Keys, Table, Vocab
+from fastrec.table import Column, Keys, Table, Vocab, as_column
 from fastrec.tabular.columns import Moments, Summary, TrainingRows
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import _FLAGS, FrameRecipe, check_unique
+from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.loader import CachedRows, FileRows, StreamedFrame, StreamLoader, StreamRows
 from fastrec.tabular.targets import Labels
@@ -54,19 +54,13 @@ class ValueCounts:
         self.name = name
         self.keys: Keys | None = None
         self.counts = torch.zeros(0, dtype=torch.int64)
-        self.missing = 0
         self._new: list[tuple[Keys, torch.Tensor]] = []
         self._waiting = 0
 
     def add(self, column: Column) -> None:
         """Count a block's values."""
-        if column.kind == "category":
-            codes, keys = column.values.long(), Keys((column.distinct,), (self.name,))
-        else:
-            coded = column.coded()
-            codes, keys = coded.codes, coded.keys
-        counts = torch.bincount(codes, minlength=len(keys) + 1).cpu()
-        self.missing += int(counts[0])
+        coded = column.coded()
+        keys, counts = coded.keys, torch.bincount(coded.codes, minlength=coded.size).cpu()
         used = counts[1:].nonzero().squeeze(1)
         self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
         self._waiting += len(used)
@@ -84,12 +78,11 @@ class ValueCounts:
         self.counts = torch.zeros(len(self.keys), dtype=torch.int64).index_add_(0, codes, counts)
         self._new, self._waiting = [], 0
 
-    def result(self) -> tuple[pa.Array, torch.Tensor]:
+    def result(self) -> tuple[Keys, torch.Tensor]:
         """Return the distinct values in order of first appearance, and their counts int64 ``[K]``."""
         if self._new:
             self._merge()
-        values = self.keys.columns[0] if self.keys is not None else pa.array([], pa.null())
-        return values, self.counts
+        return Keys((pa.array([], pa.null()),), (self.name,)) if self.keys is None else self.keys, self.counts
 
 
 def _joined(parts: list[Keys]) -> Keys:
@@ -149,20 +142,22 @@ class MedianSearch:
 
     def result(self) -> float:
         """Return the median; 0 if there were no numbers."""
-        middle = [_of_bits(self._kept[b][0][np.searchsorted(np.cumsum(self._kept[b][1]), place, side="right")])
-                  for b, place in self._wanted()]  # fmt: skip
+        middle = []
+        for wanted, place in self._wanted():
+            bits, counts = self._kept[wanted]
+            found = bits[np.searchsorted(np.cumsum(counts), place, side="right")]
+            middle.append(float(_flipped(found).view(np.float64)))
         return sum(middle) / len(middle) if middle else 0.0
 
 
 def _ordered_bits(values: np.ndarray) -> np.ndarray:
-    # Convert floats to integers of the same order (-0.0 and 0.0 are one)
-    bits = (values + 0.0).view(np.int64)
+    # Integers of the same order as floats; -0.0 and 0.0 are one.
+    return _flipped((values + 0.0).view(np.int64))
+
+
+def _flipped(bits: np.ndarray) -> np.ndarray:
+    # Negative floats rise as their bits fall: all but the sign are flipped; twice is not at all.
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
-
-
-def _of_bits(bits: np.int64) -> float:
-    bits = np.int64(bits)
-    return float((bits ^ np.int64(2**63 - 1) if bits < 0 else bits).view(np.float64))
 
 
 class FirstMode:
@@ -192,47 +187,40 @@ def learn(recipe: FrameRecipe, rows: FileRows) -> None:
     if rows.made is not None:
         numeric = [n for n in rows.made.names if rows.made[n].kind in ("number", "datetime")]
         recipe.conts = recipe.conts + [n for n in numeric if n not in recipe.conts and n not in recipe.cats]
-    standard = _by_blocks(recipe)
-    counts = {n: ValueCounts(n) for n in recipe.cats} if recipe.proc(Categorify) is not None else {}
+    fill = recipe.proc(FillMissing)
+    by_blocks = all(type(p) in (FillMissing, Normalize) for p in recipe.cont_procs)
+    by_blocks = by_blocks and (fill is None or isinstance(fill.fill_strategy, str))
+    categorify = recipe.proc(Categorify)
+    counts = {n: ValueCounts(n) for n in recipe.cats} if categorify is not None else {}
     targets = {n: ValueCounts(n) for n in _class_names(recipe.labels, rows)}
-    conts = {n: _ColumnStatistics(recipe) for n in recipe.conts} if standard else {}
+    conts = {n: _ColumnStatistics(recipe) for n in recipe.conts} if by_blocks and recipe.cont_procs else {}
     gaps = dict.fromkeys(recipe.labels.names, False)
-
-    def first_look(table: Table) -> None:
-        def take(task: tuple[str, Callable[[Column], None]]) -> None:
-            task[1](table[task[0]])
-
-        tasks: list[tuple[str, Callable[[Column], None]]] = [(n, c.add) for n, c in (*counts.items(), *targets.items())]
-        tasks += [(n, c.look) for n, c in conts.items()]
-        run_parallel(take, tasks, rows=len(table))
+    looks: list[tuple[str, Callable[[Column], None]]] = [
+        *((n, c.add) for n, c in (*counts.items(), *targets.items())), *((n, c.look) for n, c in conts.items())
+    ]  # fmt: skip
+    for _, table in rows.tables():
+        run_parallel(lambda look, t=table: look[1](t[look[0]]), looks, rows=len(table))
         for name in gaps:
             gaps[name] = gaps[name] or bool(table[name].is_missing().any())
-
-    for _, table in rows.tables():
-        first_look(table)
     if any(n.median is not None for n in conts.values()):
         for _, table in rows.tables():
             run_parallel(lambda name, t=table: conts[name].look_again(t[name]), list(conts), rows=len(table))
     columns = _like_target(rows, recipe.labels.names, gaps)
     for name, seen in targets.items():
-        columns[name] = Table.read(pa.table({name: seen.result()[0]}))[name]
+        columns[name] = as_column(seen.result()[0].columns[0], name=name)
     recipe.labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))
-    if standard:
+    recipe.reset_procs()
+    for name, seen in conts.items():
+        summary = seen.summary()
         for proc in recipe.cont_procs:
-            proc.reset(recipe.conts)
-        for name, seen in conts.items():
-            summary = seen.summary()
-            for proc in recipe.cont_procs:
-                proc.learn(name, summary)
-    else:
-        _fit_columns(recipe, rows)
-    _fit_classes(recipe, counts)
-
-
-def _by_blocks(recipe: FrameRecipe) -> bool:
-    fill = recipe.proc(FillMissing)
-    known = all(type(p) in (FillMissing, Normalize) for p in recipe.cont_procs)
-    return bool(recipe.cont_procs) and known and (fill is None or isinstance(fill.fill_strategy, str))
+            proc.learn(name, summary)
+    if not by_blocks:  # whole columns, one in memory at a time
+        for name in recipe.conts:
+            parts = [c.number() for c in _column(rows, name)]
+            recipe.fit_values(name, torch.cat([torch.zeros(0, dtype=torch.float64), *parts]))
+    for name, seen in counts.items():
+        categorify.set_vocab(name, Vocab.of_keys(*seen.result(), name=name, **categorify.options_of(name))[0])
+    recipe.learn_flags()
 
 
 class _ColumnStatistics:
@@ -269,39 +257,12 @@ def _present(column: Column) -> np.ndarray:
     return values[~gone] if gone.any() else values
 
 
-def _fit_columns(recipe: FrameRecipe, rows: FileRows) -> None:
-    procs = recipe.cont_procs
-    for proc in procs:
-        proc.reset(recipe.conts)
-    for name in recipe.conts if procs else []:
-        values = torch.cat([torch.zeros(0, dtype=torch.float64), *(c.number() for c in _column(rows, name))])
-        for i, proc in enumerate(procs):
-            proc.fit(name, values)
-            values = proc.apply(name, values) if i + 1 < len(procs) else values
-
-
 def _column(rows: FileRows, name: str) -> Iterator[Column]:
     if rows.made is not None and name in rows.made:
         yield rows.made[name]
         return
     for _, block in rows.source.scan(1 << 17, [name]):
         yield Table.read(block)[name]
-
-
-def _fit_classes(recipe: FrameRecipe, counts: dict[str, ValueCounts]) -> None:
-    categorify = recipe.proc(Categorify)
-    if categorify is None:
-        return
-    categorify.reset(recipe.cat_names)
-    for name, seen in counts.items():
-        values, times = seen.result()
-        order = seen.keys.sort_order() if seen.keys is not None else torch.zeros(0, dtype=torch.int64)
-        options = categorify.options_of(name)
-        vocab = Vocab.of_counts(values.take(pa.array(order.numpy())), times[order], name=name, **options)
-        categorify.set_vocab(name, vocab)
-    recipe.check_flags()
-    for name in recipe.flagged:
-        categorify.set_vocab(f"{name}_na", _FLAGS)
 
 
 def _class_names(labels: Labels, rows: FileRows) -> list[str]:

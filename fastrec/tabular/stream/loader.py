@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,10 @@ class FileRows(StreamRows):
         for start, block in self.source.blocks(piece.unit, limits.DECODED_ROWS, skip=piece.skip, stop=piece.stop):
             for at in range(0, len(block), limits.PACKED_ROWS):
                 part = block.slice(at, limits.PACKED_ROWS)
-                yield len(part), self._writer(start + at, part)
+                yield len(part), partial(self._write, start + at, part)
 
-    def _writer(self, first: int, block: pa.Table) -> Callable[[int, int], Callable[[Packed], None]]:
-        def part(start: int, stop: int) -> Callable[[Packed], None]:
-            def write(room: Packed) -> None:
-                self.pack(first + start, self._table(first + start, block.slice(start, stop - start)), room)
-
-            return write
-
-        return part
+    def _write(self, first: int, block: pa.Table, start: int, stop: int, room: Packed) -> None:
+        self.pack(first + start, self._table(first + start, block.slice(start, stop - start)), room)
 
     def pack(self, start: int, table: Table, room: Packed) -> None:
         """Prepare a block that begins at row ``start``."""
@@ -142,13 +137,19 @@ class FileRows(StreamRows):
             ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
             learned.
         """
-        from fastrec.features._engine.digests import digest
+        from fastrec.features._engine.digests import NoDigestError, digest
 
         recipe, labels, made = self.recipe, self.recipe.labels, self.made
         classes = None if labels.vocab is None else [repr(v) for v in labels.vocab]
+        procs = []
+        for state in (p.to_state() for p in recipe.procs):
+            try:
+                procs.append(digest(state))
+            except NoDigestError:  # a proc of one's own
+                procs.append(digest(repr(state)))
         settings = {
             "columns": [recipe.cats, recipe.conts, labels.names],
-            "procs": [_digest_of_state(p.to_state()) for p in recipe.procs],
+            "procs": procs,
             "features": None if made is None else digest(made),
             "targets": [labels.kind, classes],
             "layout": {k: str(v) for k, v in asdict(self.layout).items()},
@@ -159,15 +160,6 @@ class FileRows(StreamRows):
         return {"files": files, "settings": settings}
 
 
-def _digest_of_state(state: Any) -> str:
-    from fastrec.features._engine.digests import NoDigestError, digest
-
-    try:
-        return digest(state)
-    except NoDigestError:  # a proc of one's own
-        return digest(repr(state))
-
-
 class StreamedFrame(TabularFrame):
     """What fastai takes for the data of a stream: a frame that has as many rows, but holds none."""
 
@@ -176,12 +168,8 @@ class StreamedFrame(TabularFrame):
     def __len__(self) -> int:
         return self.streamed_rows if self._raw is None and len(self._packed) == 0 else super().__len__()
 
-    def _like(self, **state: Any) -> TabularFrame:
-        new = TabularFrame.__new__(TabularFrame)
-        new._assign(self._recipe, device=self.device)
-        for name, value in state.items():
-            setattr(new, name, value)
-        return new
+    def _like(self, kind: type[TabularFrame] | None = TabularFrame, **state: Any) -> TabularFrame:
+        return super()._like(kind, **state)
 
 
 class StreamLoader(Shared, TfmdDL):
@@ -220,14 +208,9 @@ class StreamLoader(Shared, TfmdDL):
         if dataset is None:
             dataset = frame._frame(len(rows), with_y=rows.with_y)
         super().__init__(
-            dataset,
-            bs=bs,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            after_batch=_with_reader(after_batch, dataset),
-            num_workers=0,
-            **kwargs,
-        )
+            dataset, bs=bs, shuffle=shuffle, drop_last=drop_last, after_batch=_with_reader(after_batch, dataset),
+            num_workers=0, **kwargs,
+        )  # fmt: skip
         if seed is not None:
             self.rng = random.Random(seed)
         self.set_rank(rank, world_size)
@@ -316,10 +299,6 @@ class StreamLoader(Shared, TfmdDL):
         order = {"buffer_rows": self.buffer_rows, "cached": self.rows.cached}
         return {**told, **found.get("settings", {}), **order}
 
-    def do_item(self, s: int | None) -> int:
-        """Return the row's number."""
-        return 0 if s is None else s
-
     def do_batch(self, b: Any) -> tuple[torch.Tensor, ...]:
         """Return a batch without rows, whose form fastai reads."""
         return Packed.empty(0, self.rows.layout).views
@@ -349,18 +328,41 @@ class CachedRows(StreamRows):
             raise DataError("no column was named, so that there is nothing to keep in a cache", remedy="Name columns")
         self._fingerprint = rows.fingerprint()
         source = rows.source
-        places = [(str(f.resolve()), written) for f, (_, written) in zip(source.files, source.stamps, strict=True)]
-        given = json.loads(json.dumps({**self._fingerprint, "places": places}))
+        places = [[str(f.resolve()), written] for f, (_, written) in zip(source.files, source.stamps, strict=True)]
+        if self._open(cache, name, {**self._fingerprint, "places": places}, lambda folder: self._write(rows, folder)):
+            _warn_of_others(cache, name, self.folder)
+
+    def _open(
+        self, cache: Path, name: str, given: dict[str, Any], write: Callable[[Path], tuple[int, list[int]]]
+    ) -> bool:
+        # Takes the rows that are there, or has them written; tells whether they had to be.
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
-        self.units = _cut(len(rows), limits.CACHED_ROWS)
-        sums = self._held(given)
-        if sums is None:
-            sums = self._write(rows, given)
-            _warn_of_others(cache, name, self.folder)
-        self._sums = np.array(sums, dtype=np.uint32)
+        about = self._held(given)
+        absent = about is None
+        if absent:
+            check_replaceable(self.folder, _ROWS, _ABOUT)
+            remove_leftovers(cache)
+            with atomic_folder(self.folder) as folder:
+                rows, sums = write(folder)
+                about = {"given": given, "rows": rows, "sums": sums}
+                (folder / _ABOUT).write_text(json.dumps(about))
+        self.units = _cut(about["rows"], limits.CACHED_ROWS)
+        self._sums = np.array(about["sums"], dtype=np.uint32)
         self._known: tuple[int, ...] = ()
-        self._checked = np.zeros(len(sums), dtype=bool)
+        self._checked = np.zeros(len(self._sums), dtype=bool)
+        return absent
+
+    def _held(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        # What is known of rows that were written whole, of the same files and settings
+        try:
+            about = json.loads((self.folder / _ABOUT).read_text())
+            size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
+            known = about["given"] == json.loads(json.dumps(given))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        whole = size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, limits.CACHED_ROWS))
+        return about if known and whole else None
 
     @classmethod
     def none(cls, recipe: FrameRecipe) -> CachedRows:
@@ -378,30 +380,16 @@ class CachedRows(StreamRows):
         """Cut units into pieces small enough that many of them are mixed."""
         return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
 
-    def _held(self, given: dict[str, Any]) -> list[int] | None:
-        # The checksums of existing rows of the right number of bytes; None if there are none
-        try:
-            about = json.loads((self.folder / _ABOUT).read_text())
-            size, sums = (self.folder / _ROWS).stat().st_size, about.pop("sums")
-        except (OSError, ValueError, KeyError, AttributeError):
-            return None
-        whole = about == given and size == len(self) * self.layout.words * 4 and len(sums) == len(self.units)
-        return sums if whole else None
-
-    def _write(self, rows: FileRows, given: dict[str, Any]) -> list[int]:
-        check_replaceable(self.folder, _ROWS, _ABOUT)
-        remove_leftovers(self.folder.parent)
+    def _write(self, rows: FileRows, folder: Path) -> tuple[int, list[int]]:
         width, sums, at = self.layout.words * 4, [], 0
-        with atomic_folder(self.folder) as folder:
-            with (folder / _ROWS).open("wb") as file:
-                for start, table in rows.tables():
-                    room = Packed.empty(len(table), self.layout)
-                    rows.pack(start, table, room)
-                    bytes_ = memoryview(room.buffer.numpy()).cast("B")
-                    file.write(bytes_)
-                    at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width)
-            (folder / _ABOUT).write_text(json.dumps({**given, "sums": sums}))
-        return sums
+        with (folder / _ROWS).open("wb") as file:
+            for start, table in rows.tables():
+                room = Packed.empty(len(table), self.layout)
+                rows.pack(start, table, room)
+                bytes_ = memoryview(room.buffer.numpy()).cast("B")
+                file.write(bytes_)
+                at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width)
+        return len(rows), sums
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
         """Yield packed rows from the file."""
@@ -417,25 +405,19 @@ class CachedRows(StreamRows):
                 self._known, self._checked = known, np.zeros(len(self._sums), dtype=bool)
             checked = self._checked
             for piece in pieces:
-                yield piece.rows, self._reader(path, file, piece.unit.start + piece.skip, checked)
+                yield piece.rows, partial(self._read, path, file, piece.unit.start + piece.skip, checked)
         finally:
             os.close(file)
 
-    def _reader(self, path: Path, file: int, first: int, checked: np.ndarray) -> Callable[[int, int], Any]:
-        width = self.layout.words * 4
-
-        def part(start: int, stop: int) -> Callable[[Packed], None]:
-            def write(room: Packed) -> None:
-                low, high = first + start, first + stop
-                for i in range(low // limits.CACHED_ROWS, -(-high // limits.CACHED_ROWS)):
-                    if not checked[i]:
-                        self._check(path, file, i)
-                        checked[i] = True
-                _read_into(memoryview(room.buffer.numpy()).cast("B"), path, file, low * width)
-
-            return write
-
-        return part
+    def _read(
+        self, path: Path, file: int, first: int, checked: np.ndarray, start: int, stop: int, room: Packed
+    ) -> None:
+        low, high = first + start, first + stop
+        for i in range(low // limits.CACHED_ROWS, -(-high // limits.CACHED_ROWS)):
+            if not checked[i]:
+                self._check(path, file, i)
+                checked[i] = True
+        _read_into(memoryview(room.buffer.numpy()).cast("B"), path, file, low * self.layout.words * 4)
 
     def _check(self, path: Path, file: int, i: int) -> None:
         unit, width = self.units[i], self.layout.words * 4

@@ -12,13 +12,11 @@ import numpy as np
 import torch
 
 from fastrec.tabular.loader import permutation
-from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.packed import Layout, Packed, put_rows
 from fastrec.tabular.stream.files import Unit
 
-Write = Callable[[Packed], None]
-"""Writes rows into room for as many."""
-Chunk = tuple[int, Callable[[int, int], Write]]
-"""So many rows, and how to write those between two places among them."""
+Chunk = tuple[int, Callable[[int, int, Packed], None]]
+"""So many rows, and what writes those between two places among them into room for as many."""
 
 
 class ReadAhead:
@@ -60,7 +58,7 @@ class ReadAhead:
     def _run(self) -> None:
         buffer, at = None, 0
         try:
-            for rows, part in self._chunks():
+            for rows, write in self._chunks():
                 done = 0
                 while done < rows:
                     if buffer is None:
@@ -68,7 +66,7 @@ class ReadAhead:
                     if buffer is None or self._closed.is_set():
                         return
                     take = min(rows - done, self._rows - at)
-                    part(done, done + take)(buffer.rows(at, at + take))
+                    write(done, done + take, buffer.rows(at, at + take))
                     at, done = at + take, done + take
                     if at == self._rows:
                         self._full.put((buffer, at))
@@ -206,12 +204,6 @@ def cut_batches(mixer: Mixer, sizes: list[int], layout: Layout, *, chunk_bytes: 
         if mixer.error is not None:
             raise mixer.error
         batch = last
-
-
-def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None:
-    """Write whole rows to places of ``room``; numpy does so several times as fast as torch."""
-    whole = np.dtype((np.void, room.shape[1] * 4))
-    room.numpy().view(whole)[:, 0][places] = rows.numpy().view(whole)[:, 0]
 
 
 # The order in which a stream reads its pieces, and each rank's share of it.
