@@ -7,12 +7,14 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from fastrec._core import limits
 from fastrec._core.progress import Stages
@@ -43,7 +45,10 @@ class Fit:
         if temporary:
             weakref.finalize(self, shutil.rmtree, str(folder), ignore_errors=True)
         self.run = self.folder / "run"
-        self._saved: SavedRun | None = None
+
+    @cached_property
+    def _saved(self) -> SavedRun:
+        return SavedRun(self.run)
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -57,13 +62,12 @@ class Fit:
 
     def leaderboard(self) -> pd.DataFrame:
         """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval."""
-        found = self.scores
-        rows = [
-            {"model": n, found["metric"]: s, "low": None, "high": None} | _interval(found, n)
-            for n, s in found["oof"].items()
-        ]
-        up = bool(found["greater_is_better"])
-        return pd.DataFrame(rows).sort_values(found["metric"], ascending=not up, kind="stable", ignore_index=True)
+        scores = self.scores
+        metric, intervals = scores["metric"], scores["intervals"]
+        bounds = {n: intervals.get(n, (None, None, None)) for n in scores["oof"]}
+        rows = [{"model": n, metric: s, "low": bounds[n][1], "high": bounds[n][2]} for n, s in scores["oof"].items()]
+        up = bool(scores["greater_is_better"])
+        return pd.DataFrame(rows).sort_values(metric, ascending=not up, kind="stable", ignore_index=True)
 
     def predict(self, df: Any) -> Any:
         """Predict rows: classes, or amounts.
@@ -74,15 +78,17 @@ class Fit:
         Returns:
             An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame.
         """
-        saved = self._read()
-        made = saved.predict(df)
-        target = saved.target
+        predicted, target, decision = self._saved.predict(df), self._saved.target, self._saved.decision
         assert target is not None
-        if target.task == "regression":
-            return made.numpy() if made.ndim == 1 else pd.DataFrame(made.numpy(), _index(df), target.names)
-        if target.task == "multilabel":
-            return pd.DataFrame((made >= 0.5).int().numpy(), _index(df), target.names)
-        chosen = saved.decision.classes(made) if saved.decision.threshold is not None else _likeliest(made)
+        if target.task == "regression" and predicted.ndim == 1:
+            return predicted.numpy()
+        if target.task in ("regression", "multilabel"):
+            values = predicted if target.task == "regression" else (predicted >= 0.5).int()
+            return pd.DataFrame(values.numpy(), _index(df), target.names)
+        if decision.threshold is not None:
+            chosen = decision.classes(predicted)
+        else:
+            chosen = predicted.argmax(1) if predicted.ndim == 2 else (predicted >= 0.5).long()
         return target.decode(chosen).to_numpy(zero_copy_only=False)
 
     def predict_proba(self, df: Any) -> pd.DataFrame:
@@ -91,29 +97,22 @@ class Fit:
         Raises:
             DataError: the target has no classes.
         """
-        saved = self._read()
-        target = saved.target
+        target = self._saved.target
         assert target is not None
         if target.task == "regression":
             raise DataError("amounts have no probabilities", remedy="Call predict")
-        made = saved.predict(df)
+        predicted = self._saved.predict(df)
         if target.task == "multilabel" or target.classes is None:
-            return pd.DataFrame(made.numpy(), _index(df), target.names)
-        wide = made.numpy() if made.ndim == 2 else pd.DataFrame({0: 1 - made.numpy(), 1: made.numpy()}).to_numpy()
-        return pd.DataFrame(wide, _index(df), target.classes.values.to_pylist())
+            return pd.DataFrame(predicted.numpy(), _index(df), target.names)
+        wide = predicted if predicted.ndim == 2 else torch.stack([1 - predicted, predicted], 1)
+        return pd.DataFrame(wide.numpy(), _index(df), target.classes.values.to_pylist())
 
     def report(self) -> Path:
         """Return the path of ``report.html``, to be opened in a browser."""
         return self.run / "report.html"
 
-    def _read(self) -> SavedRun:
-        if self._saved is None:
-            self._saved = SavedRun(self.run)
-        return self._saved
-
     def __repr__(self) -> str:
-        found = self.scores
-        return f"Fit({found['task']}, {found['metric']} {self.score:.5f} out of fold, {self.run})"
+        return f"Fit({self.scores['task']}, {self.scores['metric']} {self.score:.5f} out of fold, {self.run})"
 
 
 def fit(
@@ -170,6 +169,15 @@ def fit(
         )
     budget = Budget(minutes)
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
+    lost = [
+        d.index
+        for d in (df, test)
+        if isinstance(d, pd.DataFrame) and (any(n is not None for n in d.index.names) or d.index.nlevels > 1)
+    ]
+    if lost:  # said once, not for each frame
+        named = ", ".join(str(n) for n in lost[0].names if n is not None) or "of several levels"
+        what = f"the frame's index ({named}) is not learned from; call reset_index() if it should be"
+        warnings.warn(what, DataWarning, stacklevel=2)
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
         target = str(target) if target in list(column_names(df)) else [str(t) for t in target]
     check_names(tables["train"].column_names, [target] if isinstance(target, str) else target)
@@ -202,28 +210,9 @@ def fit(
 
 
 def _arrow(df: Any) -> pa.Table:
-    """Convert a frame to Arrow, its names to text.
-
-    Raises:
-        DataError: values that no column can hold, naming the column.
-    """
     check_names([str(n) for n in column_names(df)], None)
-    if isinstance(df, pd.DataFrame):
-        named = [str(n) for n in df.index.names if n is not None]
-        if named or df.index.nlevels > 1:
-            what = f"the frame's index ({', '.join(named) or 'of several levels'}) is not learned from"
-            warnings.warn(f"{what}; call reset_index() if it should be", DataWarning, stacklevel=3)
     return df if isinstance(df, pa.Table) else Table.read(df).to_arrow()
 
 
 def _index(df: Any) -> pd.Index | None:
     return df.index if isinstance(df, pd.DataFrame) else None
-
-
-def _interval(found: dict[str, Any], name: str) -> dict[str, float]:
-    known = found["intervals"].get(name)
-    return {} if known is None else {"low": known[1], "high": known[2]}
-
-
-def _likeliest(made: Any) -> Any:
-    return made.argmax(1) if made.ndim == 2 else (made >= 0.5).long()

@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -34,11 +35,7 @@ _EXCEL = re.compile(r"\"?sep=.\"?\s*$", re.IGNORECASE)  # a first line that only
 
 
 def sniff(path: Path) -> CsvForm:
-    """Judge by its first lines how a text file is written; columns without names become ``c0``, ``c1``, ….
-
-    Args:
-        path: a CSV file or the like.
-    """
+    """Judge by its first lines how a text file is written; columns without names become ``c0``, ``c1``, …."""
     lines = _first_lines(path)
     if not lines:
         return CsvForm()
@@ -55,12 +52,7 @@ def sniff(path: Path) -> CsvForm:
 
 
 def columns_of_codes(path: Path, form: CsvForm) -> list[str]:
-    """Find columns of whole numbers of which some begin with zeros, as 01234: codes, which are text.
-
-    Args:
-        path: a CSV file or the like.
-        form: how it is written.
-    """
+    """Find columns of whole numbers of which some begin with zeros, as 01234: codes, which are text."""
     rows = _rows(_first_lines(path), (form.delimiter or ("\t" if ".tsv" in path.suffixes else ","))[:1])
     if not rows:
         return []
@@ -75,19 +67,13 @@ def columns_of_codes(path: Path, form: CsvForm) -> list[str]:
 
 
 def _first_lines(path: Path) -> list[str]:
-    """Read the first lines that are not empty.
-
-    Raises:
-        UnreadableFileError: it is no text.
-        DataError: the first line names the separator.
-    """
+    """Read the first lines that are not empty; refuse what is no text, or names the separator in its first line."""
     with open_text(path) as file:
         begin = file.read(4)
         kind = next((k for mark, k in _OTHER.items() if begin.startswith(mark)), None)
         if kind is not None:
-            raise UnreadableFileError(
-                f"the file is {kind}, whatever its name says", file=path, remedy="Give it the ending of its kind"
-            )
+            problem = f"the file is {kind}, whatever its name says"
+            raise UnreadableFileError(problem, file=path, remedy="Give it the ending of its kind")
         file.seek(0)
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
         found = [line for _, line in zip(range(200), text, strict=False) if line.strip()]
@@ -125,10 +111,8 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
     first, others = rows[0], rows[1:]
     if not others:
         return True
-    if len(first) >= 4 and [v.strip() for v in first] in (
-        [str(i) for i in range(len(first))],
-        [str(i + 1) for i in range(len(first))],
-    ):
+    counted = [[str(i + start) for i in range(len(first))] for start in (0, 1)]
+    if len(first) >= 4 and [v.strip() for v in first] in counted:
         return True  # a frame's columns that were never named
     numbers = [
         i for i in range(len(first)) if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)
@@ -162,7 +146,7 @@ _DATE_FORMS = (
     "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
     "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y",
     "%B %d, %Y", "%m/%d/%y", "%d/%m/%y", "%m/%d/%y %H:%M", "%d/%m/%y %H:%M", "%m/%d/%y %I:%M %p", "%d.%m.%y",
-    "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
+    "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S",
 )  # fmt: skip
 _SEPARATORS = ("|", ";", ",", " ")
 _LONG = r"\d{16,}"  # so many digits in one are an id
@@ -201,13 +185,7 @@ class ColumnInfo:
 
 
 def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = None) -> list[ColumnInfo]:
-    """Find out what each column of the training rows is.
-
-    Args:
-        table: the training rows.
-        skip: columns that are not looked at: the target.
-        test: columns of text whose values in the test rows count too.
-    """
+    """Find out what each training column but ``skip`` is; the test rows' values of a column of text count too."""
     made: list[ColumnInfo] = []
     seen: dict[tuple[object, ...], str] = {}
     for name in table.column_names:
@@ -218,8 +196,10 @@ def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = N
             column = pa.chunked_array([*column.cast(pa.string()).chunks, *test[name].cast(pa.string()).chunks])
         info = _look(name, column)
         if info.kind not in ("constant", "other", "list"):
-            print_of = _print_of(table[name])
-            twin = seen.setdefault(print_of, name)
+            # A few values tell most different columns apart.
+            own, n = table[name], len(table)
+            some = own.take(pa.array(sorted({min(int(i * n / 50), n - 1) for i in range(50)})))
+            twin = seen.setdefault((str(own.type), own.null_count, *some.to_pylist()), name)
             if twin != name and table[twin].combine_chunks().equals(table[name].combine_chunks()):
                 info = ColumnInfo(name, "duplicate", info.distinct, info.missing, f"the same values as {twin}")
         made.append(info)
@@ -241,9 +221,8 @@ def _look(name: str, column: pa.ChunkedArray) -> ColumnInfo:
         missing = column.null_count / max(n, 1)
     distinct = 0 if pa.types.is_null(kind) else pc.count_distinct(column, mode="only_valid").as_py()
     if distinct == 0 or (distinct == 1 and missing == 0):
-        return ColumnInfo(
-            name, "constant", distinct, missing, "one value in all rows" if distinct else "no value at all"
-        )
+        why = "one value in all rows" if distinct else "no value at all"
+        return ColumnInfo(name, "constant", distinct, missing, why)
     if pa.types.is_temporal(kind):
         return ColumnInfo(name, "time", distinct, missing, "times")
     if pa.types.is_boolean(kind):
@@ -289,10 +268,11 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
     if written and _are_numbers(texts, rows, NUMBER_TEXT, padded):
         return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
-    if PART_NAME.search(name) and distinct > 2 and _same_letters(texts):
+    letters = texts.str.extract(f"^({LETTERS})", expand=False)
+    if PART_NAME.search(name) and distinct > 2 and bool(letters.notna().all() and letters.nunique() == 1):
         why = "numbers with the same letters before them"
         return ColumnInfo(name, "number", distinct, missing, why, whole=True, key=True, numeric_text=True)
-    form = _time_form(name, texts)
+    form = _time_form(texts)
     if form != "":
         return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
     words = texts.str.split().str.len()
@@ -302,40 +282,22 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     if words.mean() >= 4 and distinct > 0.2 * filled and distinct > 50:
         return ColumnInfo(name, "text", distinct, missing, f"texts of {words.mean():.0f} words on average")
     if distinct > 0.95 * filled and distinct > 50:
-        kind, why = (
-            ("text", "short texts, hardly one twice") if words.mean() >= 2 else ("id", "another text in every row")
-        )
-        return ColumnInfo(name, kind, distinct, missing, why)  # type: ignore[arg-type]
+        if words.mean() >= 2:
+            return ColumnInfo(name, "text", distinct, missing, "short texts, hardly one twice")
+        return ColumnInfo(name, "id", distinct, missing, "another text in every row")
     return ColumnInfo(name, "category", distinct, missing, f"{distinct} different texts", key=filled / distinct >= 2)
 
 
 def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
-    """Describe a column of numbers in text; None: it has none.
-
-    Args:
-        name: the column.
-        column: its values.
-    """
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return None
+    """Describe a column of numbers in text; None: it has none."""
     info = _look(name, column)
     return info if info.numeric_text else None
 
 
-def _same_letters(texts: pd.Series) -> bool:
-    """Return whether each text is the same few letters and a number."""
-    found = texts.str.extract(f"^({LETTERS})", expand=False)
-    return bool(found.notna().all() and found.nunique() == 1)
-
-
 def _are_numbers(texts: pd.Series, rows: pd.Series, pattern: str, padded: bool) -> bool:
-    """Return whether the texts of nearly all rows are numbers, of three values or more.
+    """Return whether the different texts of nearly all rows are numbers, of three values or more.
 
-    Args:
-        texts: different texts.
-        rows: how many rows have each.
-        pattern: how numbers are written.
-        padded: whether numbers may begin with zeros; else such texts are codes (of places, telephones).
+    ``padded``: numbers may begin with zeros; else such texts are codes (of places, telephones).
     """
     fit = texts.str.fullmatch(pattern)
     if not padded:
@@ -344,20 +306,12 @@ def _are_numbers(texts: pd.Series, rows: pd.Series, pattern: str, padded: bool) 
     return bool(share >= limits.PARSED_SHARE and fit.sum() > 2 and texts.str.contains(r"\d").all())
 
 
-def _time_form(name: str, texts: pd.Series) -> str | None:
+def _time_form(texts: pd.Series) -> str | None:
     """Return the format of times in text, None for ISO 8601; '': they are no times."""
     some = texts.iloc[:2_000]
-    if (
-        not some.str.contains(r"\d").mean() >= limits.PARSED_SHARE
-        or not some.str.contains(r"[-/.:, ]").mean() >= limits.PARSED_SHARE
-    ):
+    if any(not some.str.contains(part).mean() >= limits.PARSED_SHARE for part in (r"\d", r"[-/.:, ]")):
         return ""
-    for form in _DATE_FORMS:
-        if form == "%Y%m%d":
-            continue
-        if _are_times(some, form) and _are_times(texts, form):
-            return form
-    return ""
+    return next((f for f in _DATE_FORMS if _are_times(some, f) and _are_times(texts, f)), "")
 
 
 def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
@@ -388,13 +342,6 @@ def _separator(texts: pd.Series) -> str | None:
     return None
 
 
-def _print_of(column: pa.ChunkedArray) -> tuple[object, ...]:
-    """Return a few values that tell most different columns apart."""
-    n = len(column)
-    some = column.take(pa.array(sorted({min(int(i * n / 50), n - 1) for i in range(50)})))
-    return (str(column.type), column.null_count, *some.to_pylist())
-
-
 # Which of a folder's files are the training rows, the test rows, the sample submission, and side tables.
 
 _PLAIN_TEXT = (".data", ".txt", ".dat", ".tab")
@@ -406,16 +353,7 @@ _TRUTH = re.compile(r"truth|solution", re.IGNORECASE)
 
 @dataclass
 class Files:
-    """A folder's tables and what each is.
-
-    Args:
-        folder: the folder.
-        names: role → file name, of ``train``, ``test`` and ``sample`` as far as there are such.
-        tables: role → table.
-        side: other tables by name.
-        reading: how the files are read.
-        why: role → what says so.
-    """
+    """A folder's tables: role (``train``, ``test``, ``sample``) → file, table and reason; other tables by name."""
 
     folder: Path
     names: dict[str, str]
@@ -426,11 +364,7 @@ class Files:
 
 
 def read_files(data: Path) -> Files:
-    """Read a folder, or one file, and tell which table is which.
-
-    Args:
-        data: a folder in Kaggle's manner (train, test, sample submission), with other names, or with one file; or the
-            file itself.
+    """Read a folder in Kaggle's manner (train, test, sample submission), with other names, or one file.
 
     Raises:
         MissingFileError: there is nothing to read.
@@ -438,7 +372,7 @@ def read_files(data: Path) -> Files:
     """
     paths = _paths(data)
     folder = data if data.is_dir() else data.parent
-    forms = {p: _form(p) for p in paths}
+    forms = {p: CsvForm() if p.suffix.lower() in (".parquet", ".pq") else sniff(p) for p in paths}
     sample = next((p for p in paths if _SAMPLE.search(_stem(p))), None) if len(paths) > 1 else None
     rest = [p for p in paths if p != sample and not (len(paths) > 1 and _TRUTH.search(_stem(p)))]
     tables = {p: read_file(p, form=forms[p]) for p in rest}
@@ -486,16 +420,18 @@ def _settled(table: pa.Table) -> pa.Table:
 def _paths(data: Path) -> list[Path]:
     if data.is_file():
         if data.suffix.lower() in _SHEETS:
-            raise UnreadableFileError(
-                "the file is no table in text", file=data, remedy=_how_to_read({data.suffix.lower()})
-            )
+            remedy = _how_to_read({data.suffix.lower()})
+            raise UnreadableFileError("the file is no table in text", file=data, remedy=remedy)
         return [data]
     if not data.is_dir():
         raise MissingFileError("there is no such file or folder", file=data, remedy="Give the folder of the files")
     own = [p for p in sorted(data.iterdir()) if p.is_file() and not p.name.startswith(".")]
     unpacked = {p.name for p in own}
     found = [p for p in own if _known_ending(p.name) and not (p.suffix == ".zip" and p.stem in unpacked)]
-    found = found or [p for p in own if p.suffix.lower() in _PLAIN_TEXT and not _is_prose(p)]
+    if not found:
+        for p in (p for p in own if p.suffix.lower() in _PLAIN_TEXT):
+            with suppress(Exception):  # whatever it is, it cannot be read as a table; of one column it is prose
+                found += [p] if len(read_file(p, form=sniff(p)).column_names) > 1 else []
     if not found:
         raise MissingFileError(
             f"there is no table in it (there is {', '.join(p.name for p in own) or 'nothing'})", file=data,
@@ -519,18 +455,6 @@ def _known_ending(name: str) -> bool:
 def _stem(path: Path) -> str:
     ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), path.suffix)
     return path.name[: len(path.name) - len(ending)] if ending else path.name
-
-
-def _is_prose(path: Path) -> bool:
-    try:
-        form = sniff(path)
-        return len(read_file(path, form=form).column_names) < 2
-    except Exception:  # whatever it is, it cannot be read as a table
-        return True
-
-
-def _form(path: Path) -> CsvForm:
-    return CsvForm() if path.suffix.lower() in (".parquet", ".pq") else sniff(path)
 
 
 def _train_of(tables: dict[Path, pa.Table], data: Path) -> tuple[Path, str]:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +20,7 @@ from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem
 from fastrec.errors import FastrecError
-from fastrec.estimators import Estimator, LGBMModel, XGBModel
+from fastrec.estimators import LGBMModel, XGBModel
 from fastrec.features import (
     Bucketize,
     Combine,
@@ -50,12 +51,7 @@ from fastrec.validate import Folds, Rows, Target
 class Family:
     """Features of one idea.
 
-    Args:
-        name: what they are, in plain words.
-        features: the generators.
-        gain: by how much the trial's score got better; None: they were not tried, their columns ask for them.
-        error: its standard error.
-        kept: whether they are in the recipe.
+    ``gain``: by how much the trial's score got better; None: not tried, their columns ask for them.
     """
 
     name: str
@@ -69,13 +65,8 @@ class Family:
 class Chosen:
     """The features of a recipe.
 
-    Args:
-        families: all that was thought of.
-        metric: what gains are measured in.
-        rows: how many rows a trial is made on.
-        hurried: the trials' models had too little time to learn all they could.
-        trees: the size of trees that learned most, a name of ``SIZES``; empty: sizes were not tried.
-        trees_why: what the trial said.
+    ``hurried``: the trials' models had too little time to learn all they could; ``trees``: the size of trees that
+    learned most, a name of ``SIZES``; empty: sizes were not tried; ``rows``: how many rows a trial is made on.
     """
 
     families: list[Family] = field(default_factory=list)
@@ -93,8 +84,6 @@ class Chosen:
 
 # Features that kinds of columns ask for: without them nothing is learned from times, lists, texts, side tables.
 
-_PARTS = ("year", "month", "day", "dayofweek", "dayofyear")
-_CLOCK = ("hour", "minute")
 _MONTH = re.compile(r"(month|mnth|mon)$")
 _DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # after what stands before the month
 
@@ -104,7 +93,8 @@ def asked_for(problem: Problem) -> list[Family]:
     made: list[Family] = []
     times = problem.kinds("time")
     if times:
-        parts = [DatePart(c.name, [*_PARTS, *(_CLOCK if _has_clock(problem, c.name) else ())]) for c in times]
+        days, clock = ("year", "month", "day", "dayofweek", "dayofyear"), ("hour", "minute")
+        parts = [DatePart(c.name, [*days, *(clock if _has_clock(problem, c.name) else ())]) for c in times]
         between = [
             Combine(DatePart(b.name, "elapsed"), "-", DatePart(a.name, "elapsed"), name=f"{a.name}_to_{b.name}")
             for i, a in enumerate(times[:4])
@@ -112,7 +102,11 @@ def asked_for(problem: Problem) -> list[Family]:
         ]
         since = [DatePart(c.name, "elapsed") for c in times]
         made.append(Family("times taken apart", [*parts, *since, *between]))
-    dates = [*_dates(problem), *_moments(problem, times)]
+    dates = _dates(problem)
+    # A column of days and one of the time of day: rows of the same hours are alike.
+    for day in [c.name for c in times if not _has_clock(problem, c.name)][:1]:
+        parts = [DatePart(day, part) for part in ("month", "day", "year")]
+        dates += [DateOf(*parts, clock=c.name, name=f"{c.name}_on_{day}") for c in _clocks(problem)]
     if dates:
         made.append(Family("dates put together", dates))
     lists = problem.kinds("list")
@@ -127,7 +121,13 @@ def asked_for(problem: Problem) -> list[Family]:
     if texts:
         made.append(Family("texts", [TextSvd(c.name, dims=32) for c in texts]))
         made[-1].features += [ListLength(Tokens(c.name, "words")) for c in texts]
-    made += _joins(problem)
+    # Side tables are joined by a key that both have and that differs in every row of the side table.
+    for name, table in problem.files.side.items():
+        shared = [n for n in table.column_names if n in problem.train.column_names]
+        keys = [n for n in shared if not table[n].null_count and len(table[n].unique()) == len(table)]
+        new = [n for n in table.column_names if n not in shared]
+        if keys and new:
+            made.append(Family(f"columns of {name}", [JoinTable(name, keys[0], new)]))
     return made
 
 
@@ -154,29 +154,16 @@ def _dates(problem: Problem) -> list[Feature]:
     return made
 
 
-def _moments(problem: Problem, times: list[ColumnInfo]) -> list[Feature]:
-    """Put a column of days and one of the time of day together: rows of the same hours are alike."""
-    days = [c.name for c in times if not _has_clock(problem, c.name)][:1]
-    return [
-        DateOf(*(DatePart(d, part) for part in ("month", "day", "year")), clock=c.name, name=f"{c.name}_on_{d}")
-        for d in days
-        for c in _clocks(problem)
-    ]
-
-
 def _clocks(problem: Problem) -> list[ColumnInfo]:
     """Return columns of hours and minutes written as one number, such as 1737."""
-    # By chance no hundred numbers all end in minutes, below 60.
-    return [
-        c
-        for c in problem.kinds("number", "category")
-        if c.whole and c.distinct >= 100 and _within(problem, c, 0, 2400) and _are_minutes(problem.train[c.name])
-    ][:3]
-
-
-def _are_minutes(column: pa.ChunkedArray) -> bool:
-    values = pc.unique(column).drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
-    return bool((values % 100 < 60).all())
+    clocks = []
+    for c in problem.kinds("number", "category"):
+        if c.whole and c.distinct >= 100 and _within(problem, c, 0, 2400):
+            values = pc.unique(problem.train[c.name]).drop_null().cast(pa.int64(), safe=False)
+            # By chance no hundred numbers all end in minutes, below 60.
+            if bool((values.to_numpy(zero_copy_only=False) % 100 < 60).all()):
+                clocks.append(c)
+    return clocks[:3]
 
 
 def _within(problem: Problem, c: ColumnInfo, low: int, high: int) -> bool:
@@ -212,31 +199,8 @@ def _has_clock(problem: Problem, name: str) -> bool:
     return bool(len(some) and ((some.dt.hour != 0) | (some.dt.minute != 0)).any())
 
 
-def _joins(problem: Problem) -> list[Family]:
-    """Join side tables by a key that both have and that differs in every row of the side table."""
-    made = []
-    for name, table in problem.files.side.items():
-        for key in (n for n in table.column_names if n in problem.train.column_names):
-            values = table[key]
-            if values.null_count or len(values.unique()) < len(values):
-                continue
-            new = [n for n in table.column_names if n not in problem.train.column_names]
-            if new:
-                made.append(Family(f"columns of {name}", [JoinTable(name, key, new)]))
-            break
-    return made
-
-
 class QuickTrial:
-    """A quick model on some of the training rows, with and without features.
-
-    Args:
-        problem: what is known of the table.
-        base: the features to begin with.
-        seconds: time for all that is tried.
-        rows: how many rows it is made on, at most.
-        n_folds: how many parts they are cut into.
-    """
+    """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features."""
 
     def __init__(
         self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
@@ -285,7 +249,13 @@ class QuickTrial:
     def told_by(self, c: ColumnInfo) -> float:
         """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
         column = self.table[c.name]
-        codes = column.coded().codes.cpu().numpy() if c.kind == "category" or c.key else _binned(column)
+        if c.kind == "category" or c.key:
+            codes = column.coded().codes.cpu().numpy()
+        else:  # 32 bins of as many rows, and one of the missing values
+            values = column.number(torch.float64).cpu().numpy()
+            finite = values[np.isfinite(values)]
+            edges = np.unique(np.quantile(finite, np.linspace(0, 1, 33)[1:-1])) if len(finite) else np.zeros(0)
+            codes = np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))
         y = self.label.double().numpy()
         y = y if y.ndim == 1 else y[:, 0]
         _, codes = np.unique(codes, return_inverse=True)
@@ -337,8 +307,11 @@ class QuickTrial:
 
     def _cross_fitted(self, features: Sequence[Feature]) -> tuple[torch.Tensor, float]:
         oof: torch.Tensor | None = None
+        # It learns all it can: with a weak model every encoding looks like a gain.
+        kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
+        judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1})
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
-            model = _judge()
+            model = judge.fresh()
             # The time is shared by 24 fits, a few more than there are.
             model.time_limit = self.seconds / 24
             began = time.monotonic()
@@ -358,34 +331,15 @@ def is_worth(gain: float, error: float, times: float = 1.0) -> bool:
     return gain > 0 and gain > times * error
 
 
-def _judge() -> Estimator:
-    """Return a model that learns all it can: with a weak one every encoding looks like a gain."""
-    if find_spec("lightgbm") is not None:
-        return LGBMModel("judge", rounds=800, learning_rate=0.1, early_stopping_rounds=30)
-    return XGBModel("judge", rounds=800, eta=0.1, early_stopping_rounds=30)
-
-
-def _binned(column: Any) -> np.ndarray:
-    values = column.number(torch.float64).cpu().numpy()
-    finite = values[np.isfinite(values)]
-    edges = np.unique(np.quantile(finite, np.linspace(0, 1, 33)[1:-1])) if len(finite) else np.zeros(0)
-    return np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))
-
-
 # Which features a table gets: those that its kinds of columns ask for, and of the others what pays out of fold.
 
 
 def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[str], None] | None = None) -> Chosen:
-    """Choose features.
+    """Choose features; what does not fit into ``seconds`` is left out.
 
     Dates are taken apart, lists and texts made into numbers, side tables joined: without that nothing could be learned
     from them. Counts, target means, crosses, row statistics and deviations are tried one after the other on some tens
     of thousands of training rows: a model with and without them, cross-fitted, on the same folds.
-
-    Args:
-        problem: what is known of the table.
-        seconds: time for the trials; what does not fit in is left out.
-        say: told of each outcome.
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
@@ -405,8 +359,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             continue
         family = trial.family(name, features)
         chosen.families.append(family)
-        chosen.hurried = trial.hurried
-        word = "kept" if family.kept else "left out"
+        chosen.hurried, word = trial.hurried, "kept" if family.kept else "left out"
         say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
     return chosen
 
@@ -414,22 +367,22 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
 # What is tried
 
 
+def _keys(problem: Problem, least: int) -> list[str]:
+    """Return categories, and then numbers that are keys, of so many different values."""
+    columns = [*problem.kinds("category"), *(c for c in problem.kinds("number") if c.key)]
+    return [c.name for c in columns if c.distinct >= least]
+
+
 def _counts(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.COUNTED_VALUES]
-    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.COUNTED_VALUES]
+    cols = _keys(problem, limits.COUNTED_VALUES)
     return [CountEncode(cols[:40], log=True)] if cols else []
 
 
 def _means(problem: Problem, trial: QuickTrial) -> list[Feature]:
     if trial.target_options is None:
         return []
-    cols = [c.name for c in problem.kinds("category") if c.distinct >= limits.MEAN_VALUES]
-    cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= limits.MEAN_VALUES]
+    cols = _keys(problem, limits.MEAN_VALUES)
     return [TargetEncode(cols[:30], problem.target[0], smooth=20, **trial.target_options)] if cols else []
-
-
-def _crosses(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    return _searched(problem, trial, 20)
 
 
 def _triples(problem: Problem, trial: QuickTrial) -> list[Feature]:
@@ -448,7 +401,11 @@ def _searched(
     cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
     told = {c.name: trial.told_by(c) for c in cols}
     # Pairs grow with the square of the columns: the 12 most informative ones are paired.
-    sources = [_source(c) for c in sorted(cols, key=lambda c: -told[c.name])[:12]]
+    sources: list[str | Feature] = []
+    for c in sorted(cols, key=lambda c: -told[c.name])[:12]:
+        # A number of many values is a key by its twentieths.
+        plain = c.kind == "category" or c.key or (c.whole and c.distinct <= 30)
+        sources.append(c.name if plain else Bucketize(c.name, quantiles=20))
     if len(sources) < (2 if extend is None else 3):
         return []
     rows = trial.table.with_columns({"__y__": trial.rows.label})
@@ -456,12 +413,6 @@ def _searched(
     search = search_crosses(rows, sources, "__y__", folds=folds, max_pairs=most, smooth=20, extend=extend)
     kept = search.crosses()
     return [TargetEncode(kept, problem.target[0], smooth=20, **trial.target_options)] if kept else []
-
-
-def _source(c: ColumnInfo) -> str | Feature:
-    """Return a column as a key: a number of many values by its twentieths."""
-    plain = c.kind == "category" or c.key or (c.whole and c.distinct <= 30)
-    return c.name if plain else Bucketize(c.name, quantiles=20)
 
 
 def _row_stats(problem: Problem, trial: QuickTrial) -> list[Feature]:
@@ -490,7 +441,7 @@ def _deviations(problem: Problem, trial: QuickTrial) -> list[Feature]:
 _IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
     ("counts of values", _counts),
     ("target means of values", _means),
-    ("target means of pairs", _crosses),
+    ("target means of pairs", partial(_searched, most=20)),
     ("target means of triples", _triples),
     ("statistics of a row", _row_stats),
     ("deviations from a group", _deviations),

@@ -21,46 +21,26 @@ from fastrec.errors import FastrecError
 from fastrec.estimators import LGBMModel
 from fastrec.estimators.wrapped import long_tails
 from fastrec.table import Table
-from fastrec.validate import Rows
 
-
-@dataclass(frozen=True)
-class TreeSize:
-    """Trees of one size, in the words of two libraries.
-
-    Args:
-        lgbm: LightGBM's parameters.
-        xgb: XGBoost's.
-    """
-
-    lgbm: dict[str, Any]
-    xgb: dict[str, Any]
-
-
-SIZES = {
-    "usual": TreeSize({}, {}),
-    "large": TreeSize(
-        {"num_leaves": 127, "min_data_in_leaf": 50},
-        {"max_depth": 9, "min_child_weight": 5, "native_cats": True},
-    ),
+SIZES: dict[str, dict[str, dict[str, Any]]] = {  # size → library → its parameters
+    "usual": {"lgbm": {}, "xgb": {}},
+    "large": {
+        "lgbm": {"num_leaves": 127, "min_data_in_leaf": 50},
+        "xgb": {"max_depth": 9, "min_child_weight": 5, "native_cats": True},
+    },
     # Fine bins: numbers such as 1737 may be keys. All rows: neighbours of a row tell most about it.
-    "very large": TreeSize(
-        {"num_leaves": 511, "min_data_in_leaf": 10, "max_bin": 1023, "bagging_fraction": 1.0},
-        {
-            "max_depth": 0,
-            "max_leaves": 511,
-            "grow_policy": "lossguide",
-            "min_child_weight": 3,
-            "max_bin": 1024,
-            "subsample": 1.0,
-            "native_cats": True,
+    "very large": {
+        "lgbm": {"num_leaves": 511, "min_data_in_leaf": 10, "max_bin": 1023, "bagging_fraction": 1.0},
+        "xgb": {
+            "max_depth": 0, "max_leaves": 511, "grow_policy": "lossguide", "min_child_weight": 3, "max_bin": 1024,
+            "subsample": 1.0, "native_cats": True,
         },
-    ),
-    "small": TreeSize(
-        {"num_leaves": 12, "feature_fraction": 0.3, "min_data_in_leaf": 100},
-        {"max_depth": 4, "colsample_bytree": 0.3, "min_child_weight": 20},
-    ),
-}
+    },
+    "small": {
+        "lgbm": {"num_leaves": 12, "feature_fraction": 0.3, "min_data_in_leaf": 100},
+        "xgb": {"max_depth": 4, "colsample_bytree": 0.3, "min_child_weight": 20},
+    },
+}  # fmt: skip
 
 
 def choose_trees(
@@ -70,15 +50,6 @@ def choose_trees(
 
     Each learns from the other rows in the same time. While there is time, the best is tried on other fifths. Another
     size than the usual one is taken where it is better by more than chance may give.
-
-    Args:
-        problem: what is known of the table.
-        chosen: its features; ``trees`` and ``trees_why`` are set.
-        seconds: time for all sizes.
-        say: told of each outcome.
-
-    Returns:
-        ``chosen``.
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     if seconds <= 0 or not _can_be_tried(problem):
@@ -113,11 +84,8 @@ def _can_be_tried(problem: Problem) -> bool:
 
 
 def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Predict the rows of a fold with each size, and those of more folds with the usual size and the best other one.
-
-    Returns:
-        The rows' targets, and size → predictions of the first of them.
-    """
+    # A fold's rows are predicted with each size, those of more folds with the usual and the best other one; returned
+    # are the rows' targets, and size → predictions of the first of them.
     names, labels = list(SIZES), []
     said: dict[str, list[torch.Tensor]] = {n: [] for n in SIZES}
     for train, valid in trial.parts():
@@ -128,7 +96,11 @@ def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torc
             left = ends - time.monotonic()
             if made and left < trial.seconds / (2 * len(SIZES)):
                 break
-            made[name] = _fitted(name, train, left / (len(names) - i)).predict(valid)
+            # More rounds would only be hurried by a higher rate if time is short.
+            own = SIZES[name]["lgbm"]
+            model = LGBMModel("size", rounds=150, early_stopping_rounds=20, learning_rate=0.1, **own)
+            model.time_limit = left / (len(names) - i)
+            made[name] = model.fit(train, None, seed=0).predict(valid)
         if labels and len(made) < len(names):
             break  # of this fold not all has been said
         labels.append(label)
@@ -142,14 +114,6 @@ def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torc
     return torch.cat(labels), {n: torch.cat(v) for n, v in said.items() if v}
 
 
-def _fitted(name: str, train: Rows, seconds: float) -> LGBMModel:
-    own = SIZES[name].lgbm
-    # More rounds would only be hurried by a higher rate if time is short.
-    model = LGBMModel("size", rounds=150, early_stopping_rounds=20, learning_rate=0.1, **own)
-    model.time_limit = seconds
-    return model.fit(train, None, seed=0)
-
-
 def _best(scores: dict[str, float], trial: QuickTrial) -> str:
     return (max if trial.metric.greater_is_better else min)(scores, key=scores.__getitem__)
 
@@ -161,13 +125,7 @@ _FINER = {"num_leaves": 1023, "feature_fraction": 0.7, "max_bin": 4095}
 
 @dataclass
 class ModelLine:
-    """A model in a recipe.
-
-    Args:
-        cls: its class.
-        text: the expression that makes it.
-        imports: another line that it needs.
-    """
+    """A model in a recipe: its class, the expression that makes it, and another import that it needs."""
 
     cls: str
     text: str
@@ -179,17 +137,13 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
 
     Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
     had too little time to be believed that model is the first, and one alone learns from the features.
-
-    Args:
-        problem: what is known of the table.
-        chosen: its features.
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     tried = any(f.kept for f in chosen.families if f.gain is not None)
     # Without a trial of sizes large trees are taken from 30,000 rows on: they learn more in less time.
     wide, many = len(problem.learned) > 100, len(problem.train) >= 30_000
     size = chosen.trees or ("large" if many and not wide and problem.task != "multiclass" else "usual")
-    lgb, few = _text(SIZES[size].lgbm), _text(SIZES[size].xgb)
+    lgb, few = _text(SIZES[size]["lgbm"]), _text(SIZES[size]["xgb"])
     if wide and size == "usual":
         few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5"
     made = [ModelLine("LGBMModel", f'LGBMModel("lgbm"{lgb if chosen.trees or not tried else ""})')] if lgbm else []
@@ -202,17 +156,25 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     own = ", columns=OWN" if tried and chosen.hurried else ""
     made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
     if lgbm and size == "very large":  # what is found between single rows, found otherwise
-        made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size].lgbm, **_FINER})})'))
+        made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size]["lgbm"], **_FINER})})'))
     if lgbm and size in ("usual", "small") and not (many and wide is False and not chosen.trees):
         share = 0.3 if wide else 0.5
         made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net, *logs = _nets(problem, wide=wide)
     made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
     # A saved forest is grown anew where it is read: with more rows that takes too long.
-    if len(problem.train) <= 30_000 and not wide:
-        made += [m for m in [_forest(problem.task)] if m is not None]
-    if cat and not _is_slow(problem):
-        named = {"keys": keys} if (keys := _keys(problem)) else {}
+    # Its trees are grown independently, not boosted: the stack gains by models that err differently.
+    if len(problem.train) <= 30_000 and not wide and problem.task in ("binary", "multiclass", "regression"):
+        kind = "ExtraTreesRegressor" if problem.task == "regression" else "ExtraTreesClassifier"
+        forest = f"{kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5, n_jobs=-1)"
+        line = f"from sklearn.ensemble import {kind}"
+        made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
+    # Of many classes CatBoost is slow.
+    size_of_all = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
+    if cat and not (problem.task == "multiclass" and size_of_all > 10e6):
+        # Numbers that are text in the files, such as c-8: CatBoost learns more from pairs of categories.
+        keys = [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
+        named = {"keys": keys} if keys else {}
         made.append(
             ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
         )
@@ -228,25 +190,6 @@ def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
     if real and long_tails(Table.read(problem.train, numbers), numbers):
         made.append(ModelLine("NetModel", f'NetModel("log_net"{net}, logs=True, bs=bs)'))
     return made
-
-
-def _is_slow(problem: Problem) -> bool:
-    size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
-    return problem.task == "multiclass" and size > 10e6
-
-
-def _keys(problem: Problem) -> list[str]:
-    """Return numbers that are text in the files, such as ``c-8``: CatBoost learns more from pairs of categories."""
-    return [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
-
-
-def _forest(task: str) -> ModelLine | None:
-    """Return trees that are grown independently, not boosted: the stack gains by models that err differently."""
-    if task not in ("binary", "multiclass", "regression"):
-        return None
-    kind = "ExtraTreesRegressor" if task == "regression" else "ExtraTreesClassifier"
-    text = f'SKModel("forest", {kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5, n_jobs=-1), cats="code")'
-    return ModelLine("SKModel", text, f"from sklearn.ensemble import {kind}")
 
 
 def _text(params: Mapping[str, Any]) -> str:

@@ -32,14 +32,7 @@ _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month firs
 
 @dataclass
 class AutoDecision:
-    """One thing that was decided.
-
-    Args:
-        what: the recipe's attribute.
-        value: what it is.
-        why: what says so.
-        sure: False: a person may know better.
-    """
+    """A recipe's attribute that was decided, and why; not ``sure``: a person may know better."""
 
     what: str
     value: Any
@@ -109,13 +102,7 @@ class Problem:
 def understand(
     files: Files, *, target: str | Sequence[str] | None = None, metric: str | None = None, task: Task | None = None
 ) -> Problem:
-    """Find out what is to be predicted.
-
-    Args:
-        files: the tables.
-        target: the target column(s), where it is known.
-        metric: the metric's name, where it is known.
-        task: the task, where it is known.
+    """Find out what is to be predicted; target, task and metric where they are not given.
 
     Raises:
         DataError: there is no target, or it cannot be one; the task is a ranking.
@@ -129,30 +116,34 @@ def understand(
         )
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
-    _amounts_in_text(files, names)
+    amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
+    _read_numbers(files, [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES])
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, task, metric)
     decisions += [how, why_task]
-    by_sample = _metric_by_sample(files, names, known, found_task) if metric is None else None
-    if by_sample is not None:
-        metric = by_sample
-        why = "the sample submission holds classes, not probabilities"
+    sample = files.tables.get("sample")
+    holds_classes = False
+    if sample is not None and found_task in ("binary", "multiclass") and names[0] in sample.column_names:
+        values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
+        holds_classes = len(values) > 1 and values <= classes
+    if metric is None and holds_classes:
+        metric, why = "accuracy", "the sample submission holds classes, not probabilities"
         decisions.append(AutoDecision("metric", metric, why, sure=False))
     elif metric is None:
         metric = default_metric(found_task)
         others = ", ".join(n for n in metrics_for(found_task) if n != metric)
         decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
     elif found_task not in get_metric(metric).tasks:
-        raise DataError(
-            f"{metric} is no metric of a {found_task} task", remedy=f"Use {', '.join(metrics_for(found_task))}"
-        )
+        known_ones = f"Use {', '.join(metrics_for(found_task))}"
+        raise DataError(f"{metric} is no metric of a {found_task} task", remedy=known_ones)
     else:
         decisions.append(AutoDecision("metric", metric, "as was asked for"))
     test = files.tables.get("test")
     mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
     columns = look_at(known, names, test.select(mixed) if mixed else None)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions)
-    made.classes = _classes(known, made)
+    if found_task in ("binary", "multiclass"):
+        made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
     lists = _one_in_each(known, made)
     if lists is not None and task is None:
         why_task.why += f"; one row of each {lists} is chosen: to rank them, see 'A ranking of your own' in the docs"
@@ -180,13 +171,11 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
     only = [n for n in own if test is not None and n not in test.column_names]
-    values = (
-        [n for n in sample.column_names if n in own and (test is None or n not in test.column_names)] if sample else []
-    )
+    wanted = sample.column_names if sample else []
+    values = [n for n in wanted if n in own and (test is None or n not in test.column_names)]
     if values:
-        return values, AutoDecision(
-            "target", values if len(values) > 1 else values[0], "the column that the sample submission wants"
-        )
+        why = "the column that the sample submission wants"
+        return values, AutoDecision("target", values if len(values) > 1 else values[0], why)
     if len(only) == 1:
         return only, AutoDecision("target", only[0], "the one column that the test rows lack")
     named = [n for n in (only or own) if _NAMES.match(n)]
@@ -194,22 +183,19 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
         best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
         return [best], AutoDecision("target", best, "its name says so", sure=False)
     if only:
-        return [only[-1]], AutoDecision(
-            "target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False
-        )
+        why = f"one of {', '.join(only)}, which the test rows lack"
+        return [only[-1]], AutoDecision("target", only[-1], why, sure=False)
     return [own[-1]], AutoDecision("target", own[-1], "the last column: nothing else says which it is", sure=False)
 
 
-def _amounts_in_text(files: Files, names: list[str]) -> None:
-    """Read targets that are numbers with signs around them as amounts."""
-    found = [
-        c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > limits.FEW_CLASSES
-    ]
-    if found:
-        reading = files.reading
-        reading.numbers = [*reading.numbers, *(c.name for c in found)]
-        reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
-        files.tables["train"] = reading.convert(files.tables["train"])
+def _read_numbers(files: Files, columns: list[ColumnInfo]) -> None:
+    """Note in the recipe's reading that columns are numbers in text, and convert the tables by it."""
+    reading = files.reading
+    reading.numbers = [*reading.numbers, *(c.name for c in columns)]
+    reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in columns if c.decimal_comma)]
+    reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
+    if reading.dates or reading.numbers:
+        files.tables |= {r: reading.convert(t) for r, t in files.tables.items() if r in ("train", "test")}
 
 
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
@@ -254,9 +240,8 @@ def _task(
         if len(fits) == 1:
             return fits[0], AutoDecision("task", fits[0], f"what {metric} scores")
     if distinct < 2:
-        raise DataError(
-            "the target has one value only: there is nothing to learn", column=names[0], remedy="Name another"
-        )
+        problem = "the target has one value only: there is nothing to learn"
+        raise DataError(problem, column=names[0], remedy="Name another")
     if distinct == 2:
         return "binary", AutoDecision("task", "binary", f"{names[0]} has two values")
     if not numbers[0]:
@@ -291,15 +276,6 @@ def _one_in_each(known: pa.Table, made: Problem) -> str | None:
     return next((c.name for c in found if pc.count_distinct(chosen[c.name]).as_py() == c.distinct), None)
 
 
-def _metric_by_sample(files: Files, names: list[str], known: pa.Table, task: Task) -> str | None:
-    """Return accuracy if the sample submission's column holds several of the target's classes."""
-    sample = files.tables.get("sample")
-    if sample is None or task not in ("binary", "multiclass") or names[0] not in sample.column_names:
-        return None
-    said = set(map(str, pc.unique(sample[names[0]]).to_pylist()))
-    return "accuracy" if len(said) > 1 and said <= set(map(str, pc.unique(known[names[0]]).to_pylist())) else None
-
-
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
@@ -309,25 +285,11 @@ def _has_classes(sample: pa.Table, classes: Sequence[Any]) -> bool:
     return len([n for n in sample.column_names if n in text or n.rpartition("_")[2] in text]) >= max(len(text), 3)
 
 
-def _classes(known: pa.Table, made: Problem) -> list[Any]:
-    if made.task not in ("binary", "multiclass"):
-        return []
-    return sorted(pc.unique(known[made.target[0]]).drop_null().to_pylist())
-
-
 def _reading(made: Problem) -> None:
-    """Note times and numbers in text in the recipe's reading, and convert the tables by it.
-
-    (What an earlier look has made of the tables stands in the recipe already.)
-    """
+    """Note times and numbers in text in the recipe's reading; what an earlier look has made stands there already."""
     reading = made.files.reading
     reading.dates = {**reading.dates, **{c.name: c.form for c in made.columns if c.kind == "time" and c.parse}}
-    found = [c for c in made.columns if c.numeric_text]
-    reading.numbers = [*reading.numbers, *(c.name for c in found)]
-    reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
-    reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
-    if reading.dates or reading.numbers:
-        made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
+    _read_numbers(made.files, [c for c in made.columns if c.numeric_text])
     dates = [n for n, form in reading.dates.items() if (form or "").startswith(_DAY_FIRST)]
     dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
     if dates:
@@ -397,26 +359,20 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         same = max(auc, 1 - auc)
     else:
         return None
-    return (
-        f"{_ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
-        if same >= 0.9995
-        else None
-    )
+    if same < 0.9995:
+        return None
+    return f"{_ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
 
 
 def _split(made: Problem, known: pa.Table) -> None:
     """Choose folds as the test was split: in order of time, by group, or at random."""
     test = made.files.tables.get("test")
     if test is None:
-        notes = ["rows at random, as no test says otherwise"]
-        notes += [
-            f"if the rows to predict are later ones, give test= or write time = {c.name!r} in the recipe"
-            for c in made.kinds("time")[:1]
-        ]
-        notes += [
-            f"if they have other values of {n}, give test= or write fold_key = {n!r} in the recipe"
-            for n in made.keys[:1]
-        ]
+        notes, otherwise = ["rows at random, as no test says otherwise"], "give test= or write"
+        for c in made.kinds("time")[:1]:
+            notes.append(f"if the rows to predict are later ones, {otherwise} time = {c.name!r} in the recipe")
+        for n in made.keys[:1]:
+            notes.append(f"if they have other values of {n}, {otherwise} fold_key = {n!r} in the recipe")
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
     shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]

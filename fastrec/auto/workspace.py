@@ -8,7 +8,7 @@ import keyword
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pandas as pd
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec.auto.columns import read_files
-from fastrec.auto.features import Chosen, Family, choose_features
+from fastrec.auto.features import Chosen, choose_features
 from fastrec.auto.models import choose_models, choose_trees, own_columns
 from fastrec.auto.problem import AutoDecision, Problem, understand
 from fastrec.competition.reading import Reading
@@ -35,10 +35,7 @@ from fastrec.validate.target import Task
 def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
     """Return the expression that makes a value, broken into lines if it is long.
 
-    Args:
-        value: anything whose ``repr`` is Python: numbers, texts, lists, generators.
-        indent: of the line that it stands in, in spaces.
-        used: how much of its first line is taken by what stands before it.
+    ``indent``: of its line, in spaces; ``used``: how much of its first line is taken by what stands before it.
     """
     return _node(ast.parse(repr(value), mode="eval").body, indent, indent + used)
 
@@ -102,9 +99,7 @@ def _filled(elements: Sequence[ast.expr], marks: str, indent: int) -> str:
 
 def _quoted(text: str) -> str:
     """Put texts in double quotation marks, if that needs no escaping."""
-    if '"' in text or "\\" in text or '"' in text:
-        return text
-    return text.replace("'", '"')
+    return text if '"' in text or "\\" in text else text.replace("'", '"')
 
 
 _PAGES = jinja2.Environment(
@@ -165,7 +160,10 @@ def new_competition(
         DataError: the folder holds something else.
     """
     folder, say = Path(folder), say or (lambda text: None)
-    _refuse_other(folder)
+    if (folder / "competition.py").is_file():
+        raise DataError("there is a recipe already", file=folder, remedy="Choose another name, or remove the folder")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise DataError("this is something else than a competition's folder", file=folder, remedy="Choose another name")
     files = read_files(Path(data))
     problem = understand(files, target=target, metric=metric, task=task)
     if ask is not None:
@@ -185,22 +183,14 @@ def new_competition(
     return Workspace(folder, problem, chosen)
 
 
-def _refuse_other(folder: Path) -> None:
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / "competition.py").is_file()):
-        raise DataError("this is something else than a competition's folder", file=folder, remedy="Choose another name")
-    if (folder / "competition.py").is_file():
-        raise DataError("there is a recipe already", file=folder, remedy="Choose another name, or remove the folder")
-
-
 def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None) -> Problem:
     """Ask a person about unsure decisions, in the order in which answers depend on each other."""
     unsure = {d.what: d for d in problem.decisions if not d.sure}
     if "target" in unsure:
         said = ask(f"Which column is to be predicted? ({unsure['target'].why})", problem.target[0])
         if said != problem.target[0]:
-            return _asked(
-                understand(problem.files, target=said, metric=metric, task=task), ask, metric=metric, task=task
-            )
+            other = understand(problem.files, target=said, metric=metric, task=task)
+            return _asked(other, ask, metric=metric, task=task)
     if "task" in unsure and task is None:
         said = ask(f"Which task is it? ({unsure['task'].why})", problem.task)
         if said != problem.task:
@@ -231,7 +221,7 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     name = folder.name
     about = {
         "title": name,
-        "folder": _shown(folder),
+        "folder": folder.name if folder.is_absolute() else str(folder),
         "target_words": " and ".join(map(as_code, problem.target)),
         "task": problem.task,
         "metric": problem.metric,
@@ -246,9 +236,14 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         for f in chosen.families
         if f.gain is not None
     ]
+    decisions = []
+    for d in problem.decisions:
+        values = d.value if isinstance(d.value, list) else [d.value]
+        value = ", ".join(map(str, values[:12])) + (" …" if len(values) > 12 else "")
+        decisions.append(replace(d, value=value))
     readme = _PAGES.get_template("README.md.jinja").render(
         **about,
-        decisions=[_cell(d) for d in problem.decisions],
+        decisions=decisions,
         columns=columns[:60],
         families=tried,
         trial_rows=f"{chosen.rows:,}",
@@ -257,23 +252,13 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": _notebook(name, about), "__init__.py": ""}
 
 
-def _cell(d: AutoDecision) -> AutoDecision:
-    value = (
-        ", ".join(map(str, d.value[:12])) + (" …" if len(d.value) > 12 else "")
-        if isinstance(d.value, list)
-        else d.value
-    )
-    return AutoDecision(d.what, str(value), d.why, d.sure)
-
-
-def _shown(folder: Path) -> str:
-    return str(folder) if not folder.is_absolute() else folder.name
-
-
 def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
-    models = choose_models(problem, chosen)
+    models, cats = choose_models(problem, chosen), problem.kinds("category")
     features = [
-        {"why": _why(f, chosen.metric), "lines": [laid_out(g, 16) for g in f.features]}
+        {
+            "why": f.name if f.gain is None else f"{f.name}: a trial's {chosen.metric} {f.gain:+.5f} ± {f.error:.5f}",
+            "lines": [laid_out(g, 16) for g in f.features],
+        }
         for f in chosen.families
         if f.kept and f.features
     ]
@@ -282,23 +267,18 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
     estimators = ", ".join(sorted({"Estimator", *(m.cls for m in models)}, key=str.lower))
     return {
         "cls": _class_name(name),
-        "reading": _has_reading(problem.files.reading),
+        "reading": problem.files.reading != Reading(),
         "estimators": estimators,
         "generators": generators,
         "own": laid_out(own_columns(problem, chosen), 0, used=6) if any("OWN" in m.text for m in models) else "",
         "attributes": _attributes(name, problem),
         "features": features,
-        "categories": _categories(problem),
+        # the categories, if they are others than texts and flags
+        "categories": laid_out([c.name for c in cats], 8, used=7) if any(c.whole for c in cats) else "",
         "models": [m.text for m in models],
         "trees": f"Trees are {chosen.trees_why}." if chosen.trees_why else "",
         "imports": sorted({m.imports for m in models if m.imports}),
     }
-
-
-def _why(family: Family, metric: str) -> str:
-    if family.gain is None:
-        return f"{family.name}"
-    return f"{family.name}: a trial's {metric} {family.gain:+.5f} ± {family.error:.5f}"
 
 
 def _classes_in(feature: Feature) -> list[str]:
@@ -311,12 +291,7 @@ def _class_name(name: str) -> str:
     return made if made.isidentifier() and not keyword.iskeyword(made) else f"Competition{made}"
 
 
-def _has_reading(reading: Reading) -> bool:
-    return reading != Reading()
-
-
 def _attributes(name: str, problem: Problem) -> list[str]:
-    """Return the recipe's attributes, each with its reason."""
     why = {d.what: d for d in problem.decisions}
     made = [f"name = {laid_out(name, 4)}"]
 
@@ -356,7 +331,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
                 add("n_folds", problem.mirror.folds)
     else:
         made.append(f"# folds: {reason('folds')}") if reason("folds") else None
-    if _has_reading(problem.files.reading):
+    if problem.files.reading != Reading():
         add("reading", problem.files.reading, reason("dates"))
     return made
 
@@ -366,14 +341,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.timedelta64 | timedelta):
         return str(pd.Timedelta(value)).removesuffix(" 00:00:00")
     return value.item() if hasattr(value, "item") else value
-
-
-def _categories(problem: Problem) -> str:
-    """Return the categories, if they are others than texts and flags."""
-    named = problem.kinds("category")
-    if not any(c.whole for c in named):
-        return ""
-    return laid_out([c.name for c in named], 8, used=7)
 
 
 def _notebook(name: str, about: dict[str, Any]) -> str:

@@ -275,14 +275,18 @@ def _figure(value: float | None) -> str:
 @app.command()
 def tune(
     run: _Run,
-    minutes: Annotated[float, typer.Option(help="How long to search.", show_default=False)],
+    minutes: Annotated[
+        float, typer.Option(help="How long to search: enough for 20 trials or more.", show_default=False)
+    ],
     data: _RunData = None,
     model: Annotated[str | None, typer.Option(help="The run's model; else its best trees, else its best net.")] = None,
     device: Device = "auto",
 ) -> None:
     """Search for better settings of a run's model, on its folds, and print the best as a line for the recipe.
 
-    What was tried is kept in `RUN.tune.db`: the same command goes on from there. (It wants the extra `tune`.)
+    A trial trains the model on every fold. The first one, of the run's settings, is timed, and the command says how
+    many fit in its minutes. What was tried is kept in `RUN.tune.db`: the same command goes on from there. (It wants
+    the extra `tune`.)
     """
     with readable_errors("the trials so far are kept, the same command goes on") as stages:
         from fastrec.tuning import tune_run

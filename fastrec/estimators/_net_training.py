@@ -53,44 +53,42 @@ def epochs_in_time(
     """Return how many of the epochs fit into the time that is left; of several processes the first one decides.
 
     A copy of the net learns from a few batches against the clock, and is scored once, as it is after every epoch.
-
-    Args:
-        dls: dataloaders of the training rows.
-        net: the net; it stays as it is.
-        report: what scores it after an epoch.
-        epochs: how many there would be with all the time.
-        name: the estimator, for messages.
-
-    Returns:
-        1 to ``epochs``.
+    ``report`` scores it; ``name`` is the estimator's, for messages.
     """
 
     def judged() -> int:
         state = torch.random.get_rng_state()
         trial = copy.deepcopy(net).train()
         own = trial.wrap_loss(loss) if hasattr(trial, "wrap_loss") else loss
-        rule = torch.optim.AdamW(trial.parameters(), lr=1e-4)
         n, warm, timed = len(dls.train), 2, 6  # batches; the first ones, which allocate, are not timed
         # of several ranks the others do not come to these batches
         loader = dls.train if dls.train.world_size == 1 else dls.train.new(rank=0, world_size=1)
-        count, seconds = 0, 0.0
+        count, seconds, rule = 0, 0.0, None
+
+        def refuse_long(epoch: float) -> None:
+            if epoch > deadline.left * 1.25:
+                raise OutOfTimeError(
+                    f"{name}: an epoch takes {epoch:.0f} s, {deadline.left:.0f} s are left",
+                    remedy="Give more minutes, or a smaller model",
+                )
+
         for i, batch in enumerate(islice(loader, min(warm + timed, n))):
             began = time.monotonic()
             *xb, yb = batch
             own(trial(*xb), yb).backward()
-            rule.step()
-            rule.zero_grad()
+            if i == 1:  # torch's first optimizer imports its compiler, for seconds: what is too long is refused before
+                refuse_long((time.monotonic() - began) * n)
+            if i >= 1 or n == 1:
+                rule = rule or torch.optim.AdamW(trial.parameters(), lr=1e-4)
+                rule.step()
+                rule.zero_grad()
             if i >= warm or n <= warm:
                 count, seconds = count + 1, seconds + time.monotonic() - began
         began = time.monotonic()
         report(trial.eval())
         epoch = seconds / max(count, 1) * n + time.monotonic() - began
         torch.random.set_rng_state(state)
-        if epoch > deadline.left * 1.25:
-            raise OutOfTimeError(
-                f"{name}: an epoch takes {epoch:.0f} s, {deadline.left:.0f} s are left",
-                remedy="Give more minutes, or a smaller model",
-            )
+        refuse_long(epoch)
         return max(1, min(epochs, int(deadline.left / epoch)))
 
     return on_first_rank(judged, "trying how long an epoch takes")
@@ -124,14 +122,10 @@ class KeepBest(Callback):
     """Scores the net after each epoch, ends the training where it gets no better, and puts the best weights back.
 
     Args:
-        report: net → what to note of an epoch, the value to stop by among it.
-        by: the name of that value; None: nothing is held out, the last weights stay.
+        report: net → what to note of an epoch.
+        by: the name of the value to stop by; None: nothing is held out, the last weights stay.
         greater_is_better: its direction.
         patience: epochs without a better value after which training ends; None: never.
-
-    Attributes:
-        records: what was noted of each epoch.
-        best: the epoch whose weights stay.
     """
 
     order = Recorder.order + 1
@@ -178,17 +172,12 @@ _LEAST_MOM, _LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
 
 
 def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options of the Learner, and of its ``fit_one_cycle``, for a batch size.
+    """Return options of the Learner, and of its ``fit_one_cycle``, for a batch of ``bs`` rows.
 
     Small batches use plain AdamW, at a rate that goes with the root of the batch. In large ones embeddings have no
     momentum; ``1 - momentum`` and ``1 - β2`` go with the batch, as far as to .5 and .1; the embeddings' rate goes with
-    ``√(1 - β2)``, the others' with the root of the batch, ``ε`` with its inverse. Source: the rule *scaled* of
-    BENCHMARKS.md (extreme batches), after arXiv 2205.10287.
-
-    Args:
-        lr: the highest rate at ``base_bs`` rows.
-        bs: rows in a batch.
-        base_bs: the batch size that ``lr`` is for.
+    ``√(1 - β2)``, the others' with the root of the batch, ``ε`` with its inverse. ``lr`` is the highest rate at
+    ``base_bs`` rows. Source: the rule *scaled* of BENCHMARKS.md (extreme batches), after arXiv 2205.10287.
     """
     rate = scale_lr(lr, bs, base_bs)
     if bs < limits.LARGE_BATCH:
@@ -220,12 +209,9 @@ def train_one_cycle(
     wd: float,
     cbs: Sequence[Any] = (),
 ) -> None:
-    """Train a net by AdamW and fastai's one-cycle schedule.
+    """Train a net by AdamW and fastai's one-cycle schedule; validation rows are not looked at.
 
-    Args:
-        dls: dataloaders; validation rows are not looked at.
-        lr: the highest rate, at batches of ``base_bs`` rows; see ``fit_options`` for others.
-        bs: rows in a batch, of all ranks together.
+    ``bs``: rows in a batch, of all ranks together; ``lr``: the highest rate at ``base_bs`` rows (see ``fit_options``).
     """
     rule, schedule = fit_options(net, lr, bs, base_bs)
     learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)
@@ -315,10 +301,8 @@ def train_real_mlp(
 ) -> None:
     """Train by arXiv 2407.04491, section 3 and table A.1: Adam with β₂ .95, ``coslog4``, decay and dropout flat-cosine.
 
-    Args:
-        dls: dataloaders; validation rows are not looked at.
-        lr: the highest rate; parts of the net have theirs in proportion (``RATES``).
-        wd: weight decay, of all but biases, at the beginning.
+    ``lr`` is the highest rate, parts of the net have theirs in proportion (``RATES``); ``wd`` is the decay of all but
+    biases, at the beginning.
     """
     parts = dict(zip(RATES, RealMLP.rate_groups(net), strict=True))
     used = [name for name, parameters in parts.items() if parameters]
@@ -339,10 +323,7 @@ def train_real_mlp(
 def coslog(t: float, waves: int = 4) -> float:
     """Return the rate's share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
 
-    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3).
-
-    Args:
-        t: the share of the training that is done, 0 to 1.
+    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3), ``t``: the share that is done.
     """
     return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
 
@@ -353,11 +334,7 @@ def flat_cos(t: float) -> float:
 
 
 class ScheduledDropout(Callback):
-    """Every dropout of the net times a share that changes over the training.
-
-    Args:
-        share: of the share of the training that is done.
-    """
+    """Every dropout of the net times a share that changes with the share of the training that is done."""
 
     run_valid = False
 

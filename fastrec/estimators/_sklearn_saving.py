@@ -45,12 +45,7 @@ _HISTOGRAM_NODES = ("left", "right", "feature_idx", "num_threshold", "missing_go
 
 
 def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> Any:
-    """Turn an estimator, or an attribute of one, into plain values and tensors.
-
-    Args:
-        trained: False: JSON values alone, as the parameters of an untrained estimator are.
-        at: where the value is, for messages.
-    """
+    """Turn an estimator, or an attribute of one, into plain values and tensors; untrained ones into JSON values."""
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {"is": "number", "type": value.dtype.name, "of": value.item()}
     if value is None or isinstance(value, bool | int | float | str):

@@ -55,13 +55,7 @@ class TrainedNet:
         more: Mapping[str, Any] | None = None,
         events: Mapping[str, list[Any]] | None = None,
     ) -> Self:
-        """Build a net with first weights, or with those of ``start``.
-
-        Args:
-            dls: dataloaders of the training rows.
-            start: the net to begin with.
-            more: further options of the model.
-        """
+        """Build a net with first weights, or with those of ``start``; ``more``: further options of the model."""
         plan = architecture.plan(dls, n_out)
         plan = plan if start is None else start.planned(plan)
         plan["options"] = {**plan["options"], **(more or {})}
@@ -83,8 +77,7 @@ class TrainedNet:
     def write(self, folder: Path) -> dict[str, Any]:
         """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
 
-        Returns:
-            What else ``read`` needs, as JSON values.
+        Returns what else ``read`` needs, as JSON values.
         """
         weights = {n: w.contiguous() for n, w in self.net.state_dict().items()}
         save_file(weights, folder / "model.safetensors")
@@ -95,12 +88,7 @@ class TrainedNet:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any], loss: Any) -> Self:
-        """Restore what ``write`` wrote.
-
-        Args:
-            folder: what ``write`` wrote to.
-            loss: the loss that the net was trained with: it settles how members are averaged.
-        """
+        """Restore what ``write`` wrote; the loss of the training settles how members are averaged."""
         architecture, plan = Architecture.load(folder / "net")
         if list(about["cats"]) != plan["cats"] or len(about["conts"]) != plan["n_cont"]:
             raise ValueError("the net is of other columns")
@@ -126,13 +114,7 @@ def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
 def net_columns(
     data: Rows, flags: Mapping[str, str], names: list[str], targets: Mapping[str, Tensor] | None = None
 ) -> Table:
-    """Return a net's columns of rows: those of ``names``, flags of missing values among them, then targets.
-
-    Args:
-        flags: flag → the column that it is of.
-        names: the columns, flags or not.
-        targets: name → values ``[n]``.
-    """
+    """Return a net's columns of rows: those of ``names``, flags of missing values among them, then targets ``[n]``."""
     columns: dict[str, Any] = {n: data.table[n] for n in names if n not in flags}
     columns |= {flag: data.table[n].is_missing().double() for flag, n in flags.items()}
     return Table({**columns, **(targets or {})}, device=data.table.device)
@@ -166,11 +148,8 @@ class NetStart:
 
     Rows of embedding tables go by the value that they are of: a vocabulary may have grown, and rows of new values keep
     their first weights. An ``EventNet``'s vectors of items and of events' categories go by value as well, the latter by
-    the name of their column. Everything else goes by name where its shape is the same.
-
-    Args:
-        trained: the net to begin with.
-        events: of a net of events, each of their categorical columns → the values of its codes, in their order.
+    the name of their column (``events``: column → the values of its codes, in their order). Everything else goes by
+    name where its shape is the same.
     """
 
     def __init__(self, trained: TrainedNet, *, events: Mapping[str, list[Any]] | None = None) -> None:
@@ -206,15 +185,7 @@ class NetStart:
     def give_to(
         self, net: nn.Module, frame: TabularFrame, *, events: Mapping[str, list[Any]] | None = None
     ) -> list[str]:
-        """Put the weights into a net.
-
-        Args:
-            net: a net of the same class, with first weights.
-            events: as in ``NetStart``, of the events that this net reads.
-
-        Returns:
-            The names of the parameters that keep their first weights, as their shape is another.
-        """
+        """Put the weights into a net of the same class; return the names that keep first weights, of other shapes."""
         old, new = values_of_codes(self._trained.frame), values_of_codes(frame)
         if any(isinstance(m, OneHotTables) for m in net.modules()) and old != new:
             return list(net.state_dict())  # which number stands for which value has changed

@@ -42,11 +42,8 @@ _FOLDER = "vocabularies"
 
 
 class TreeInputs:
-    """Columns that trees learn from, and the codes of those that are categories.
-
-    Args:
-        names: the columns.
-        vocabs: of the categories among them, and of text among the numbers: what code a value has.
+    """Columns that trees learn from (``names``), and the codes of categories and of text among the numbers
+    (``vocabs``).
     """
 
     def __init__(self, names: Sequence[str], vocabs: Mapping[str, Vocab]) -> None:
@@ -54,11 +51,8 @@ class TreeInputs:
 
     @classmethod
     def fit(cls, rows: Rows, columns: Sequence[str] | None = None, keys: Sequence[str] = ()) -> TreeInputs:
-        """Find the codes of training rows.
-
-        Args:
-            columns: the columns to use; None: all categories and numbers.
-            keys: numbers among them that are categories here.
+        """Find the codes of training rows; ``columns``: None: all; ``keys``: numbers among them that are categories
+        here.
         """
         names = rows.names if columns is None else list(columns)
         odd = next((n for n in keys if n not in names), None)
@@ -85,11 +79,7 @@ class TreeInputs:
         return result
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write the vocabularies into a folder that is there.
-
-        Returns:
-            What else ``read`` is to be given, as JSON values.
-        """
+        """Write the vocabularies into a folder that is there, and return what else ``read`` is to be given."""
         save_state(folder / _FOLDER, {n: v.to_state() for n, v in self.vocabs.items()})
         return {"used": self.names}
 
@@ -104,17 +94,10 @@ class TreeInputs:
 
 
 class TreeStart:
-    """The trees that a model begins with.
+    """The trees that a model begins with: for each output its booster, or the constant that it is.
 
     A split knows a category by its code alone, so that trees go on only where every value has the code that it had:
-    with a new value they are grown anew.
-
-    Args:
-        inputs: the columns that the trees read, and the codes of their categories.
-        parts: for each output its booster, or the constant that it is.
-        task: what they were grown for.
-        n_outputs: how many classes or targets there were.
-        texts: the boosters in the library's own form, of which the name of the whole is made.
+    with a new value they are grown anew. ``texts``, the boosters in the library's own form, make the name of the whole.
     """
 
     def __init__(
@@ -133,11 +116,7 @@ class TreeStart:
         return f"TreeStart({self._digest})"
 
     def differs(self, inputs: TreeInputs, rows: Rows) -> str:
-        """Return why the trees cannot be continued; empty: they can.
-
-        Args:
-            inputs: the columns of the rows to learn from, and the values of their categories.
-        """
+        """Return why the trees cannot be continued on rows of these inputs; empty: they can."""
         if (self.task, self.n_outputs) != (rows.task, rows.n_outputs):
             return "the classes or targets are others"
         if self.inputs.names != inputs.names:
@@ -158,12 +137,7 @@ class TreeStart:
 
 @dataclass
 class Deadline:
-    """The time that a fit, or one booster of it, may take.
-
-    Args:
-        seconds: how long, from now on.
-        clock: what tells the time in seconds.
-    """
+    """The time that a fit, or one booster of it, may take: ``seconds`` from now on, by ``clock``."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
@@ -190,9 +164,7 @@ class Deadline:
     def faster(self, done: int, wanted: int) -> float:
         """Return the factor by which to raise the learning rate after some rounds; 1: it stays.
 
-        Args:
-            done: rounds that are done; the first is not measured, it prepares.
-            wanted: rounds that training would need at the rate as it is.
+        ``wanted``: rounds that training would need at the rate as it is. The first round is not measured, it prepares.
         """
         if self._first is None:
             self._first = self.clock()
@@ -205,14 +177,7 @@ class Deadline:
         return min(max(wanted / max(possible, 1.0), 1.0), limits.FASTEST_TREES)
 
     def after_round(self, done: int, wanted: int, rate: float, set_rate: Callable[[float], Any]) -> bool:
-        """Raise the rate of boosting if needed, and return whether to stop.
-
-        Args:
-            done: rounds that are done.
-            wanted: how many there are to be at most.
-            rate: the learning rate as it was asked for.
-            set_rate: gives the booster another rate.
-        """
+        """Raise the rate if rounds would not fit, and return whether to stop; ``wanted``: rounds at most."""
         times = self.faster(done, min(limits.BOOSTED_ROUNDS, wanted))
         if times > 1:
             set_rate(rate * times)
@@ -225,9 +190,6 @@ def catboost_in_time(
     """Return CatBoost's parameters for as many rounds as fit into the time, at the rate that so few need.
 
     Its rate cannot change while it trains: a few rounds are timed beforehand.
-
-    Args:
-        rounds: how many there are to be at most.
     """
 
     def seconds(few: int) -> float:
@@ -249,15 +211,9 @@ def catboost_in_time(
 
 
 def seconds_for(n: int, fit: Callable[[int], Any], deadline: Deadline) -> float:
-    """Estimate the seconds of a fit of all rows from fits of few rows, then of twice as many, and so on.
+    """Estimate the seconds of a fit of ``n`` rows from fits of few rows, then of twice as many, and so on.
 
-    Args:
-        n: how many rows there are.
-        fit: learns from so many rows.
-        deadline: the time; a twentieth of it may go into the estimate.
-
-    Returns:
-        Seconds; 0 if the rows are too few to judge by.
+    A twentieth of the time may go into the estimate; 0: the rows are too few to judge by.
     """
     sizes, times = [500], []
     while sizes[-1] <= n // 2 and sum(times) <= 0.05 * deadline.seconds:
@@ -274,12 +230,8 @@ def seconds_for(n: int, fit: Callable[[int], Any], deadline: Deadline) -> float:
 
 @dataclass
 class Grown:
-    """The trees of one output.
-
-    Args:
-        trees: the library's booster, up to the best tree.
-        curve: the figure that training stops by, on the rows held out, after each tree; empty where none are.
-        gains: feature → total gain.
+    """The trees of one output up to the best, the figure that they stop by after each tree, and feature → total
+    gain.
     """
 
     trees: Any
@@ -291,11 +243,8 @@ class Grown:
 class TreeData:
     """Rows as a library of trees takes them.
 
-    Args:
-        values: what ``TreeModel._values`` makes of the table.
-        label: float64 ``[n]``.
-        weight: float64 ``[n]``, or None.
-        groups: int64 ``[n]`` from 0, ascending: the list of each row; None: no ranking.
+    ``values``: what ``TreeModel._values`` makes of the table; ``label``, ``weight``: float64 ``[n]``; ``groups``: the
+    list of each row, int64 from 0, ascending; None: no ranking.
     """
 
     values: Any
@@ -445,7 +394,7 @@ class TreeModel(Estimator):
             ) from error
 
     def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
-        """Return the trees to continue from and a note for the trace. Continuing reuses their column encoding."""
+        """Return the trees to continue from, whose encoding of columns is taken, and a note for the trace."""
         if self._start is None:
             return None, ""
         differs = self._start.differs(self._inputs, used) or self._cannot_go_on(device)
@@ -514,13 +463,8 @@ class TreeModel(Estimator):
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
         """Grow the trees of one output on top of ``_before``, within ``_deadline``.
 
-        Args:
-            params: the library's, in full.
-            matrix: rows to learn from.
-            held: rows to stop by; None: all rounds are grown.
-
-        Returns:
-            The trees up to the best, and the figure on ``held`` that they stop by, after each tree.
+        Returns the trees up to the best, and the figure on ``held`` that they stop by, after each tree. Without
+        ``held`` all rounds are grown.
         """
 
     @abstractmethod

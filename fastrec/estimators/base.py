@@ -321,10 +321,8 @@ ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
 def learnable(rows: Rows, *, name: str) -> Rows:
-    """Return the rows of a weight above 0; in ranking the lists of ``whole_lists``.
-
-    Args:
-        name: who is to learn from them, for messages.
+    """Return the rows of a weight above 0, in ranking the lists of ``whole_lists``; ``name``: who is to learn, for
+    messages.
     """
     if rows.task == "ranking":
         return whole_lists(rows, name=name)  # type: ignore[arg-type]
@@ -340,11 +338,7 @@ def learnable(rows: Rows, *, name: str) -> Rows:
 
 
 def check_whole(name: str, **given: object) -> None:
-    """Refuse what is no whole number of 1 or more where one is needed; None is passed over.
-
-    Args:
-        name: whose arguments they are, for messages.
-    """
+    """Refuse what is no whole number of 1 or more where one is needed; None is passed over."""
     for argument, value in given.items():
         if value is None:
             continue
@@ -368,16 +362,9 @@ def outputs_of(rows: Rows) -> list[torch.Tensor]:
 
 
 def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) -> torch.Tensor | None:
-    """Return each row's weight for one output, times that of its class; None: all rows alike.
+    """Return each row's weight for one output times that of its class, float64 ``[n]``; None: all rows alike.
 
-    Args:
-        rows: rows with or without a weight.
-        label: ``[n]`` classes of the output.
-        class_weight: ``'balanced'``: classes have the same weight in all, and the rows as much as before; or the
-            weights by class number, 1 for a class that is not named; None: none.
-
-    Returns:
-        float64 ``[n]``.
+    ``'balanced'``: classes have the same weight in all, and the rows as much as before; classes that are not named: 1.
     """
     if class_weight is None:
         return None if rows.weight is None else rows.weight.double()
@@ -429,14 +416,7 @@ def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
 
 
 def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
-    """Join the predictions of outputs in one tensor.
-
-    Args:
-        parts: float64 ``[n]`` of each output; of a multiclass task ``[n, k]``.
-
-    Returns:
-        float64 ``[n]`` or ``[n, k]``; a multiclass task's rows sum to 1.
-    """
+    """Join outputs' predictions, float64 ``[n]`` (of a multiclass task ``[n, k]``, whose rows then sum to 1)."""
     if task == "multiclass":
         return parts[0] / parts[0].sum(1, keepdim=True)
     return parts[0] if len(parts) == 1 else torch.stack(parts, 1)
@@ -491,12 +471,7 @@ def rows_to_stop_by(rows: Rows) -> Tensor | None:
 
 
 def some_held_out(rows: Rows, *, name: str) -> Tensor:
-    """Return ``rows_to_stop_by``, which must not be None.
-
-    Args:
-        rows: the training rows, with labels.
-        name: who is to learn from the others, for messages.
-    """
+    """Return ``rows_to_stop_by``, which must not be None; ``name``: who is to learn from the others."""
     held = rows_to_stop_by(rows)
     if held is not None:
         return held

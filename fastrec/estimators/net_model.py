@@ -61,14 +61,8 @@ class Head:
     """The outputs of a net for a task.
 
     Binary: one output, the logit of class 1. Multiclass: one for each class. Multilabel: a logit for each label.
-    Regression: each target standardised; what is predicted keeps to the training rows' range, as RealMLP's
-    (arXiv 2407.04491, section 3).
-
-    Args:
-        task: the task.
-        n_out: how many outputs.
-        mean, sd, low, high: of each target of a regression.
-        quantile: of a regression, which quantile is learned; None: the mean.
+    Regression: each target standardised by ``mean`` and ``sd``; what is predicted keeps to the training rows' range, as
+    RealMLP's (arXiv 2407.04491, section 3); ``quantile``: which one is learned; None: the mean.
     """
 
     task: Task
@@ -128,15 +122,9 @@ class RowLoss(nn.Module):
     """Task's loss of each row times its weight, mean over the rows.
 
     Binary and multilabel: cross-entropy of sigmoids (mean over the labels); multiclass: of the softmax; regression:
-    squared error or pinball loss (mean over the targets). Targets are ``[b, m + 1]``: the last column is the row's
-    weight, 1 in the mean over all rows.
-
-    Args:
-        task: the task.
-        n_out: number of outputs.
-        smoothing: label smoothing ε: targets ``y (1 - ε) + ε / classes`` (arXiv 1512.00567, section 7); only in
-            training.
-        quantile: of a regression, which quantile is learned; None: the mean.
+    squared error or, of a ``quantile``, pinball loss (mean over the targets). Targets are ``[b, m + 1]``: the last
+    column is the row's weight, 1 in the mean over all rows. Label smoothing ε makes targets ``y (1 - ε) + ε / classes``
+    (arXiv 1512.00567, section 7), only in training.
     """
 
     by_row = True  # members of a TabM are rows to it
@@ -272,12 +260,7 @@ class NetModel(Estimator):
     ) -> NetModel:
         """Make an estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
 
-        Args:
-            name: the estimator's.
-            architecture, plan: what the net was made of.
-            net: the net; a logit of class 1, of each class or of each label.
-            frame: knows how columns are prepared; its rows are not looked at.
-            task: ``'binary'``, ``'multiclass'`` or ``'multilabel'``.
+        The net gives a logit of class 1, of each class or of each label; the frame's rows are not looked at.
         """
         estimator = cls(name, model=architecture.model, options=architecture.options)
         estimator._head = Head(task, plan["n_out"])

@@ -33,12 +33,9 @@ ITEM = "__item__"  # not a name that a feature may have
 class CodedEvents:
     """The last events before each list, one list's after the other.
 
-    Args:
-        items: int64 ``[m]``, codes.
-        cats: int64 ``[m, k]``, codes.
-        conts: float32 ``[m, c]``.
-        listed: int64 ``[m]``: the place in its list of the candidate that is the event's item; -1: none is.
-        offsets: int64 ``[lists + 1]``.
+    Codes ``items`` int64 ``[m]`` and ``cats`` int64 ``[m, k]``, ``conts`` float32 ``[m, c]``, ``offsets`` int64
+    ``[lists + 1]``; ``listed`` int64 ``[m]``: the place in its list of the candidate that is the event's item; -1:
+    none is.
     """
 
     items: Tensor
@@ -52,11 +49,7 @@ class CodedEvents:
         return CodedEvents(*(getattr(self, n).to(device) for n in self.__dataclass_fields__))
 
     def batch(self, numbers: Tensor) -> EventBatch:
-        """Return the events of some candidates' lists, padded.
-
-        Args:
-            numbers: int64 ``[n]``: each candidate's list; lists stand whole and in their own order.
-        """
+        """Return the padded events of candidates; ``numbers`` int64 ``[n]``: their lists, whole and in order."""
         lists, inverse, sizes = torch.unique_consecutive(numbers, return_inverse=True, return_counts=True)
         starts = self.offsets[lists]
         lengths = self.offsets[lists + 1] - starts
@@ -76,10 +69,8 @@ class CodedEvents:
 class EventCoder:
     """Encoding of events as codes and numbers, learned from the events before training lists.
 
-    Args:
-        frame: a frame without rows, which knows the prepared columns of events.
-        most: of a list's events the last ones, so many.
-        aged: how long ago an event was is one of the numbers.
+    ``frame``: without rows, it knows the prepared columns; ``most``: of a list's events the last ones, so many;
+    ``aged``: how long ago an event was is one of the numbers.
     """
 
     def __init__(self, frame: TabularFrame, most: int, *, aged: bool) -> None:
@@ -101,11 +92,7 @@ class EventCoder:
         return {"event_szs": szs, "n_event_cont": len(self.frame.cont_names) + self.aged, "max_events": self.most}
 
     def __call__(self, rows: Lists, items: Categorify) -> CodedEvents:
-        """Encode the events before each list.
-
-        Args:
-            items: codes items, as the column ``ITEM``.
-        """
+        """Encode the events before each list; ``items`` codes items, as the column ``ITEM``."""
         events = known_events(rows)
         if (events.moments is not None) != self.aged:
             raise DataError("events with times, or the net's without", remedy="Name time= as it was in training")

@@ -51,13 +51,10 @@ _FOLDER = "numbers"
 
 @dataclass
 class _Number:
-    """Preparation of a column of numbers.
+    """Preparation of a column of numbers, learned from the finite values of training rows.
 
-    Args:
-        median, low, high: of the training rows' finite values: missing values become the median, infinite ones the
-            least or the largest value.
-        mean, scale: what is taken off then, and what by is divided.
-        flag: whether values were missing in training: a column of 0 and 1 says then which.
+    Missing values become the median, infinite ones the least or the largest value; then ``mean`` is taken off, and
+    ``scale`` divides. ``flag``: values were missing: a column of 0 and 1 says which.
     """
 
     median: float
@@ -92,11 +89,8 @@ class _Number:
 class DenseInputs:
     """Numbers with the median where they are missing (and a column that says so), of mean 0 and variance 1; categories.
 
-    Args:
-        inputs: the columns, and the vocabularies of the categories.
-        cats: ``'onehot'``: a column of 0 and 1 for each of the 64 most frequent values, one for the others, none for
-            missing and unseen ones. ``'code'``: the value's number in sorted order, 0 for missing and unseen ones.
-        numbers: how each of the other columns is prepared.
+    ``'onehot'``: a column of 0 and 1 for each of the 64 most frequent values, one for the others, none for missing and
+    unseen ones. ``'code'``: the value's number in sorted order, 0 for missing and unseen ones.
     """
 
     def __init__(self, inputs: TreeInputs, cats: Cats, numbers: Mapping[str, _Number]) -> None:

@@ -374,7 +374,6 @@ class PseudoLabelled(Wrapper):
 
 
 def _below(train: Rows, more: Table) -> Table:
-    """Concatenate the columns that are learned from, and others of one kind in both tables."""
     ours = train.table
     others = [n for n in ours.names if n not in train.names and n in more and ours[n].kind == more[n].kind]
     names = [*train.names, *others]
@@ -387,12 +386,7 @@ def _below(train: Rows, more: Table) -> Table:
 def long_tails(table: Table, names: Sequence[str]) -> list[str]:
     """Find the columns of numbers whose furthest value lies far beyond the middle half of the values.
 
-    Args:
-        table: the training rows; of many only some, evenly spread, are looked at.
-        names: the columns of numbers.
-
-    Returns:
-        Those of the names.
+    Of many rows only some, evenly spread, are looked at.
     """
     step = max(len(table) // limits.LONG_TAIL_ROWS, 1)
     long = []

@@ -47,7 +47,6 @@ def handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
 
 
 def _cupy() -> Any:
-    """Return CuPy, without which XGBoost takes no arrays on a GPU, or None."""
     try:
         return importlib.import_module("cupy")
     except ImportError:
@@ -63,15 +62,11 @@ def predicted(
     start: torch.Tensor | None = None,
     types: Sequence[str] | None = None,
 ) -> torch.Tensor:
-    """Predict rows. With CuPy, GPU rows are predicted in place and only the predictions are copied to the host.
+    """Predict rows: float64 ``[n]`` or ``[n, k]`` on the CPU.
 
-    Args:
-        margin: sums of leaves instead of what the objective makes of them.
-        start: float32 ``[n]``, the margin to start from.
-        types: XGBoost's type of each column; None: all are numbers.
-
-    Returns:
-        float64 ``[n]`` or ``[n, k]`` on the CPU.
+    With CuPy, GPU rows are predicted in place and only the predictions are copied to the host. ``margin``: sums of
+    leaves instead of what the objective makes of them; ``start``: the margin to start from; ``types``: None: all are
+    numbers.
     """
     # In place: the columns are not copied to the host.
     if values.is_cuda and types is None and _cupy() is not None:
@@ -97,13 +92,10 @@ def predicted(
 
 
 def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
-    """Apply an objective's link to margins, in double precision; None: XGBoost alone knows it.
+    """Apply an objective's link to float64 margins ``[n]`` or ``[n, k]``; None: XGBoost alone knows it.
 
     XGBoost's own probabilities are float32, whose last bit depends on the library: a stack's trees, which compare such
     numbers with one another, would then say something else where the model is served elsewhere.
-
-    Args:
-        margins: float64 ``[n]``, of several classes ``[n, k]``.
     """
     if objective == "multi:softprob":
         return margins.softmax(1)
@@ -349,12 +341,6 @@ class XGBRanker(XGBModel, Ranker):
         return list(dict.fromkeys([*self._inputs.names, *([self.margin] if self.margin else [])]))
 
     def adopt(self, trees: xgb.Booster, columns: Sequence[str], vocabs: Mapping[str, Vocab] | None = None) -> None:
-        """Take trees that were grown elsewhere as what was learned.
-
-        Args:
-            trees: grown from these columns, in this order.
-            columns: their names.
-            vocabs: the codes of those that are categories, as ``TreeInputs`` has them.
-        """
+        """Take trees that were grown elsewhere, from these columns in this order, as what was learned."""
         self._parts, self._inputs, self._task = [trees], TreeInputs(columns, vocabs or {}), "ranking"
         self.trace = Trace(importance=gains(trees, columns))

@@ -26,12 +26,7 @@ def names_of(model: str, data: Rows) -> list[str]:
 
 
 def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str] = ()) -> Rows:
-    """Return the rows with level-2 inputs instead of features.
-
-    Args:
-        predicted: base model → float64 ``[n]`` or ``[n, k]``.
-        extra: columns of level 1 to keep beside them.
-    """
+    """Return the rows with level-2 inputs instead of features; ``extra``: columns of level 1 to keep beside them."""
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in predicted.items():
@@ -95,17 +90,10 @@ Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
 
 def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Tensor]:
-    """Return a model's rank, gap and share of the softmax within each list.
+    """Return a model's rank, gap and share of the softmax within each list: float64 ``[n]`` each.
 
-    A score of NaN or -inf puts a candidate last, at a softmax of 0; of several of +inf each shares the top.
-
-    Args:
-        scores: float64 ``[n]``.
-        groups: int64 ``[n]``, the list of each candidate.
-
-    Returns:
-        ``rank`` (from 1, ties by row), ``gap`` (score less the list's best, ≤ 0), ``softmax`` and ``log_softmax``, each
-        ``[n]``.
+    ``rank`` is from 1, ties by row; ``gap`` the score less the list's best, ≤ 0. A score of NaN or -inf puts a
+    candidate last, at a softmax of 0; of several of +inf each shares the top.
     """
     _, codes = torch.unique(groups, return_inverse=True)
     size = int(codes.max()) + 1 if len(codes) else 0
@@ -120,13 +108,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
 
 
 def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[str] = ()) -> Lists:
-    """Return the candidates with level-2 inputs instead of features; the models' own scores are columns, but no input.
-
-    Args:
-        scores: base model → float64 ``[n]``.
-        data: the candidates.
-        extra: columns of level 1 to keep beside them.
-    """
+    """Return candidates with level-2 inputs instead of features; the models' own scores are columns, but no input."""
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in scores.items():
@@ -279,12 +261,7 @@ def ridge_regression(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fit least squares with a free constant; x and y are taken in units of the standard deviation of y.
 
-    Args:
-        w: float64 ``[n]``, weights of the rows.
-        ridge: penalty on the squared coefficients.
-
-    Returns:
-        Coefficients ``[m]`` and the constant, a scalar.
+    ``w`` weighs the rows, ``ridge`` the squared coefficients. Returns coefficients ``[m]`` and the constant, a scalar.
     """
     total = w.sum()
     mean_x, mean_y = (w @ x) / total, (w @ y) / total
@@ -300,13 +277,7 @@ def ridge_regression(
 def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Fit maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved if they go too far.
 
-    Args:
-        y: float64 ``[n]`` of 0 and 1.
-        w: float64 ``[n]``, weights of the rows.
-        ridge: penalty on the squared coefficients.
-
-    Returns:
-        Coefficients ``[m]`` and the constant, a scalar.
+    ``w`` weighs the rows, ``ridge`` the squared coefficients. Returns coefficients ``[m]`` and the constant, a scalar.
     """
     a = torch.cat([x, x.new_ones(len(x), 1)], 1)
     penalty = torch.full((a.shape[1],), 2 * ridge, dtype=a.dtype)
@@ -338,13 +309,8 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
 def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Fit maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
 
-    Args:
-        x: float64 ``[n, m, k]``.
-        w: float64 ``[n]``, weights of the rows.
-        ridge: penalty on the squared coefficients and constants.
-
-    Returns:
-        Coefficients ``[m]`` and constants ``[k]``.
+    ``x`` is float64 ``[n, m, k]``, ``w`` weighs the rows, ``ridge`` the squares. Returns coefficients ``[m]``,
+    constants ``[k]``.
     """
     n, models, classes = x.shape
     weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
@@ -448,8 +414,9 @@ class WeightedBlend(Estimator):
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
         self.check_task(train)
-        found = self._find(self._inputs(train), labels_of(train), weights_of(train))
-        self._keep(*found)
+        weights, self.constant = self._find(self._inputs(train), labels_of(train), weights_of(train))
+        self.weights = weights
+        self.trace = Trace(importance=dict(zip(self.models, weights.mean(1).tolist(), strict=True)))
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -471,10 +438,6 @@ class WeightedBlend(Estimator):
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
         return sums
-
-    def _keep(self, weights: torch.Tensor, constant: torch.Tensor) -> None:
-        self.weights, self.constant = weights, constant
-        self.trace = Trace(importance=dict(zip(self.models, weights.mean(1).tolist(), strict=True)))
 
 
 class RidgeBlend(WeightedBlend):
@@ -583,8 +546,15 @@ class RankMean(Estimator):
         return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
 
     def _shares(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the share of training rows below, mean over the models: float64 ``[n, k]``."""
-        each = [_interpolated(v.contiguous(), *knots) for v, knots in zip(x.flatten(1).T, self._knots, strict=True)]
+        each = []
+        for values, (knots, shares) in zip(x.flatten(1).T, self._knots, strict=True):
+            if len(knots) == 1:
+                each.append(torch.full_like(values, 0.5))
+                continue
+            above = torch.searchsorted(knots, values.contiguous()).clamp(1, len(knots) - 1)
+            low, high = knots[above - 1], knots[above]
+            part = ((values - low) / (high - low)).clamp(0, 1)
+            each.append(shares[above - 1] + part * (shares[above] - shares[above - 1]))
         return torch.stack(each, 1).reshape(x.shape).mean(1)
 
 
@@ -599,18 +569,7 @@ def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
     distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
     shares = (counts.cumsum(0) - counts / 2) / len(values)
     if len(distinct) > limits.RANK_KNOTS:
-        places = torch.searchsorted(shares, torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)).clamp(
-            max=len(shares) - 1
-        )
-        places = torch.unique_consecutive(places)
+        wanted = torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)
+        places = torch.searchsorted(shares, wanted).clamp(max=len(shares) - 1).unique_consecutive()
         distinct, shares = distinct[places], shares[places]
     return [distinct, shares]
-
-
-def _interpolated(values: torch.Tensor, knots: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    if len(knots) == 1:
-        return torch.full_like(values, 0.5)
-    above = torch.searchsorted(knots, values).clamp(1, len(knots) - 1)
-    low, high = knots[above - 1], knots[above]
-    part = ((values - low) / (high - low)).clamp(0, 1)
-    return shares[above - 1] + part * (shares[above] - shares[above - 1])

@@ -75,14 +75,10 @@ class StackModel:
         """
         missing = [m for m in self.models if m not in base]
         if missing:
-            raise DataError(
-                f"the stack needs predictions of {missing[0]}", remedy=f"It blends {', '.join(self.models)}"
-            )
+            blended = f"It blends {', '.join(self.models)}"
+            raise DataError(f"the stack needs predictions of {missing[0]}", remedy=blended)
         two = level_two_of({m: base[m] for m in self.models}, data, self.extra)
-        result = self.blends[0].predict(two) / len(self.blends)
-        for blend in self.blends[1:]:
-            result = result + blend.predict(two) / len(self.blends)
-        return result
+        return sum(blend.predict(two) / len(self.blends) for blend in self.blends)
 
     def save(self, folder: str | Path) -> None:
         """Write the stack, without pickle; an earlier one at ``folder`` is replaced in one step.
@@ -137,15 +133,11 @@ def level_two_of(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Seque
 
 @dataclass(frozen=True)
 class LevelTwoFolds:
-    """Folds of level 2.
+    """Folds of level 2: ``pairs`` of rows that are learned from and rows that are scored, int64, ascending.
 
-    Args:
-        pairs: of each fold, the rows that are learned from and those that are scored: int64, ascending. Neither holds a
-            row that no base model scored.
-        scored: bool ``[n]``: the rows that base models scored.
-        digest: what ``folds_digest`` says of the base models' folds.
-        ahead: folds by time that come first: their blends learn from later ones.
-    is_one: there is one fold of base models, of which these are parts.
+    Neither holds a row that no base model scored (``scored``, bool ``[n]``). ``digest`` is of the base models' folds;
+    ``ahead`` are folds by time that come first: their blends learn from later ones; ``is_one``: there is one fold of
+    base models, of which these are parts.
     """
 
     pairs: list[tuple[torch.Tensor, torch.Tensor]]
@@ -169,10 +161,7 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
     A fold's blend learns from the out-of-fold predictions of the rows that the fold's base models were trained on. In
     folds by time the first one has no such rows: its blend learns from the other folds, as it does in folds at random.
     Where there is one fold alone (the last weeks, held out), its rows are cut into five parts, whole groups where there
-    are groups, in order of time where there is one.
-
-    Args:
-        folds: whole numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``: pairs of rows trained on and rows scored.
+    are groups, in order of time where there is one. Folds are numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``.
     """
     size = len(data)
     are_codes = isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable)
@@ -217,8 +206,7 @@ def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Ten
 
 
 def _parts(rows: torch.Tensor, data: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    parts = 5
-    rows = rows.sort().values
+    parts, rows = 5, rows.sort().values
     if data.groups is not None:
         part = row_folds(Table({"group": data.groups[rows]}), ["group"], parts).cpu()
     elif data.order is not None:
@@ -258,14 +246,10 @@ def _refuse_split_lists(valid: list[torch.Tensor], data: Rows) -> None:
 
 @dataclass(frozen=True)
 class Judge:
-    """Scores out-of-fold predictions by one metric.
+    """Scores out-of-fold predictions by one metric over the ``counted`` rows, bool ``[n]``.
 
-    Args:
-        metric: the metric.
-        data: the training rows, with labels on the metric's scale.
-        counted: bool ``[n]``: the rows that it is computed over.
-        folds: int64 ``[n]``: the fold that scores each row; -1: none does.
-        restore: takes predictions to the metric's scale; None: they are on it.
+    ``folds`` int64 ``[n]``: the fold that scores each row; -1: none does. ``restore`` takes predictions to the scale of
+    the metric and of ``data``'s labels; None: they are on it.
     """
 
     metric: Metric
@@ -297,15 +281,9 @@ class Judge:
 def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
-    Args:
-        two: training rows with level-2 inputs.
-        folds: what to learn from and what to predict.
-        test: test rows with level-2 inputs.
-        seed: fold k's blend gets ``seed + k``.
-
-    Returns:
-        Its predictions: NaN for rows that no fold scores. A blend of rows that are no lists learns from 500,000 of them
-        at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000 rows).
+    NaN for rows that no fold scores; fold k's blend gets ``seed + k``. A blend of rows that are no lists learns from
+    500,000 of them at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000
+    rows).
     """
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
@@ -347,27 +325,14 @@ class BlendChoice:
     what was chosen by chance without a fold does worse than the others on it. So another blend has to be better than
     the usual one on the mean over folds by more than two of that mean's standard errors (as the one-standard-error rule
     of Breiman et al. 1984, section 3.4.3, but for several rivals); of those that are, the one with the best score over
-    all the rows is taken. A constant is taken where it is better than that one by more than one standard error.
-
-    Args:
-        tried: cross-fitted blends.
-        usual: the place of the usual one.
-        folds: the folds of level 2.
-        judge: what they are chosen by.
-        constant: the place of the constant; None: there is none to compare with.
+    all the rows is taken. A constant is taken where it is better than that one by more than one standard error. The
+    usual blend and the constant (or None) are given by their places.
     """
 
     def __init__(
-        self,
-        tried: Sequence[Predictions],
-        usual: int,
-        folds: LevelTwoFolds,
-        judge: Judge,
-        *,
-        constant: int | None = None,
+        self, tried: Sequence[Predictions], usual: int, folds: LevelTwoFolds, judge: Judge, *, constant: int | None
     ) -> None:
-        self.tried, self.usual, self.folds, self.judge = list(tried), usual, folds, judge
-        self.constant = constant
+        self.tried, self.usual, self.folds, self.judge, self.constant = list(tried), usual, folds, judge, constant
         masks = [self._mask(valid) for _, valid in folds.pairs]
         self._values = [judge.values(p.oof) for p in tried]
         self._by_fold = torch.tensor([[judge(v, m) for m in masks] for v in self._values], dtype=torch.float64)
@@ -380,11 +345,10 @@ class BlendChoice:
         return mask
 
     def best(self, among: torch.Tensor | None = None) -> int:
-        """Return the place of the blend to take.
+        """Return the place of the blend to take, by the rows of ``among`` (bool ``[n]``; None: all).
 
-        Args:
-            among: bool ``[n]``: the rows that may be looked at; None: all. Of folds by time the first one is not: its
-                blends have learned from those that come after what may be looked at.
+        Of folds by time the first one is not looked at without them: its blends have learned from those that come
+        after.
         """
         if among is not None and self.folds.ahead:
             among = among.clone()
@@ -413,10 +377,8 @@ class BlendChoice:
         return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
-        """Return out-of-fold predictions of the blend chosen for each fold without it.
-
-        Returns:
-            float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
+        """Return predictions by the blend chosen for each fold without it (NaN where none scores), and the choices'
+        names.
         """
         oof = torch.zeros_like(self.tried[0].oof)
         times = torch.zeros(len(oof), dtype=torch.int64)
@@ -590,7 +552,10 @@ class Stack:
         two = replace(two, conts=[n for n in two.conts if n not in hidden])
         two_test = level_two_of({p.name: p.test for p in every}, test, self.extra)
         raw = replace(train, label=train.label if restore is None else restore(train.label))
-        judge = Judge(chosen_by, raw, _counted(counted, ours.scored), ours.codes, restore)
+        counts = ours.scored if counted is None else counted.cpu().bool() & ours.scored
+        if not bool(counts.any()):
+            raise DataError("no counted row is scored by a fold", remedy="Count other rows, or give other folds")
+        judge = Judge(chosen_by, raw, counts, ours.codes, restore)
         tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
         kind = LinearBlend if train.task == "ranking" else HillClimb
         usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
@@ -639,20 +604,8 @@ def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
     return chosen
 
 
-def _counted(counted: torch.Tensor | None, scored: torch.Tensor) -> torch.Tensor:
-    both = scored if counted is None else counted.cpu().bool() & scored
-    if not bool(both.any()):
-        raise DataError("no counted row is scored by a fold", remedy="Count other rows, or give other folds")
-    return both
-
-
 def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: LevelTwoFolds) -> None:
-    """Refuse predictions of other rows or other folds.
-
-    Raises:
-        LeakageError: they were not made by these folds: a blend would trust the model that has seen its answers.
-        DataError: lengths differ, or one is missing.
-    """
+    """Refuse predictions of other rows or folds: a blend would trust the model that has seen its answers."""
     for one in base:
         if len(one.oof) != len(train) or len(one.test) != len(test):
             raise DataError(

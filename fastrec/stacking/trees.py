@@ -79,7 +79,11 @@ class TreeBlend(Estimator):
         for column, margin in zip(labels_of(train).T, _margins(start, train), strict=True):
             data = xgb.DMatrix(x, column.numpy(), weight=w, base_margin=margin, nthread=params["nthread"])
             self._boosters.append(xgb.train(params, data, self.rounds))
-        self.trace = Trace(importance=self._gains())
+        gains = dict.fromkeys(self._inputs.names, 0.0)
+        for booster in self._boosters:
+            for place, gain in booster.get_score(importance_type="total_gain").items():
+                gains[self._inputs.names[int(place[1:])]] += float(np.sum(gain))  # the trees know columns as f0, f1, …
+        self.trace = Trace(importance=gains)
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -101,13 +105,6 @@ class TreeBlend(Estimator):
 
     def _matrix(self, data: Rows) -> np.ndarray:
         return self._inputs.matrix(data.table).cpu().numpy()
-
-    def _gains(self) -> dict[str, float]:
-        gains = dict.fromkeys(self._inputs.names, 0.0)
-        for booster in self._boosters:
-            for place, gain in booster.get_score(importance_type="total_gain").items():
-                gains[self._inputs.names[int(place[1:])]] += float(np.sum(gain))  # the trees know columns as f0, f1, …
-        return gains
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the weighted sum (``sums/``), the trees (``trees0.ubj``, …) and the vocabularies."""
@@ -133,7 +130,6 @@ def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
 
 
 def _margins(sums: torch.Tensor, data: Rows) -> list[np.ndarray]:
-    """Return the margins that each booster starts from: of all classes at once, or of a target each."""
     values = sums.float().numpy()
     return [values] if data.task == "multiclass" else [np.ascontiguousarray(v) for v in values.T]
 
@@ -184,7 +180,8 @@ class HillClimb(Estimator):
         train = self._some(train, seed)
         metric = get_metric(default_metric(train.task) if self.metric is None else self.metric)
         counts = climb(metric, train, self._inputs(train), self.steps)
-        self._keep(counts.double() / counts.sum())
+        self.weights = counts.double() / counts.sum()
+        self.trace = Trace(importance=dict(zip(self.models, self.weights.tolist(), strict=True)))
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -202,36 +199,27 @@ class HillClimb(Estimator):
         if self.rows is None or len(train) <= self.rows:
             return train
         draw = torch.Generator().manual_seed(seed)
-        share = self.rows / len(train)
         if train.groups is None:
             return train.take(torch.randperm(len(train), generator=draw)[: self.rows].sort().values)
         ids, codes = torch.unique(train.groups, return_inverse=True)
-        chosen = torch.randperm(len(ids), generator=draw)[: max(int(share * len(ids)), 1)]
+        chosen = torch.randperm(len(ids), generator=draw)[: max(int(self.rows / len(train) * len(ids)), 1)]
         mask = torch.zeros(len(ids), dtype=torch.bool)
         mask[chosen] = True
         return train.take(mask[codes])
 
-    def _keep(self, weights: torch.Tensor) -> None:
-        self.weights = weights
-        self.trace = Trace(importance=dict(zip(self.models, weights.tolist(), strict=True)))
-
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments; a metric by its name if it has one."""
         metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
-        return {**super().settings(), "metric": metric if is_known(metric) else None}
+        try:
+            get_metric(str(metric))
+        except DataError:
+            metric = None
+        return {**super().settings(), "metric": metric}
 
 
 def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
-    """Count how often each model is taken.
-
-    Args:
-        metric: what to climb on.
-        data: the rows, with labels.
-        x: float64 ``[n, models, k]``, what is averaged.
-        steps: how many models are taken at most.
-
-    Returns:
-        int64 ``[models]``, of a sum between 1 and ``steps``; of equal models and means the first.
+    """Count how often each model is taken: int64 ``[models]``; ``x`` float64 ``[n, models, k]`` is averaged; ties: the
+    first.
     """
 
     def score(mean: torch.Tensor) -> float:
@@ -262,12 +250,3 @@ def best_of(metric: Metric, scores: Sequence[float]) -> int:
         if metric.better(value, scores[best]):
             best = i
     return best
-
-
-def is_known(name: str | None) -> bool:
-    """Return whether a metric has this name."""
-    try:
-        get_metric(str(name))
-    except DataError:
-        return False
-    return True

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,25 +20,19 @@ from fastrec.metrics import Interval, Metric, bootstrap_metric
 from fastrec.table import Table, load_state
 from fastrec.validate import Rows, Target
 
-_RATES = {  # class → the name of its learning rate, and the library's default
-    XGBRanker: ("eta", 0.1),
-    XGBModel: ("eta", XGBModel.defaults["eta"]),
-    LGBMModel: ("learning_rate", LGBMModel.defaults["learning_rate"]),
-}
+_RATES: dict[type[Estimator], str] = {XGBRanker: "eta", XGBModel: "eta", LGBMModel: "learning_rate"}
+_RANDOM_THRESHOLDS = ("extra_trees", "extra_tree")
 _RANDOM_SPLITS = {
-    *("feature_fraction", "sub_feature", "feature_fraction_bynode", "sub_feature_bynode", "extra_trees", "extra_tree"),
+    *("feature_fraction", "sub_feature", "feature_fraction_bynode", "sub_feature_bynode", *_RANDOM_THRESHOLDS),
     *("colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 }
 
 
 def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = False) -> Estimator:
-    """Choose the model that an idea is tried with, untrained.
+    """Choose the model that an idea is tried with, untrained: the run's of this name, or its best XGBoost or LightGBM.
 
-    Args:
-        kept: the run's rows.
-        name: one of the run's models; None: the XGBoost or LightGBM model with the best out-of-fold score, or XGBoost
-            by default if the run has none.
-        full: with the run's settings; otherwise trees are grown in fewer and larger steps.
+    One with random thresholds (``extra_trees``) is taken only if there is no other; XGBoost by default if there is
+    none. Unless ``full``, trees are grown in fewer and larger steps.
 
     Raises:
         DataError: the run has no such model, or one that learns nothing.
@@ -45,11 +40,14 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
     names = list(kept.config["models"])
     if name is not None and name not in names:
         raise DataError(f"the run has no model {name!r}", file=kept.run, remedy=f"It has {', '.join(names)}")
-    trees = [n for n in names if _class_of(kept.run, n) in {c.__name__ for c in _RATES}] if name is None else []
-    if name is None and trees:
+    known = {c.__name__ for c in _RATES}
+    about = {n: _described(kept.run, n) for n in names} if name is None else {}
+    trees = [n for n, saved in about.items() if saved.get("class") in known]
+    if trees:
         scores = json.loads((kept.run / "scores.json").read_text(encoding="utf-8"))
         sign = 1 if scores["greater_is_better"] else -1
-        name = max(trees, key=lambda n: sign * scores["oof"][n])
+        random = {n: any(about[n]["settings"].get(s) for s in _RANDOM_THRESHOLDS) for n in trees}
+        name = max(trees, key=lambda n: (not random[n], sign * scores["oof"][n]))
     if name is None:
         model: Estimator = XGBRanker("xgb") if kept.task == "ranking" else XGBModel("xgb")
     else:
@@ -59,22 +57,24 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
     return model if full else lighter(model)
 
 
-def _class_of(run: Path, name: str) -> str:
+def _described(run: Path, name: str) -> dict[str, Any]:
+    """Return the class and the settings of a run's model; nothing where another model is damaged."""
     try:
-        return str(
-            json.loads((run / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))["class"]
-        )
-    except (OSError, ValueError, KeyError):
-        return ""
+        return dict(json.loads((run / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def without_random_splits(model: Estimator) -> Estimator:
-    """Return the same trees with all columns and thresholds in every split."""
+    """Return the same trees with all columns and thresholds in every split; the name tells of thresholds."""
     # if columns were drawn at random, one column more would change all draws
-    kind = next((c for c in _RATES if type(model) is c), None)
-    if kind is None:
+    kind = type(model)
+    if kind not in _RATES:
         return model
-    settings = {n: v for n, v in model.settings().items() if n not in _RANDOM_SPLITS}
+    given = model.settings()
+    settings = {n: v for n, v in given.items() if n not in _RANDOM_SPLITS}
+    if any(given.get(n) for n in _RANDOM_THRESHOLDS):
+        settings["name"] += " without random splits"
     return kind(**settings, **{"feature_fraction" if kind is LGBMModel else "colsample_bytree": 1.0})
 
 
@@ -83,11 +83,11 @@ def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
 
     The lowest learning rate is .3. ``stop``: keep early stopping; False: grow all rounds, at most 100.
     """
-    kind = next((c for c in _RATES if type(model) is c), None)
-    if kind is None:
+    kind = type(model)
+    if kind not in _RATES:
         return model
-    name, usual = _RATES[kind]
-    settings = model.settings()
+    name, settings = _RATES[kind], model.settings()
+    usual = model.defaults[name]
     before = float(next((settings.pop(n) for n in ("eta", "learning_rate", "shrinkage_rate") if n in settings), usual))
     share = min(before / 0.3, 1.0)
     settings |= {name: max(before, 0.3), "rounds": max(round(settings["rounds"] * share), 1)}
@@ -135,11 +135,7 @@ class RunColumns:
         self._table = (kept.train(raw) if raw else Table({})).with_columns({n: same[n] for n in same.names})
 
     def folds(self, new: Iterator[Pair] | None = None) -> Iterator[tuple[Side, Side]]:
-        """Yield the rows that each fold trains on, and those that it scores.
-
-        Args:
-            new: other columns of the same rows, fold by fold, to add.
-        """
+        """Yield the rows that each fold trains on, and those that it scores; ``new``: further columns, fold by fold."""
         for k, both in enumerate(self.kept.folds):
             of_fold = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else (None, None)
             more = (None, None) if new is None else next(new)
@@ -205,11 +201,7 @@ class Side:
 
 
 def thinned(count: int, groups: torch.Tensor | None, most: int, seed: int) -> torch.Tensor | None:
-    """Draw about ``most`` of ``count`` rows, or whole groups of them.
-
-    Returns:
-        Their places, int64, ascending; None: all.
-    """
+    """Draw about ``most`` rows, or whole groups: their places, int64, ascending; None: all."""
     if count <= most:
         return None
     draw = torch.Generator().manual_seed(seed)
@@ -236,16 +228,9 @@ def predict_sides(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Predict out of fold before and after a change, ``limits.TRY_REPEATS`` times each.
 
-    Both sides have the same columns: before the change the new ones are shuffled, after it those that are left out. In
-    one repeat both have the same rows and the same seed.
-
-    Args:
-        kept: the run's rows.
-        model: untrained.
-        columns: the run's, and which of them are left out.
-        new: other columns of the same rows, fold by fold.
-        device: where to train.
-        light: train on at most ``limits.TRY_ROWS`` rows of a fold, others in each repeat.
+    Both sides have the same columns: before the change the ``new`` ones are shuffled, after it those that are left
+    out. In one repeat both have the same rows and the same seed. ``light``: train on at most ``limits.TRY_ROWS`` rows
+    of a fold, others in each repeat.
 
     Returns:
         Float64 ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, NaN for rows that no fold scores;
@@ -306,14 +291,8 @@ def permuted_losses(
 ) -> dict[str, Interval]:
     """Measure by how much a metric is worse if one column is shuffled (Breiman 2001, section 10), out of fold.
 
-    Args:
-        model: untrained.
-        folds: see ``FoldRows``.
-        metric: the metric.
-        restore: takes labels and predictions to the target's scale; None: they are on it.
-        clusters: int64 ``[n]`` of all rows: groups that are resampled whole; None: lists, or rows.
-        seed: of models and shuffles; fold k's models get ``seed + k``.
-        device: where to train.
+    ``restore`` takes labels and predictions to the target's scale; ``clusters`` int64 ``[n]`` of all rows are groups
+    that are resampled whole (None: lists, or rows); fold k's models get ``seed + k``.
 
     Returns:
         Column → the loss, above 0 if the metric is worse, with its 95 % interval over all scored rows together.

@@ -235,12 +235,12 @@ def _compared(
 def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:
     """Compare a metric before and after a change: means over the repeats, and the difference with its interval.
 
-    The variance is a sum. Over the rows it is that of a paired bootstrap. Over the repeats it is that of their mean
-    difference, plus the difference of the two sides' variances. The 98 % interval is Student's t, with the degrees of
-    freedom of such a sum (Satterthwaite 1946).
+    The variance is a sum. Over the rows it is that of a paired bootstrap of whole groups of the fold key, else lists,
+    else rows. Over the repeats it is that of their mean difference, plus the difference of the two sides' variances.
+    The 98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
 
     Args:
-        kept: the run's rows; whole groups of the fold key are resampled, else lists, else rows.
+        kept: the run's rows.
         metric: the metric.
         sides: ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, as models predict them.
     """

@@ -139,12 +139,19 @@ def tune_run(
     with _study(optuna, storage, search) as study, stages.stage("tune", unit="folds") as advance:
         search.advance = advance
         before = _finished(study)
-        if not any(_OWN in t.user_attrs for t in before):
-            _add_own(optuna, study, search)
+        own = next((t for t in before if _OWN in t.user_attrs), None)
+        seconds = own.user_attrs["seconds"] if own is not None else _add_own(optuna, study, search)
+        left = max(until - time.monotonic(), 0.0)
+        stages.say(f"  one trial took {seconds:.1f} s: at least {int(left / seconds)} fit in {left / 60:.1f} minutes")
         while time.monotonic() < until:
             _try(optuna, study, search)
         finished = _finished(study)
-    trials = [_tuned(t, search) for t in finished]
+    trials = []
+    for t in finished:
+        is_own, pruned, settings = _OWN in t.user_attrs, t.state.name == "PRUNED", dict(t.user_attrs["settings"])
+        steps, line = t.intermediate_values, as_line(chosen if is_own else with_settings(chosen, dims, settings))
+        score = steps[max(steps)] if t.value is None or pruned else t.value
+        trials.append(Tuned(None if is_own else t.number, settings, score, len(steps), pruned, line))
     sign = -1 if metric.greater_is_better else 1
     trials.sort(key=lambda t: (t.pruned, -t.folds if t.pruned else 0, sign * t.score))
     return TuneResult(chosen.name, metric.name, metric.greater_is_better, trials, len(finished) - len(before), storage)
@@ -246,19 +253,21 @@ def _finished(study: Any) -> list[Any]:
     return [t for t in study.get_trials(deepcopy=False) if t.state.name in ("COMPLETE", "PRUNED")]
 
 
-def _add_own(optuna: Any, study: Any, search: _Search) -> None:
-    """Score the run's settings as a trial, for comparison."""
+def _add_own(optuna: Any, study: Any, search: _Search) -> float:
+    """Score the run's settings as a trial, for comparison; return the seconds that it took."""
+    began = time.monotonic()
     try:
         scores = list(search.scores(search.model))
     except _OutOfTime:
         raise DataError(
             "there was no time to train the model once", remedy="Give more minutes, or a lighter --model"
         ) from None
+    seconds = time.monotonic() - began
+    about = {_OWN: True, "settings": {}, "seconds": seconds}
     steps = dict(enumerate(scores))
-    study.add_trial(
-        optuna.trial.create_trial(value=scores[-1], intermediate_values=steps, user_attrs={_OWN: True, "settings": {}})
-    )
+    study.add_trial(optuna.trial.create_trial(value=scores[-1], intermediate_values=steps, user_attrs=about))
     search.stages.say(f"  the run's settings: {search.scorer.name} {scores[-1]:.5f}")
+    return seconds
 
 
 def _try(optuna: Any, study: Any, search: _Search) -> None:
@@ -280,11 +289,3 @@ def _try(optuna: Any, study: Any, search: _Search) -> None:
     study.tell(trial, score)
     if score > best if search.scorer.metric.greater_is_better else score < best:
         search.stages.say(f"  trial {trial.number}: {search.scorer.name} {score:.5f}, the best so far")
-
-
-def _tuned(trial: Any, search: _Search) -> Tuned:
-    is_own, pruned = _OWN in trial.user_attrs, trial.state.name == "PRUNED"
-    settings, steps = dict(trial.user_attrs["settings"]), trial.intermediate_values
-    model = search.model if is_own else with_settings(search.model, search.dims, settings)
-    score = steps[max(steps)] if trial.value is None or pruned else trial.value
-    return Tuned(None if is_own else trial.number, settings, score, len(steps), pruned, as_line(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from fastrec.estimators import (
     XGBRanker,
 )
 from fastrec.estimators._net_training import Architecture, default_model, name_of, recipe_of
+from fastrec.estimators.base import Wrapper
 from fastrec.validate import Rows
 
 
@@ -60,25 +62,23 @@ _XGB = (
     Dim("colsample_bytree", 0.2, 1),
     Dim("reg_lambda", 0.01, 100, log=True),
 )
-_LGBM = (
-    Dim("learning_rate", 0.01, 0.3, log=True),
-    Dim("num_leaves", 7, 255, log=True, whole=True),
-    Dim("min_data_in_leaf", 3, 300, log=True, whole=True),
-    Dim("feature_fraction", 0.2, 1),
-    Dim("bagging_fraction", 0.5, 1),
-    Dim("lambda_l2", 0.01, 100, log=True),
-)
-_CATBOOST = (
-    Dim("learning_rate", 0.01, 0.3, log=True),
-    Dim("depth", 4, 9, whole=True),
-    Dim("l2_leaf_reg", 0.5, 30, log=True),
-    Dim("random_strength", 0.1, 10, log=True),
-)
 _TREES: Mapping[type[Estimator], tuple[Dim, ...]] = {
     XGBModel: _XGB,
     XGBRanker: _XGB,
-    LGBMModel: _LGBM,
-    CatBoostModel: _CATBOOST,
+    LGBMModel: (
+        Dim("learning_rate", 0.01, 0.3, log=True),
+        Dim("num_leaves", 7, 255, log=True, whole=True),
+        Dim("min_data_in_leaf", 3, 300, log=True, whole=True),
+        Dim("feature_fraction", 0.2, 1),
+        Dim("bagging_fraction", 0.5, 1),
+        Dim("lambda_l2", 0.01, 100, log=True),
+    ),
+    CatBoostModel: (
+        Dim("learning_rate", 0.01, 0.3, log=True),
+        Dim("depth", 4, 9, whole=True),
+        Dim("l2_leaf_reg", 0.5, 30, log=True),
+        Dim("random_strength", 0.1, 10, log=True),
+    ),
 }
 # the libraries' aliases: a recipe's value under another name must go, or the library would refuse both
 _OTHER_NAMES = {
@@ -126,26 +126,18 @@ def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
         Dim("epochs", max(epochs // 2, 1), 2 * epochs, log=True, whole=True),
     )
     options = (Dim("ps", 0, 0.5, option=True), Dim("embed_p", 0, 0.4, option=True))
-    return (*dims, *(d for d in options if _takes(net, d)))
-
-
-def _takes(model: Any, dim: Dim) -> bool:
-    try:
-        Architecture(model, {dim.name: dim.low})
-    except DataError:
-        return False
-    return True
+    for option in options:
+        with suppress(DataError):  # the architecture has no such option
+            Architecture(net, {option.name: option.low})
+            dims = (*dims, option)
+    return dims
 
 
 def with_settings(model: Estimator, dims: tuple[Dim, ...], values: Mapping[str, float]) -> Estimator:
     """Copy a model, untrained, with other values of the settings ``dims``."""
-    if isinstance(model, OffsetModel):
-        assert model.model is not None
-        return OffsetModel(with_settings(model.model, dims, values), model.column)
-    if isinstance(model, CentredModel):
-        assert model.model is not None
-        return CentredModel(with_settings(model.model, dims, values), model.column, share=model.share)
     given = _arguments(model)
+    if isinstance(model, Wrapper):
+        return type(model)(**{**given, "model": with_settings(model.model, dims, values)})
     for dim in dims:
         if dim.option:
             given["options"] = {**given.get("options", {}), dim.name: values[dim.name]}
@@ -174,14 +166,15 @@ def _arguments(model: Estimator) -> dict[str, Any]:
 
 def as_line(model: Estimator) -> str:
     """Format a model as a line of a recipe, without arguments that have their default."""
-    if isinstance(model, OffsetModel):
-        assert model.model is not None
-        return f"OffsetModel({as_line(model.model)}, {model.column!r})"
-    if isinstance(model, CentredModel):
-        assert model.model is not None
-        return f"CentredModel({as_line(model.model)}, {model.column!r}, share={model.share})"
+    parameters = inspect.signature(type(model).__init__).parameters
+    if isinstance(model, Wrapper):
+        texts = [as_line(model.model)]
+        for n, v in model.settings().items():
+            named = parameters[n].kind is inspect.Parameter.KEYWORD_ONLY
+            texts += [] if n == "model" else [f"{n}={v!r}" if named else repr(v)]
+        return f"{type(model).__name__}({', '.join(texts)})"
     given = _arguments(model)
-    usual = {n: p.default for n, p in inspect.signature(type(model).__init__).parameters.items()}
+    usual = {n: p.default for n, p in parameters.items()}
     if isinstance(model, NetModel | NetRanker):
         if not isinstance(given["model"], str):
             given["model"] = name_of(given["model"])

@@ -75,5 +75,5 @@ def test_every_size_is_one_that_the_libraries_take():
     x = np.random.default_rng(0).normal(size=400)
     rows = Rows(Table.read({"x": x}), "binary", conts=["x"], label=torch.from_numpy(x > 0).double())
     for size in SIZES.values():
-        for model in (LGBMModel(rounds=5, **size.lgbm), XGBModel(rounds=5, **size.xgb)):
+        for model in (LGBMModel(rounds=5, **size["lgbm"]), XGBModel(rounds=5, **size["xgb"])):
             assert model.fit(rows, None, seed=0).predict(rows).shape == (400,)

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import fastrec
-from fastrec.auto import new_competition
+from fastrec.auto import auto_fit, new_competition
 from fastrec.auto.workspace import laid_out
 from fastrec.cli import app, load_competition
 from fastrec.competition import Competition
@@ -258,3 +258,14 @@ def test_a_side_table_is_joined_by_its_key(tmp_path):
     assert set(found.tables) == {"shops"}
     full = recipe.features().fit_transform(found.train, tables=found.tables)
     np.testing.assert_allclose(full["shops_size"].number().numpy(), size)
+
+
+def test_an_index_that_is_not_learned_from_is_told_of_once(monkeypatch):
+    def enough(*args, **options):
+        raise DataError("enough", remedy="")
+
+    monkeypatch.setattr(auto_fit, "new_competition", enough)
+    frame = pd.DataFrame({"x": range(20), "y": range(20)}).rename_axis("row")
+    with pytest.warns(DataWarning, match=r"index \(row\) is not learned from") as told, pytest.raises(DataError):
+        fastrec.fit(frame, "y", test=frame, quiet=True)
+    assert len(told) == 1

@@ -217,7 +217,8 @@ def test_the_best_trees_stay_where_time_ends_the_growing(rows):
     assert model._parts[0].current_iteration() == best
 
 
-def test_a_net_without_time_for_an_epoch_says_so(rows):
+def test_a_net_without_time_for_an_epoch_says_so(rows, monkeypatch):
+    monkeypatch.setattr(torch.optim, "AdamW", None)  # whose first use imports torch's compiler: it takes seconds
     model = NetModel("net", model="TabularNet")
     model.time_limit = 1e-4
     with pytest.raises(OutOfTimeError, match="an epoch takes"):

@@ -180,9 +180,27 @@ def test_noise_is_not_better_where_the_best_model_is_one_of_random_splits(extra,
     for seed in range(3):
         noise = np.random.default_rng(seed).normal(size=700)
         told.append(try_features(lambda df, noise=noise: {"u": noise[df["id"]]}, extra, full=full, note=False))
-    assert {t.model for t in told} == {"extra"}
+    assert {t.model for t in told} == {"extra without random splits"}
     assert "better" not in {t.verdict for t in told}
     assert try_features(good_number, extra, full=full, note=False).verdict == "better"
+
+
+def test_trees_of_random_thresholds_are_the_yardstick_only_if_there_are_no_others(extra, tmp_path):
+    run = Path(shutil.copytree(extra, tmp_path / "run"))
+    plain = Path(shutil.copytree(run / "models" / "extra", run / "models" / "plain"))
+    for fold in plain.glob("fold*"):
+        about = json.loads((fold / "estimator.json").read_text())
+        about["settings"] |= {"name": "plain", "extra_trees": False}
+        (fold / "estimator.json").write_text(json.dumps(about))
+    scores = json.loads((run / "scores.json").read_text())
+    scores["oof"]["plain"] = scores["oof"]["extra"] - 0.1  # the worse one
+    (run / "scores.json").write_text(json.dumps(scores))
+    kept = KeptRows(extra)
+    kept.run = run
+    assert reference_model(kept).name == "extra"
+    kept.config["models"] = [*kept.config["models"], "plain"]
+    assert reference_model(kept).name == "plain"
+    assert reference_model(kept, "extra").name == "extra"
 
 
 def test_the_yardstick_has_no_random_splits(extra, shop):

@@ -174,6 +174,7 @@ def test_the_command_prints_a_table_and_a_line(run):
     done = CliRunner().invoke(app, ["tune", str(run), "--minutes", "0.8"], env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
     own = scores_of(run)["xgb"]
+    assert re.search(r"one trial took [\d.]+ s: at least \d+ fit in 0\.\d minutes", done.output)
     assert re.search(rf"│ the run's │ {own:.5f} │ 5 +│ its own +│", done.output)
     assert re.search(r"\d+ trials, \d+ given up early, \d+ new; kept in .*run\.tune\.db", done.output)
     line = next(part for part in done.stdout.splitlines() if part.startswith("XGBModel("))
