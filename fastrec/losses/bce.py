@@ -32,24 +32,20 @@ class BCE(nn.Module):
         self.smoothing, self.reduction = smoothing, reduction
 
     def forward(self, scores: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Compute the loss.
+        """Compute the loss: a scalar, or ``[b]`` where the reduction is ``'none'``.
 
         Args:
             scores: logits ``[b]`` or ``[b, 1]``, float.
             targets: 0, 1 or probabilities, ``[b]`` or ``[b, 1]``, bool, integer or float.
             weights: weight of each row ``[b]`` or ``[b, 1]``, ≥ 0; all 1 by default.
 
-        Returns:
-            A scalar, or ``[b]`` where the reduction is ``'none'``.
-
         Raises:
             DataError: scores, targets and weights are not equally many.
         """
         scores = _flat(scores, "scores")
         target = _like(targets, scores, "targets")
-        losses = F.binary_cross_entropy_with_logits(
-            scores, target * (1 - self.smoothing) + self.smoothing / 2, reduction="none"
-        )
+        target = target * (1 - self.smoothing) + self.smoothing / 2
+        losses = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
         if weights is None:
             return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
         weight = _like(weights, scores, "weights")

@@ -60,6 +60,7 @@ def _dense_ids(groups: Tensor) -> Tensor:
     ordered, order = torch.sort(groups)
     new = torch.zeros_like(order)
     new[1:] = (ordered[1:] != ordered[:-1]).long()
+    # numbers from 0 without gaps, so that sums by list are short
     return torch.empty_like(order).scatter_(0, order, new.cumsum(0))
 
 
@@ -89,16 +90,13 @@ class ListwiseSoftmax(nn.Module):
         return (total > 0).sum()
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Compute the loss.
+        """Compute the loss: a scalar, or ``[b]`` where the reduction is ``'none'``.
 
         Args:
             scores: ``[b]`` or ``[b, 1]``, float.
             targets: relevance ≥ 0, ``[b]`` or ``[b, 1]``; or, without ``groups``, ``[b, 2]`` of integers or float64:
                 relevance and list id (what a loader makes of two target columns).
             groups: id of each row's list, ``[b]`` or ``[b, 1]``, integers, in any order.
-
-        Returns:
-            A scalar, or ``[b]`` where the reduction is ``'none'``.
 
         Raises:
             DataError: list ids are missing or not exact, or the lengths differ.
@@ -117,6 +115,7 @@ class ListwiseSoftmax(nn.Module):
 def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
     """Return ``[b]``: by list id, the logarithm of the sum of its rows' exponentials; 0 if no row has the id."""
     rough = scores.detach()
+    # less the list's highest score, so that no exponential overflows
     top = torch.zeros_like(rough).scatter_reduce_(0, lists, rough, "amax", include_self=False)
     top = torch.where(top.isfinite(), top, torch.zeros_like(top))
     sums = torch.zeros_like(scores).index_add(0, lists, (scores - top[lists]).exp())
@@ -137,14 +136,7 @@ class _OverPairs(nn.Module):
         raise NotImplementedError
 
     def of_pairs(self, better: Tensor, worse: Tensor) -> Tensor:
-        """Compute the loss of given pairs.
-
-        Args:
-            better: scores of the more relevant rows, ``[p]`` or ``[p, 1]``, float.
-
-        Returns:
-            A scalar, or ``[p]`` where the reduction is ``'none'``.
-        """
+        """Compute the loss of given pairs, from scores ``[p]`` or ``[p, 1]`` of the more and the less relevant rows."""
         better = _flat(better, "scores")
         losses = self.of_difference(better - _same_length(worse, better, "scores of worse rows"))
         return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
@@ -212,7 +204,7 @@ def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
     better = rows.repeat_interleave(many)
     within = torch.arange(len(better), device=rows.device) - (many.cumsum(0) - many).repeat_interleave(many)
     worse = order[starts[lists[better]] + within]
-    kept = target[better] > target[worse]
+    kept = target[better] > target[worse]  # equal relevance makes no pair
     return better[kept], worse[kept]
 
 
@@ -229,13 +221,7 @@ class PairScores(Tensor):
 
     @classmethod
     def of(cls, queries: Tensor, items: Tensor, ids: Tensor | None = None) -> PairScores:
-        """Return the scores of each row's own pair.
-
-        Args:
-            queries: ``[b, d]``, divided by the temperature.
-            items: ``[b, d]``.
-            ids: each row's item, integers ``[b]``; None: all differ.
-        """
+        """Score each row's own pair of queries ``[b, d]``, over the temperature, and items; ``ids``: each row's."""
         scores = (queries * items).sum(1, keepdim=True).as_subclass(cls)
         scores.queries, scores.items, scores.ids = queries, items, ids
         return scores
@@ -261,7 +247,7 @@ class InBatchSoftmax(nn.Module):
         self.reduction = reduction
 
     def forward(self, scores: Tensor, targets: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
-        """Compute the loss.
+        """Compute the loss: a scalar, or ``[b]`` where the reduction is ``'none'``.
 
         Args:
             scores: what ``TwoTower`` returns for a batch; or all scores ``[b, b]``, row i's own item in column i.
@@ -269,16 +255,13 @@ class InBatchSoftmax(nn.Module):
                 others and has no loss of its own. None: all count 1.
             ids: each row's item, integers ``[b]``; None: as ``TwoTower`` has it, else all differ.
 
-        Returns:
-            A scalar, or ``[b]`` where the reduction is ``'none'``.
-
         Raises:
             DataError: scores of another form, targets or ids of another length, or ``log_q`` without ids.
         """
         matrix, ids = _all_scores(scores, ids)
         own = matrix.diagonal()
         weights = torch.ones_like(own) if targets is None else _like(targets, own, "targets")
-        if ids is not None:
+        if ids is not None:  # rows of the same item are no negatives of each other
             ids = _same_length(ids, own, "ids")
             twins = (ids[:, None] == ids).fill_diagonal_(False)
             matrix = matrix.masked_fill(twins, -torch.inf)

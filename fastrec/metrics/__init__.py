@@ -30,8 +30,7 @@ from fastrec.metrics.thresholds import (
 )
 
 if TYPE_CHECKING:
-    from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall
-    from fastrec.metrics.during_training import fastai_metric
+    from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall, fastai_metric
 
 __all__ = [
     "AUC",
@@ -71,5 +70,4 @@ __all__ = [
 ]
 
 # The plain functions work where fastai is not installed: its classes are loaded at first use.
-_FASTAI = {**dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall"), "callbacks"), "fastai_metric": "during_training"}
-__getattr__ = lazily(__name__, _FASTAI)
+__getattr__ = lazily(__name__, dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall", "fastai_metric"), "callbacks"))

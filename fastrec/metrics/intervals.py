@@ -48,10 +48,7 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
     if not len(x):
         raise DataError("there are no values", column="values", remedy="Give at least one")
     refuse_rows(torch.from_numpy(~np.isfinite(x)), "values", "is not a finite number", "Drop or fill it first")
-    if repeats < 1 or not 0 < level < 1:
-        raise DataError(
-            f"repeats {repeats} or level {level} is out of range", remedy="Use repeats >= 1 and a level between 0 and 1"
-        )
+    _check_range(repeats, level)
     # Reciprocal ranks take a few dozen values: counting them first is the same bootstrap at a small part of the cost.
     distinct, counts = np.unique(x, return_counts=True)
     # A multinomial draw costs a time per distinct value: only worth it if values repeat often.
@@ -60,15 +57,19 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
     return interval_of(float(x.mean()), sums / len(x), level=level)
 
 
+def _check_range(repeats: int, level: float) -> None:
+    if repeats < 1 or not 0 < level < 1:
+        raise DataError(
+            f"repeats {repeats} or level {level} is out of range", remedy="Use 1 or more, and a level of 0 to 1"
+        )
+
+
 def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.95, seed: int = 0) -> Interval:
     """Compute the mean of ``a - b`` over the same groups, with its bootstrap interval.
 
     Args:
-        a: ``[g]`` values of one model, one per group.
-        b: ``[g]`` values of another on the same groups in the same order.
-        repeats: how many resamples of the groups.
-        level: share of the resampled means inside the interval.
-        seed: the same seed gives the same interval.
+        a, b: ``[g]`` values of two models, one per group, in the same order.
+        repeats, level, seed: as for :func:`bootstrap_interval`.
 
     Returns:
         The mean difference and its interval; one that leaves out 0 tells the two models apart.
@@ -94,14 +95,9 @@ def cluster_means(
     Args:
         values: float64 ``[n, m]``, finite: one row per list, one column per model.
         clusters: ``[n]`` cluster of each row (any type that sorts: numbers, strings).
-        repeats: number of resamples.
-        seed: the same seed gives the same draws.
 
     Returns:
         The means, float64 ``[m]``, and the means of every resample, float64 ``[repeats, m]``.
-
-    Raises:
-        DataError: no rows, a value that is not finite, lengths that differ, or fewer than one resample.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 2 or not len(values):
@@ -201,27 +197,18 @@ def bootstrap_metric(
 
     Args:
         metric: a name, or a ``Metric``.
-        y: the targets, as the metric takes them.
-        predictions: name → prediction, as the metric takes it.
+        y, predictions: the targets, and name → prediction, as the metric takes them.
         groups: ``[n]`` integers, the list of each row; None where there are no lists.
         clusters: ``[n]`` integers: what is independent of each other (users, sessions); None: the lists, and where
             there are none the rows.
-        repeats: how many resamples.
-        level: share of the resampled metrics inside an interval, between 0 and 1.
-        seed: the same seed gives the same draws.
-
-    Returns:
-        The metric of each prediction, with what resampling makes of it.
+        repeats, level, seed: as for :func:`bootstrap_interval`.
 
     Raises:
         DataError: ``repeats`` or ``level`` out of range, as many clusters as rows are not given, or what the metric
             itself raises.
     """
     metric = get_metric(metric)
-    if repeats < 1 or not 0 < level < 1:
-        raise DataError(
-            f"repeats {repeats} or level {level} is out of range", remedy="Use repeats >= 1 and a level between 0 and 1"
-        )
+    _check_range(repeats, level)
     data = {n: tuple(t.cpu() for t in paired(y, p)) for n, p in predictions.items()}
     groups = None if groups is None else flat_tensor(groups, "groups").cpu()
     clusters = groups if clusters is None else flat_tensor(clusters, "clusters").cpu()

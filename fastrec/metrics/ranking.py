@@ -68,7 +68,7 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     for name, x in columns.items():
         if len(x) != len(s):
             raise DataError(
-                f"{name} has {len(x)} rows, scores has {len(s)}", column=name, remedy="Give one value per scored row"
+                f"{name} has {len(x)} rows, scores has {len(s)}", column=name, remedy="Give one for each row"
             )
     y = columns.get("labels", torch.zeros_like(s)).double()
     refuse_rows(y.isnan(), "labels", "is missing", "Leave out rows without a known label")
@@ -94,9 +94,7 @@ def check_weights(weight: Tensor, name: str) -> Tensor:
 def check_integers(groups: Tensor) -> None:
     """Refuse groups that are no integers."""
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
-        raise DataError(
-            f"groups are {groups.dtype}, not integers", column="groups", remedy="Give integer codes, one per list"
-        )
+        raise DataError(f"groups are {groups.dtype}, not integers", column="groups", remedy="Give codes, one per list")
 
 
 def order_rows(lists: ScoredLists, ties: Ties) -> Tensor:
@@ -315,9 +313,6 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
 
     Returns:
         The area; NaN where all rows are of one class.
-
-    Raises:
-        DataError: lengths differ, no rows, a label is missing.
     """
     lists = prepare(scores, labels, None, sample_weight)
     if sample_weight is None and lists.scores.device.type == "cpu" and not bool(lists.scores.isnan().any()):
@@ -345,9 +340,6 @@ def gauc(
 
     Returns:
         The mean over groups; NaN where no group holds both classes.
-
-    Raises:
-        DataError: as for :func:`mrr`.
     """
     lists = prepare(scores, labels, groups, sample_weight)
     area, weight = _auc_by_group(lists)
@@ -357,19 +349,13 @@ def gauc(
 
 
 def group_ranks(scores: Any, groups: Any, ties: Ties = "worst") -> Tensor:
-    """Rank every row within its group, 1 for the highest score.
+    """Rank every row within its group, int64 from 1 for the highest score, in the order of the rows.
 
     Args:
         scores: ``[n]`` numbers; NaN ranks last.
         groups: ``[n]`` integers.
         ties: equal scores get the lowest place of the tie (``'worst'``), the highest (``'best'``), or their places in
             input order (``'ordinal'``).
-
-    Returns:
-        Ranks ``[n]`` int64, in the order of the rows.
-
-    Raises:
-        DataError: lengths differ, no rows, groups are not integers.
     """
     choice(ties, "ties", ("worst", "ordinal", "best"))
     lists = prepare(scores, None, groups)

@@ -50,7 +50,7 @@ class Metric:
     needs_groups: bool = False
 
     def __call__(self, y: Any, prediction: Any, *, groups: Any = None, weight: Any = None) -> float:
-        """Score predictions.
+        """Score predictions; NaN where the metric is not defined: the AUC of one class, or all weights 0.
 
         Args:
             y: ``[n]`` targets: numbers, 0 and 1, or class codes from 0; ``[n, t]`` of several targets.
@@ -59,9 +59,6 @@ class Metric:
             groups: ``[n]`` integers, the list of each row; for the metrics of lists.
             weight: ``[n]`` weights >= 0, or None; a row of weight 0 does not count. A list weighs the mean of its
                 rows' weights.
-
-        Returns:
-            The metric; NaN where it is not defined, such as the AUC of one class, or where all weights are 0.
 
         Raises:
             DataError: lengths differ, a value is missing or out of its range (with its row), no groups for a metric
@@ -126,7 +123,7 @@ class Metric:
     def _refuse(self, given: str, column: str) -> None:
         tasks = ", ".join(self.tasks)
         raise DataError(
-            f"{self.name} is for {tasks}, but there are {given}", column=column, remedy="Take a metric of your task"
+            f"{self.name} is for {tasks}, but there are {given}", column=column, remedy="Take another metric"
         )
 
 
@@ -184,7 +181,7 @@ class OwnFunction:
         """Call the function."""
         if weight is not None and "weight" not in self.takes:
             raise DataError(
-                f"{self.name} takes no weights", column="weight", remedy="Let the function take weight=None, and use it"
+                f"{self.name} takes no weights", column="weight", remedy="Let it take weight=None, and use it"
             )
         given = {"groups": _as_array(groups), "weight": _as_array(weight)}
         return float(self.function(_as_array(y), _as_array(p), **{n: given[n] for n in given if n in self.takes}))
@@ -281,9 +278,6 @@ def get_metric(name: str | Metric) -> Metric:
     Args:
         name: such as ``'auc'``, ``'ndcg@10'``, ``'pinball@0.9'``; a ``Metric`` is given back.
 
-    Returns:
-        The metric.
-
     Raises:
         DataError: no metric has this name (it lists the nearest), or its k or q is out of range.
     """
@@ -319,29 +313,16 @@ def get_metric(name: str | Metric) -> Metric:
 
 
 def metrics_for(task: str) -> list[str]:
-    """Return names of the metrics that can score a task, with a usual k or q if one is needed.
-
-    Args:
-        task: ``'ranking'``, ``'binary'``, ``'multiclass'``, ``'regression'`` or ``'multilabel'``.
-
-    Raises:
-        DataError: an unknown task.
-    """
+    """Return names of the metrics that can score a task, one of ``TASKS``, with a usual k or q if one is needed."""
     choice(task, "task", TASKS)
     lists = task == "ranking"
     return [_usual_name(n) for n, e in _METRICS.items() if task in e.tasks and (lists or not e.needs_groups)]
 
 
 def default_metric(task: str) -> str:
-    """Return the name of the metric that a task is scored by unless another is given.
+    """Return the name of the metric that a task, one of ``TASKS``, is scored by unless another is given.
 
     mrr for lists, auc for two classes and for labels (the mean over them), logloss for several, rmse for numbers.
-
-    Args:
-        task: as for :func:`metrics_for`.
-
-    Raises:
-        DataError: an unknown task.
     """
     return _DEFAULTS[choice(task, "task", TASKS)]
 

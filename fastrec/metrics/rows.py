@@ -65,7 +65,7 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
         raise DataError("there are no rows to score", column="prediction", remedy="Give at least one row")
     if len(target) != len(p):
         raise DataError(
-            f"y has {len(target)} rows, prediction has {len(p)}", column="y", remedy="Give one target per predicted row"
+            f"y has {len(target)} rows, prediction has {len(p)}", column="y", remedy="Give one for each row"
         )
     if target.ndim == 2 and target.shape != p.shape:
         raise DataError(
@@ -147,9 +147,7 @@ def _any_column(bad: Tensor) -> Tensor:
 def _columns(x: Any, name: str) -> Tensor:
     t = plain_tensor(x, name)
     if t.ndim not in (1, 2) or (t.ndim == 2 and not t.shape[1]) or t.is_complex():
-        raise DataError(
-            f"{name} has shape {tuple(t.shape)}", column=name, remedy="Give one value, or one row of values, per row"
-        )
+        raise DataError(f"{name} has shape {tuple(t.shape)}", column=name, remedy="Give one or several values a row")
     return t[:, 0] if t.ndim == 2 and t.shape[1] == 1 else t
 
 
@@ -157,9 +155,7 @@ def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     """Return targets and predictions as ``paired`` does, of one finite number a row."""
     target, p = paired(y, prediction)
     if p.ndim == 2:
-        raise DataError(
-            f"prediction is {tuple(p.shape)}", column="prediction", remedy="Give one number a row, such as one column"
-        )
+        raise DataError(f"prediction is {tuple(p.shape)}", column="prediction", remedy="Give one number a row")
     refuse_rows(p.isinf(), "prediction", "is infinite", "Look at what predicted it")
     return target, p
 

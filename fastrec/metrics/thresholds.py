@@ -26,8 +26,7 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
     Args:
         y: ``[n]`` whole numbers from 0, the ordered classes.
         value: ``[n]`` predicted values, in any unit: only their order matters.
-        metric: a metric that wants classes, or its name.
-        weight: ``[n]`` weights >= 0, or None.
+        metric, weight: one that wants classes, or its name; ``[n]`` weights >= 0, or None.
 
     Returns:
         Cuts, ascending float64 ``[highest class]``: a row's class is how many cuts are below its value. A class that is
@@ -55,14 +54,11 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
 
 
 def apply_cuts(value: Any, cuts: Any) -> Tensor:
-    """Turn values into classes: how many cuts are below each.
+    """Turn values ``[n]`` into classes, int64 ``[n]``: how many cuts are below each.
 
     Args:
-        value: ``[n]`` numbers.
+        value: numbers.
         cuts: ascending numbers, as :func:`best_rounding` gives them.
-
-    Returns:
-        int64 ``[n]``.
 
     Raises:
         DataError: a value is NaN, or the cuts do not ascend.
@@ -79,9 +75,7 @@ def of_classes(metric: str | Metric, task: str) -> Metric:
     """Return the metric, if cut points matter to it and it is of the task."""
     chosen = get_metric(metric)
     if chosen.wants != "classes" or chosen.needs_groups:
-        raise DataError(
-            f"{chosen.name} is not computed from classes", remedy="Take one that is, such as f1 or quadratic_kappa"
-        )
+        raise DataError(f"{chosen.name} is not computed from classes", remedy="Take f1 or quadratic_kappa, say")
     if task not in chosen.tasks:
         raise DataError(f"{chosen.name} is for {', '.join(chosen.tasks)}, not {task}", remedy="Take another metric")
     return chosen
@@ -208,8 +202,7 @@ def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: An
     Args:
         y: ``[n]`` of 0 and 1.
         probability: ``[n]`` numbers; class 1 is above the threshold.
-        metric: a metric that wants classes, or its name.
-        weight: ``[n]`` weights >= 0, or None.
+        metric, weight: one that wants classes, or its name; ``[n]`` weights >= 0, or None.
 
     Returns:
         The threshold, half way between two probabilities; of equally good ones the nearest to .5. It is ``-inf`` where
@@ -278,8 +271,7 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
         prediction: ``[n]``; of two classes also ``[n, 2]``, of labels ``[n, k]``. Of more classes ``[n, k]`` there is
             nothing to learn: the highest is taken.
         folds: ``[n]`` integers, the fold of each row (``folds.codes``).
-        metric: a metric that wants classes, or its name.
-        weight: ``[n]`` weights >= 0, or None.
+        metric, weight: one that wants classes, or its name; ``[n]`` weights >= 0, or None.
 
     Returns:
         int64 ``[n]``, or ``[n, k]`` of labels.
@@ -313,9 +305,7 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
     """Turn out-of-fold predictions into what a metric scores: the one rule by which a run's classes are judged.
 
     Args:
-        metric: the metric, or its name.
-        y: targets on their own scale, see ``cross_fitted_classes``.
-        prediction: ``[n]`` or ``[n, k]``, on the same scale.
+        metric, y, prediction: as for ``cross_fitted_classes``, targets on their own scale.
         folds: ``[n]`` integers, the fold of each row. A single fold is dealt into five parts, row by row.
 
     Returns:
@@ -333,12 +323,7 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
 
 
 def loss_of(metric: str | Metric, task: str) -> Metric:
-    """Return the loss to climb on instead of a metric of classes; other metrics are their own.
-
-    Args:
-        metric: the metric, or its name.
-        task: the task. A metric of a multilabel task's classes is its own, too.
-    """
+    """Return the loss to climb on instead of a metric of classes; other metrics, and any of labels, are their own."""
     chosen = get_metric(metric)
     if chosen.wants != "classes" or task in ("ranking", "multilabel"):
         return chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded, runs_of
+from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded
 from fastrec.models.placement.plan import Embeddings, Placement, as_embeddings, kinds_of, make_placed
 from fastrec.models.placement.row_store import kind_codes, regroup
 from fastrec.table import ListBatch
@@ -78,7 +79,7 @@ class EmbeddingTables(nn.Module):
         asked = as_embeddings(placement)
         grads = grads if asked is None else "rows"
         kinds = kinds_of(asked, tables)
-        self.slices = lay_out([*tables.values()], [*tables], pad=False, grads=grads, kinds=kinds)
+        self.slices = lay_out([*tables.values()], [*tables], grads=grads, kinds=kinds)
         self.placed = make_placed(asked, self.slices)
         self._by_name = {s.name: s for s in self.slices}
         sizes = dict(zip([*names, *lists], [*emb_szs, *list_szs], strict=True))
@@ -93,7 +94,9 @@ class EmbeddingTables(nn.Module):
         self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
         self.list_names = lists
         columns_of = self.slices[: len(names)]
-        self.runs = runs_of(columns_of)
+        # neighbouring columns of one group, and their floats: each run is one piece of the output
+        by_group = groupby(columns_of, lambda s: s.group)
+        self.runs = tuple((group, sum(s.width for s in run)) for group, run in by_group)
         self.embedding_dim = sum(s.width for s in columns_of) + sum(self._by_name[n].width for n in lists)
         self.weights = nn.ParameterDict()
         self._adjacent: dict[str, tuple[int, int] | None] = {}
@@ -111,10 +114,11 @@ class EmbeddingTables(nn.Module):
         self.register_buffer("_rows", bounds[:, 1].clone(), persistent=False)
         self._tag()
         self.reset_parameters(std)
+        # saved weights hold all rows, wherever they lie here
         self.register_state_dict_post_hook(_with_all_rows)
         self.register_load_state_dict_pre_hook(_take_rows)
         # load_state_dict(assign=True) puts other parameters in place
-        self.register_load_state_dict_post_hook(_tag_again)
+        self.register_load_state_dict_post_hook(EmbeddingTables._tag)
 
     def reset_parameters(self, std: float = 0.01) -> None:
         """Draw every table anew, column by column, from a normal of scale ``std`` truncated at two scales."""
@@ -123,14 +127,11 @@ class EmbeddingTables(nn.Module):
                 trunc_normal_(table, std=std)
 
     def forward(self, x_cat: Tensor | None, *lists: ListBatch) -> Tensor:
-        """Look up every column.
+        """Look up every column: ``[b, embedding_dim]``, the columns' vectors side by side in order, then the lists'.
 
         Args:
             x_cat: ids ``[b, columns]``, integers from 0 to the column's rows less one.
             *lists: a ``ListBatch`` of ids for each list column.
-
-        Returns:
-            ``[b, embedding_dim]``: the columns' vectors side by side, in column order, then the lists'.
 
         Raises:
             DataError: an id is out of range (see ``check_ids``), or the number of columns is another.
@@ -191,11 +192,7 @@ class EmbeddingTables(nn.Module):
         return self.vectors(s.group, ids.long()[:, None] + s.start)
 
     def on_device(self, x_cat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the parameters of a batch's columns by group, and the batch with places in them instead of ids.
-
-        Args:
-            x_cat: ids ``[b, columns]`` that have been checked.
-        """
+        """Return the parameters of a batch's columns by group, and places in them instead of its checked ids."""
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
         weights, places = {group: self.weights[group] for group in groups}, x_cat
         if any(group in self.placed for group in groups):
@@ -207,11 +204,7 @@ class EmbeddingTables(nn.Module):
         return weights, places
 
     def count(self, x_cat: Tensor) -> None:
-        """Count future lookups of rows, so that the hottest of ``'cached'`` tables are on the device from the start.
-
-        Args:
-            x_cat: ids ``[n, columns]`` of training rows, all or a sample of them.
-        """
+        """Count future lookups, ids ``[n, columns]``, so that ``'cached'`` tables begin with their hottest rows."""
         self.check(x_cat)
         for group, rows in self.rows_by_group(x_cat).items():
             if group.endswith("_cached_rows"):
@@ -219,7 +212,7 @@ class EmbeddingTables(nn.Module):
 
     def fetch_ahead(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> None:
         """Begin to bring a batch's rows of tables on the host; ids out of range are ignored."""
-        if all(placed.sharded for placed in self.placed.values()):
+        if all(placed.sharded for placed in self.placed.values()):  # ranks exchange rows only within a step
             return
         wanted: dict[str, list[tuple[str, Tensor]]] = {}
         if self.n_columns and len(x_cat):
@@ -290,9 +283,7 @@ class EmbeddingTables(nn.Module):
     def writing(self, name: str, *, anew: bool = False) -> Iterator[Tensor]:
         """Open one column's table ``[rows, width]`` to be changed in place, wherever its rows are.
 
-        Args:
-            name: the column.
-            anew: all of it will be overwritten; what it holds before is anything.
+        ``anew``: all of it will be overwritten; what it holds before is anything.
         """
         s = self.slice_of(name)
         placed = self.placed.get(s.group)
@@ -307,15 +298,7 @@ class EmbeddingTables(nn.Module):
                 placed.reload()
 
     def load_table(self, name: str, weights: Tensor) -> None:
-        """Overwrite one column's table.
-
-        Args:
-            name: the column.
-            weights: ``[rows, width]``, any float dtype and device.
-
-        Raises:
-            DataError: the shape is not the table's.
-        """
+        """Overwrite one column's table by weights of its shape, of any float dtype and device."""
         s = self.slice_of(name)
         if weights.shape != (s.stop - s.start, s.width):
             raise DataError(
@@ -336,15 +319,6 @@ class EmbeddingTables(nn.Module):
         groups = dict.fromkeys(s.group for s in self.slices)
         return {f"weights.{g}": (0, *(s.stop for s in self.slices if s.group == g)) for g in groups}
 
-    @property
-    def weights_device(self) -> torch.device:
-        """Where the tables are."""
-        return next(iter(self.weights.values())).device
-
-    def slices_of(self, group: str) -> list[TableSlice]:
-        """Return the tables of one group."""
-        return [s for s in self.slices if s.group == group]
-
     def extra_repr(self) -> str:
         """Show tables as ``name: rows×width``."""
         return ", ".join(f"{s.name}: {s.stop - s.start}×{s.width}" for s in self.slices)
@@ -352,9 +326,7 @@ class EmbeddingTables(nn.Module):
     def slice_of(self, name: str) -> TableSlice:
         """Return the place of a column's table."""
         if name not in self._by_name:
-            raise MissingColumnError(
-                "there is no such embedding table", column=name, remedy=f"Tables: {[*self._by_name]}"
-            )
+            raise MissingColumnError("there is no such table", column=name, remedy=f"Take {[*self._by_name]}")
         return self._by_name[name]
 
     def check(self, x_cat: Tensor) -> None:
@@ -381,10 +353,11 @@ class EmbeddingTables(nn.Module):
         raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
 
     def _looks(self, ids: Tensor) -> bool:
+        # a graph has no branches by values
         wanted = self.check_ids == "always" or (self.check_ids == "auto" and ids.device.type == "cpu")
         return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
-    def _tag(self) -> None:
+    def _tag(self, *_: Any) -> None:
         for name, bounds in self.parameter_segments().items():
             self.weights[name.removeprefix("weights.")].segments = bounds
         for group, placed in self.placed.items():
@@ -442,12 +415,8 @@ def _take_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, *res
     own_rows = regroup(state, prefix, module.slices, _share_of(module))
     for group, placed in module.placed.items():
         given, weight = state.get(f"{prefix}weights.{group}"), module.weights[group]
-        whole = (module.slices_of(group)[-1].stop, weight.shape[1])
+        whole = (max(s.stop for s in module.slices if s.group == group), weight.shape[1])
         if given is None or tuple(given.shape) != whole or (placed.sharded and own_rows):
             continue
         placed.take_all(given)
         state[f"{prefix}weights.{group}"] = weight.detach()
-
-
-def _tag_again(module: EmbeddingTables, *_: Any) -> None:
-    module._tag()

@@ -25,16 +25,13 @@ def embedding_sizes(
     widths: Mapping[str, int] | None = None,
     cap: int = 600,
 ) -> list[tuple[int, int]]:
-    """Return rows and width of every column's table.
+    """Return ``(rows, width)`` of every column's table.
 
     Args:
         classes: column name to its categories (``dls.classes``), the one for missing included.
         names: the categorical columns, in the order of the batch.
         widths: column name to the width it must have; the other columns follow ``emb_sz_rule``.
         cap: the largest width the rule gives.
-
-    Returns:
-        One ``(rows, width)`` per name.
 
     Raises:
         MissingColumnError: ``widths`` names a column that is not among ``names``.
@@ -64,14 +61,10 @@ class TableSlice:
 def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> None:
     """Refuse sizes below 1, and names that repeat or are not as many as the sizes."""
     if len(names) != len(emb_szs) or len(set(names)) != len(names):
-        raise DataError(
-            f"{len(emb_szs)} tables need as many different names, not {list(names)}", remedy="Name every column once"
-        )
+        raise DataError(f"{len(emb_szs)} tables of the names {list(names)}", remedy="Name every column once")
     for name, (rows, width) in zip(names, emb_szs, strict=True):
         if rows < 1 or width < 1:
-            raise DataError(
-                f"an embedding table of {rows} rows and width {width} cannot be", column=name, remedy="Both must be ≥ 1"
-            )
+            raise DataError(f"a table of {rows} rows and width {width}", column=name, remedy="Both must be ≥ 1")
 
 
 def padded(width: int) -> int:
@@ -83,7 +76,6 @@ def lay_out(
     emb_szs: Sequence[tuple[int, int]],
     names: Sequence[str],
     *,
-    pad: bool,
     grads: Grads = "dense",
     kinds: Mapping[str, str] | None = None,
 ) -> tuple[TableSlice, ...]:
@@ -95,21 +87,9 @@ def lay_out(
     filled: dict[str, int] = {}
     slices = []
     for name, (rows, width) in zip(names, emb_szs, strict=True):
-        width = padded(width) if pad else width
         kind = f"_{kinds[name]}" if kinds and name in kinds else ""
         group = f"w{width}{kind}" + ("_rows" if kind or (grads == "rows" and rows >= limits.SPARSE_FROM) else "")
         start = filled.get(group, 0)
         filled[group] = start + rows
         slices.append(TableSlice(name, group, start, start + rows, width))
     return tuple(slices)
-
-
-def runs_of(slices: Sequence[TableSlice]) -> tuple[tuple[str, int], ...]:
-    """Return neighbouring columns of one group as (group, floats): each run is one piece of the output."""
-    runs: list[tuple[str, int]] = []
-    for s in slices:
-        if runs and runs[-1][0] == s.group:
-            runs[-1] = (s.group, runs[-1][1] + s.width)
-        else:
-            runs.append((s.group, s.width))
-    return tuple(runs)

@@ -60,6 +60,7 @@ class MatrixFactorization(FieldNet):
                 remedy="Give two categorical columns and a numeric target (y_block=RegressionBlock), or n_out=1",
             )
         own, of_biases = share_out(inputs.get("placement"), [dim, 1])
+        # two sets of tables, vectors and biases, share one limit of memory
         super().__init__([(rows, dim) for rows, _ in emb_szs], 0, **{**inputs, "placement": own})
         self.embeds.reset_parameters(std)
         self.biases: EmbeddingTables | None = None
@@ -177,11 +178,10 @@ class TwoTower(FieldNet):
         cats = list(inputs.get("cat_names") or map(str, range(len(emb_szs))))
         widths = self._widths(cats, cont_names, vector_names, inputs.get("vector_szs", ()))
         self.normalize, self.temperature, self.dim = normalize, temperature, dim
+        # a tower's columns as few slices of the one lookup for both
         self.query_runs, self.item_runs = _runs(query, widths), _runs(item, widths)
         if item_id is not None and item_id not in cats:
-            raise MissingColumnError(
-                "it is not a categorical column", column=item_id, remedy=f"Categorical columns are {cats}"
-            )
+            raise MissingColumnError("it is no categorical column", column=item_id, remedy=f"Those are {cats}")
         item_id = next((n for n in item if n in cats), None) if item_id is None else item_id
         self.item_column = None if item_id is None else cats.index(item_id)
         options = {"ps": ps, "use_bn": use_bn, "act_cls": act_cls}
@@ -254,17 +254,14 @@ def item_log_q(dls: Any, column: str) -> Tensor:
         column: the categorical column that tells items apart.
 
     Returns:
-        Logarithm of each id's share of the rows, float32 ``[rows of the table]``; an item that never occurs counts as
-        if it did once.
+        float32 ``[rows of the table]``; an item that never occurs counts as if it did once.
 
     Raises:
         MissingColumnError: it is not a categorical column.
     """
     names = list(dls.cat_names)
     if column not in names:
-        raise MissingColumnError(
-            "it is not a categorical column", column=column, remedy=f"Categorical columns are {names}"
-        )
+        raise MissingColumnError("it is no categorical column", column=column, remedy=f"Those are {names}")
     ids = training_rows(dls)[0][:, names.index(column)].long()
     counts = torch.bincount(ids, minlength=len(dls.train_ds.classes[column])).clamp(min=1)
     return (counts.double() / len(ids)).log().float()
@@ -273,9 +270,7 @@ def item_log_q(dls: Any, column: str) -> Tensor:
 def _runs(names: Sequence[str], widths: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
     """Return where the inputs of some columns lie, in the order of the inputs; neighbours as one piece."""
     if unknown := [n for n in names if n not in widths]:
-        raise MissingColumnError(
-            "a tower has a column that the net has not", column=unknown[0], remedy=f"Columns are {list(widths)}"
-        )
+        raise MissingColumnError("the net has no such column", column=unknown[0], remedy=f"Columns are {list(widths)}")
     runs: list[tuple[int, int]] = []
     for name, stop in zip(widths, accumulate(widths.values()), strict=True):
         start = stop - widths[name]

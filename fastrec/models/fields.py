@@ -86,6 +86,7 @@ class FieldNet(nn.Module):
         self.n_cont, self.n_dense = n_cont, n_cont + sum(vector_szs)
         self.emb_drop = nn.Dropout(embed_p)
         self.bn_cont = nn.BatchNorm1d(n_cont) if bn_cont and n_cont else None
+        # vectors of any model come in any scale
         self.vector_norms = nn.ModuleList([nn.LayerNorm(d) for d in vector_szs])
 
     def embed_pieces(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
@@ -93,6 +94,7 @@ class FieldNet(nn.Module):
         if self.embeds is None:
             return []
         pieces = self.embeds.pieces(x_cat, extras[: self.n_lists])
+        # one mask for all columns, as fastai draws it
         return [self.emb_drop(torch.cat(pieces, 1))] if self.training and self.emb_drop.p else pieces
 
     def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
@@ -148,15 +150,12 @@ def mlp_blocks(
     act_cls: Activation = nn.ReLU,
     lin_first: bool = True,
 ) -> list[nn.Module]:
-    """Make one block for each step from a width to the next.
+    """Make one block for each step from a width to the next, to be put into an ``nn.Sequential``.
 
     Args:
         ps: dropout after each hidden layer, one for all or one each; none by default.
         last_is_output: the last block has no activation, no dropout, and batch norm only with ``bn_final``; False
             makes it a hidden layer as the others.
-
-    Returns:
-        ``len(sizes) - 1`` modules, to be put into an ``nn.Sequential``.
     """
     steps = len(sizes) - 1
     hidden = steps - int(last_is_output)
@@ -186,7 +185,7 @@ def activation(act_cls: Activation) -> nn.Module:
     """Make the activation of a class, a function or a module."""
     if isinstance(act_cls, nn.Module):
         return act_cls
-    return nn.ReLU(inplace=True) if act_cls is nn.ReLU else act_cls()
+    return nn.ReLU(inplace=True) if act_cls is nn.ReLU else act_cls()  # in place as in fastai's TabularModel
 
 
 # What the models of interactions share: fields of one width, and the linear part that stands beside them.
@@ -252,10 +251,7 @@ class LinearTerms(nn.Module):
 
 
 def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the rows that a net will train on, as its batches hold them.
-
-    Args:
-        limit: take so many rows, drawn at random; None: all.
+    """Return the rows that a net will train on, as its batches hold them; ``limit``: so many, drawn at random.
 
     Returns:
         Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None where
@@ -276,9 +272,8 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
         found = (frame.x_cat, frame.x_cont, frame.y)
     else:  # a stream's frame holds no rows itself
         parts, n = [], 0
-        for x_cat, x_cont, *rest in dls.train.new(
-            shuffle=limit is not None, seed=seed, drop_last=False, rank=0, world_size=1
-        ):
+        whole = {"drop_last": False, "rank": 0, "world_size": 1}
+        for x_cat, x_cont, *rest in dls.train.new(shuffle=limit is not None, seed=seed, **whole):
             parts.append(tuple(t.cpu() for t in (x_cat, x_cont, *rest[-1:])))
             n += len(x_cat)
             if limit is not None and n >= limit:

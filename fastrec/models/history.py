@@ -18,9 +18,8 @@ class EventBatch(NamedTuple):
 
     Args:
         lists: int64 ``[n]``: each candidate's list, a row of the others.
-        items: int64 ``[lists, T]``: codes of the events' items, by the vocabulary of the candidates' items.
-        cats: int64 ``[lists, T, k]``: codes of the events' categories.
-        conts: float32 ``[lists, T, c]``: the events' numbers.
+        items, cats, conts: codes ``[lists, T]`` (by the vocabulary of the candidates' items) and ``[lists, T, k]``,
+            numbers ``[lists, T, c]``.
         listed: int64 ``[lists, T]``: the candidate, of all in the batch, that is the event's item; -1: none is.
         steps: int64 ``[lists, T]``: how many events of the list came after, 0 for the last one; -1: there is no event.
     """
@@ -97,6 +96,7 @@ class EventNet(FieldNet):
         candidate = self.candidate_norm(rows + self._of(x_cat[:, -1].long()))
         there = given.steps >= 0
         known = (given.listed >= 0)[..., None]
+        # the list's own words on an event's item, if it stands there
         event = self._of(given.items) + torch.where(known, rows[given.listed.clamp_min(0)], 0.0)
         event = event + self.step(given.steps.clamp(0, self.max_events - 1))
         for i, table in enumerate(self.kinds):
@@ -114,17 +114,12 @@ class EventNet(FieldNet):
         return 0.0 if self.item is None else self.emb_drop(self.item(items))
 
     def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
-        """Read the events before each list for its candidates.
+        """Read the events ``[lists, T, width]`` before each list for its candidates ``[n, width]``: ``[n, width]``.
 
         Args:
-            candidate: ``[n, width]``.
-            event: ``[lists, T, width]``.
             same: ``[n, T, 1]``: 1 where the event is about the candidate.
             there: bool ``[lists, T]``: there is an event.
             lists: int64 ``[n]``: each candidate's list.
-
-        Returns:
-            ``[n, width]``.
         """
         raise NotImplementedError
 
@@ -171,6 +166,7 @@ class BST(EventNet):
         value = (self.value(event)[lists] + same * self.about).unflatten(2, (heads, each))
         own_key, own_value = (f(candidate).view(n, 1, heads, each) for f in (self.key, self.value))
         scores = (query * key).sum(3) / math.sqrt(each) + same * self.near
+        # places without an event have no share
         scores = scores.masked_fill(~there[lists][..., None], -torch.inf)
         own = (query * own_key).sum(3) / math.sqrt(each)
         share = torch.cat([scores, own], 1).softmax(1)[..., None]

@@ -134,9 +134,6 @@ class DeepFM(FieldNet):
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
         emb_dim: width of every field; with ``pad`` (the default) rounded up to a multiple of 4.
         n_cont, out_sz, layers, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
-
-    Raises:
-        DataError: no input columns at all, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(
@@ -155,6 +152,7 @@ class DeepFM(FieldNet):
     ) -> None:
         width = table_width(emb_dim, inputs)
         inputs["list_szs"] = of_width(inputs.get("list_szs", ()), width)
+        # the linear terms' tables have the same rows and share the limit of memory
         own, inputs["placement"] = share_out(inputs.get("placement"), [width, out_sz])
         super().__init__(of_width(emb_szs, width), n_cont, **{**inputs, "placement": own})
         self.emb_dim = width
@@ -273,6 +271,7 @@ class DLRM(FieldNet):
         if not len(self._pairs):
             return self.top(vectors)
         vectors = vectors.unflatten(1, (self.n_vectors, self.emb_dim))
+        # all products at once, then one of each two that are alike
         products = (vectors @ vectors.transpose(1, 2)).flatten(1)
         return self.top(side_by_side([*bottom, products.index_select(1, self._pairs)]))
 
@@ -299,9 +298,6 @@ class WideAndDeep(FieldNet):
         out_sz: number of outputs; the wide part has a weight for each.
         layers: width of each hidden layer of the deep part.
         emb_szs, n_cont, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
-
-    Raises:
-        DataError: no input columns at all, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(

@@ -302,9 +302,7 @@ class PBLD(nn.Module):
     def __init__(self, n: int, frequencies: int = 16, d_embedding: int = 4, sigma: float = 0.1) -> None:
         super().__init__()
         if d_embedding < 2 or frequencies < 1:
-            raise DataError(
-                f"numbers as vectors of {d_embedding} by {frequencies} cosines", remedy="Give 2 and 1, or more"
-            )
+            raise DataError(f"vectors of {d_embedding} by {frequencies} cosines", remedy="Give 2 and 1, or more")
         limit = frequencies**-0.5
         self.frequency = nn.Parameter(sigma * torch.randn(n, frequencies))
         self.phase = nn.Parameter(torch.empty(n, frequencies).uniform_(-math.pi, math.pi))

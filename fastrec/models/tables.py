@@ -14,19 +14,14 @@ from fastrec.models.embedding import EmbeddingTables
 from fastrec.table import ClassList, Keys, load_state, save_state
 from fastrec.table.vocab import MISSING
 
-__all__ = ["load_tables", "save_tables", "table_frame"]
-
 
 def table_frame(embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str) -> Any:
-    """Return a column's table as a pandas frame.
+    """Return a column's table as a pandas frame: a row per category, which is its index, and its vector.
 
     Args:
         embeds: the tables.
         classes: column → its categories (``dls.classes``).
         name: the column.
-
-    Returns:
-        One row per category, which is its index, and columns 0, 1, … of its vector.
 
     Raises:
         MissingColumnError: there is no such table.
@@ -46,8 +41,7 @@ def save_tables(
     """Save tables with the categories that their rows belong to, as JSON and safetensors.
 
     Args:
-        embeds: the tables.
-        classes: column → its categories (``dls.classes``).
+        embeds, classes: as for ``table_frame``.
         folder: where to; an earlier one is replaced in one step.
         names: the columns; None: all.
 
@@ -72,8 +66,7 @@ def load_tables(
     """Load tables by the names of columns and categories: a grown vocabulary starts from what was known.
 
     Args:
-        embeds: the tables; rows of categories that were not saved stay as they are.
-        classes: column → its categories (``dls.classes``).
+        embeds, classes: as for ``table_frame``; rows of categories that were not saved stay as they are.
         folder: what ``save_tables`` wrote.
         names: the columns; None: all that were saved and are here.
 

@@ -52,9 +52,7 @@ class PiecewiseLinear(nn.Module):
         super().__init__()
         bins = [torch.as_tensor(b, dtype=torch.float32) for b in bins]
         if not len(bins) or d_embedding < 1:
-            raise DataError(
-                f"{len(bins)} columns as vectors of {d_embedding}", remedy="Give one column and width 1, or more"
-            )
+            raise DataError(f"{len(bins)} columns as vectors of {d_embedding}", remedy="Give 1 of each, or more")
         for i, edges in enumerate(bins):
             if edges.ndim != 1 or len(edges) < 2 or not edges.isfinite().all() or (edges[1:] <= edges[:-1]).any():
                 raise DataError(
@@ -137,9 +135,7 @@ def bins_of(
         DataError: a column holds no finite number; settings out of range; a tree without a target of one column.
     """
     if n_bins < 1 or min_leaf < 1 or by not in ("quantile", "tree"):
-        raise DataError(
-            f"n_bins={n_bins}, min_leaf={min_leaf}, by={by!r}", remedy="Numbers from 1; 'quantile' or 'tree'"
-        )
+        raise DataError(f"n_bins={n_bins}, min_leaf={min_leaf}, by={by!r}", remedy="From 1 on; 'quantile' or 'tree'")
     if hasattr(data, "train_ds"):
         names = list(data.train_ds.cont_names) if names is None else names
         _, x, own = training_rows(data, max_rows)
@@ -152,9 +148,7 @@ def bins_of(
     values = x.detach().cpu().numpy()
     target = _one_target(y, len(values)) if by == "tree" else None
     names = [str(i) for i in range(values.shape[1])] if names is None else list(names)
-    return [
-        _edges(values[:, i], n_bins, target=target, min_leaf=min_leaf, name=names[i]) for i in range(values.shape[1])
-    ]
+    return [_edges(x, n_bins, target=target, min_leaf=min_leaf, name=n) for x, n in zip(values.T, names, strict=False)]
 
 
 def _one_target(y: Tensor | None, n: int) -> np.ndarray:
@@ -298,14 +292,9 @@ class TabM(FieldNet):
         return options
 
     def wrap_loss(self, loss: Any) -> MeanOverMembers:
-        """Return the loss to train with: each member's, averaged.
+        """Return the loss to train with: each member's of ``[b, out_sz]``, averaged.
 
-        Args:
-            loss: a loss of ``[b, out_sz]`` and targets; it also settles ``combine`` where that was left open, by its
-                kind or an attribute of that name.
-
-        Returns:
-            The loss of ``[b, k, out_sz]``, with the given one's activation and decisions.
+        The given loss also settles ``combine`` where that was left open, by its kind or an attribute of that name.
         """
         own = loss.loss if isinstance(loss, MeanOverMembers) else loss
         if self.combine is None:
@@ -329,6 +318,7 @@ class TabM(FieldNet):
         return self.squeeze(self.heads(self.layers(x)))
 
     def _mean(self, out: Tensor) -> Tensor:
+        # as logarithms of sums of probabilities, which would be 0 or 1 in float32
         if self.combine == "softmax":
             return torch.logsumexp(out.float().log_softmax(-1), 1)  # a constant less: softmax takes no notice
         if self.combine == "sigmoid":
@@ -396,13 +386,7 @@ class MeanOverMembers:
         self.loss = loss
 
     def __call__(self, pred: Tensor, *targets: Tensor, **options: Any) -> Tensor:
-        """Return the loss, a scalar, or what the given loss returns in evaluation.
-
-        Args:
-            pred: ``[b, k, out_sz]`` in training, ``[b, out_sz]`` in evaluation.
-            *targets: as for the loss.
-            **options: as for the loss.
-        """
+        """Return the loss of ``[b, k, out_sz]``, a scalar; of ``[b, out_sz]`` what the given loss returns."""
         if pred.ndim != 3:
             return self.loss(pred, *targets, **options)
         k = pred.shape[1]

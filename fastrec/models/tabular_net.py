@@ -79,8 +79,10 @@ class TabularNet(FieldNet):
         """Compute the first layer by ids if there are wide tables and nothing between them and the layer."""
         if self.embeds is None or not self.embeds.n_columns or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
-        if self._drops() or not isinstance(self.layers[0][0], nn.Linear) or self.embeds.weights_device.type != "cpu":
+        on_cpu = next(self.embeds.parameters()).device.type == "cpu"
+        if self._drops() or not isinstance(self.layers[0][0], nn.Linear) or not on_cpu:
             return None
+        # of narrow tables a gather costs less than finding the batch's different ids
         wide = WideLinear(self.embeds, self.layers[0][0])
         return wide if wide.wide else None
 

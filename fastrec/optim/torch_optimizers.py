@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -33,11 +32,7 @@ class BatchPlaces:
         self._room: dict[torch.device, Tensor] = {}
 
     def of(self, ids: Tensor, rows: int) -> Tensor:
-        """Return for every id the place of one and the same of its equals: int64 ``[n]``.
-
-        Args:
-            ids: int64 ``[n]``, below ``rows``.
-        """
+        """Return for every id, below ``rows``, the place of one and the same of its equals: int64 ``[n]``."""
         room = self.room(ids, rows)
         room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
         return room.index_select(0, ids)
@@ -52,12 +47,7 @@ class BatchPlaces:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """The rows of a gradient, each once.
-
-    Args:
-        ids: int64 ``[u]``.
-        grads: ``[u, width]``.
-    """
+    """The rows of a gradient, each once: ids ``[u]`` and gradients ``[u, width]``."""
 
     ids: Tensor
     grads: Tensor
@@ -68,6 +58,7 @@ class SparseRows:
         ids, values = grad._indices()[0], grad._values()
         if grad.is_coalesced():
             return cls(ids, values)
+        # without a sort, which costs more than the sums
         place = (places or BatchPlaces()).of(ids, grad.shape[0])
         first = (place == torch.arange(len(ids), device=ids.device)).nonzero().squeeze(1)
         if len(first) == len(ids):
@@ -77,11 +68,7 @@ class SparseRows:
 
 
 class RowState:
-    """The running means of one parameter whose gradients are row-sparse, in an optimizer's state.
-
-    Args:
-        weight: the parameter ``[rows, width]``.
-    """
+    """The running means of one parameter ``[rows, width]`` whose gradients are row-sparse, in an optimizer's state."""
 
     def __init__(self, state: dict[str, Any], weight: Tensor) -> None:
         self.cache = cache_of(weight)
@@ -103,18 +90,14 @@ class RowState:
             state["decay"] += math.log1p(-min(rate, 0.99))
         if step >= len(state["decays"]):
             state["decays"] = torch.cat([state["decays"], torch.zeros_like(state["decays"])])
+        # a row that comes later is multiplied by the difference of two of these
         state["decays"][step] = state["decay"]
         return step
 
     def take(self, ids: Tensor, betas: tuple[float, float], *, decays: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return weights and running means of some rows as of this step.
+        """Return copies of weights, means and mean squares of some rows, each once, as of this step: ``[u, width]``.
 
-        Args:
-            ids: the rows, int64 ``[u]``, each once.
-            betas: what the running means fade by in a step; without momentum (β1 = 0) no mean is kept.
-
-        Returns:
-            Weights, means and mean squares, ``[u, width]`` each: copies.
+        Without momentum (β1 = 0) no mean is kept.
         """
         state, step = self.state, int(self.state["step"])
         weights, square = self.weight.index_select(0, ids), state["exp_avg_sq"].index_select(0, ids)
@@ -178,9 +161,6 @@ def _faded(beta: float, steps: Tensor) -> Tensor:
     return torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype)
 
 
-# ``RowOptimizer``: what AdamW and LAMB share: a way for dense gradients, and Adam's step of a few rows.
-
-
 class RowOptimizer(torch.optim.Optimizer):
     """An optimizer that also takes row-sparse gradients: Adam's step with decoupled decay, of the batch's rows alone.
 
@@ -190,18 +170,21 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step over all parameters that have a gradient.
-
-        Returns:
-            The closure's loss, or None.
-        """
+        """Take one step over all parameters that have a gradient; return the closure's loss, or None."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         # torch's own step would refuse sparse gradients
-        with _without_sparse(self.param_groups) as sparse:
+        given = [(p, p.grad, g) for g in self.param_groups for p in g["params"] if p.grad is not None]
+        sparse = [one for one in given if one[1].is_sparse]
+        for p, _, _ in sparse:
+            p.grad = None
+        try:
             self._step_dense()
+        finally:
+            for p, grad, _ in sparse:
+                p.grad = grad
         for p, grad, group in sparse:
             self._step_rows(p, grad, group)
         return loss
@@ -245,7 +228,8 @@ class RowOptimizer(torch.optim.Optimizer):
         state, betas = RowState(self.state[p], p), group["betas"]
         count, rate = self._count_and_rate(int(state.state["step"]) + 1, group)
         step = state.begin(rate * group["weight_decay"])
-        if compiled(grad._values().numel()) and _is_plain_row_optimizer(p, grad):
+        values = grad._values()
+        if compiled(values.numel()) and p.ndim == 2 and _is_plain(p) and _is_plain(values):
             self._step_rows_compiled(state, grad, group, step, count, rate)
             return
         rows = SparseRows.of(grad, self._places)
@@ -264,7 +248,7 @@ class RowOptimizer(torch.optim.Optimizer):
         rate, fix2 = rate / (1 - beta1**count), 1 / (1 - beta2**count)
         given = (*map(view, (*held, place, sums)), step, rate, fix2, beta1, beta2, group["eps"])
         shared(steps().adamw_rows, *given, beta1 > 0, group["weight_decay"] > 0, numbers=values.numel())
-        torch.autograd.graph.increment_version(p)
+        torch.autograd.graph.increment_version(p)  # the loops write past autograd's sight
 
     @cached_property
     def _places(self) -> BatchPlaces:
@@ -282,30 +266,6 @@ class RowOptimizer(torch.optim.Optimizer):
         return room[:numbers]
 
 
-@contextmanager
-def _without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor, Tensor, dict[str, Any]]]]:
-    """Remove sparse gradients within the block; yield their parameters, gradients and groups."""
-    sparse = [(p, p.grad, g) for g in groups for p in g["params"] if p.grad is not None and p.grad.is_sparse]
-    for p, _, _ in sparse:
-        p.grad = None
-    try:
-        yield sparse
-    finally:
-        for p, grad, _ in sparse:
-            p.grad = grad
-
-
-def _is_plain_row_optimizer(p: Tensor, grad: Tensor) -> bool:
-    values = grad._values()
-    return (
-        p.device.type == "cpu"
-        and p.ndim == 2
-        and p.dtype == values.dtype == torch.float32
-        and p.is_contiguous()
-        and values.is_contiguous()
-    )
-
-
 def fused_step(
     weights: Sequence[Tensor],
     grads: Sequence[Tensor],
@@ -317,42 +277,20 @@ def fused_step(
     eps: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
-
-    Args:
-        lr, betas, eps: as in ``AdamW``.
-    """
+    """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed."""
     if isinstance(step, int | float):
         step = [torch.tensor(float(step), device=weights[0].device)] * len(weights)
-    torch._fused_adamw_(
-        list(weights),
-        list(grads),
-        list(means),
-        list(squares),
-        [],
-        list(step),
-        amsgrad=False,
-        lr=lr,
-        beta1=betas[0],
-        beta2=betas[1],
-        weight_decay=weight_decay,
-        eps=eps,
-        maximize=False,
-    )
-
-
-# ``AdamW``: torch's fused AdamW, which also takes row-sparse gradients.
+    held = *map(list, (weights, grads, means, squares)), [], list(step)
+    rest = {"beta1": betas[0], "beta2": betas[1], "weight_decay": weight_decay, "eps": eps}
+    torch._fused_adamw_(*held, amsgrad=False, lr=lr, **rest, maximize=False)
 
 
 class AdamW(RowOptimizer, torch.optim.AdamW):
     """Fused AdamW (arXiv 1711.05101); of row-sparse gradients only the batch's rows are updated (``RowOptimizer``).
 
     Args:
-        params: parameters or groups of them.
-        lr: learning rate.
-        betas: decay of the running mean of gradients and of their squares.
-        eps: added to the root of the running square.
-        weight_decay: decoupled weight decay; weights shrink by ``lr * weight_decay`` in a step.
+        params, lr, betas, eps, weight_decay: as for ``torch.optim.AdamW``; weights shrink by ``lr * weight_decay`` in
+            a step.
     """
 
     def __init__(
@@ -366,6 +304,7 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
     def _step_dense(self) -> None:
+        # torch's own step otherwise: on a GPU, or with options that are not set here
         if not self._step_on_cpu():
             torch.optim.AdamW.step(self)
 
@@ -389,18 +328,12 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
         states = [self.state[p] for p in params]
         for p, state in zip(params, states, strict=True):
             if not state:  # as torch lays it out, so that either can go on from the other's
-                state["step"] = torch.zeros((), dtype=torch.float32)
-                state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-                state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                state |= {"step": torch.zeros((), dtype=torch.float32), **_zero_means(p)}
         steps = [s["step"] for s in states]
         torch._foreach_add_(steps, 1.0)
         grads, means, squares = ([p.grad for p in params], *([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq")))
-        fused_step(
-            params, grads, means, squares, steps, group["lr"], group["betas"], group["eps"], group["weight_decay"]
-        )
-
-
-# ``Lamb``: Adam's step for each layer, rescaled to the layer's own norm.
+        hypers = (group[k] for k in ("lr", "betas", "eps", "weight_decay"))
+        fused_step(params, grads, means, squares, steps, *hypers)
 
 
 class Lamb(RowOptimizer):
@@ -411,10 +344,7 @@ class Lamb(RowOptimizer):
     row-sparse gradients only the batch's rows are updated, and are what both norms of the trust ratio are taken over.
 
     Args:
-        params: parameters or groups of them.
-        lr: learning rate.
-        betas: decay of the running mean of gradients and of their squares.
-        eps: added to the root of the running square.
+        params, lr, betas, eps: as for ``AdamW``.
         weight_decay: coefficient of the weights in the step.
         clamp: largest weight norm that the trust ratio sees (10 in some implementations); None: no limit.
         debias: ``'paper'`` corrects both running means for their start at zero before the trust ratio is taken; False
@@ -453,6 +383,7 @@ class Lamb(RowOptimizer):
         for group in self.param_groups:
             alike: dict[Any, list[tuple[Tensor, ...]]] = defaultdict(list)
             worth = compiled(sum(p.numel() for p in group["params"] if p.grad is not None))
+            # parameters of one kind and step are stepped together: few calls for many small layers
             for p in group["params"]:
                 if p.grad is not None:
                     held, step = self._held(p)
@@ -467,9 +398,7 @@ class Lamb(RowOptimizer):
         """Return a parameter, its gradient, running mean and mean square, in one layout; and the step number."""
         state, grad = self.state[p], p.grad
         if not state:
-            state["step"] = 0
-            state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            state |= {"step": 0, **_zero_means(p)}
         state["step"] += 1
         mean = state["exp_avg"]
         if mean.shape != p.shape:
@@ -482,7 +411,7 @@ class Lamb(RowOptimizer):
         return (p, grad, mean, state["exp_avg_sq"]), state["step"]
 
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        if not _layers(p, group):
+        if not _layers(p, group):  # a trust ratio of 1 is AdamW's step
             super()._step_rows(p, grad, group)
             return
         rows, state = SparseRows.of(grad, self._places), RowState(self.state[p], p)
@@ -511,8 +440,6 @@ class Lamb(RowOptimizer):
         Args:
             held: weights, gradients, running means and mean squares, equally many each.
             layers: for each parameter what ``_layers`` gives.
-            step: which it is.
-            group: their hyper-parameters.
         """
         addresses, sizes, adapts = [], [], []
         for tensors, rows in zip(zip(*held, strict=True), layers, strict=True):
@@ -573,6 +500,10 @@ class Lamb(RowOptimizer):
             moves.append(torch.mul(p, -decay, out=room.as_strided(t.shape, t.stride(), at)))
             at += p.numel()
         return moves
+
+
+def _zero_means(p: Tensor) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(p, memory_format=torch.preserve_format) for name in ("exp_avg", "exp_avg_sq")}
 
 
 def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:

@@ -17,8 +17,6 @@ from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
 from fastrec.optim.torch_optimizers import AdamW, Lamb
 
-# A torch optimizer's parameter group by fastai's names of hyper-parameters.
-
 
 class GroupHypers(MutableMapping[str, Any]):
     """One group's hyper-parameters: what is read is the group's own value, what is set the group takes.
@@ -61,14 +59,6 @@ class GroupHypers(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._places)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-# ``adamw`` and ``lamb``, and the doors by which torch's optimizers enter a fastai Learner.
-
-LAYERWISE = frozenset({"lamb", "nvlamb", "lars", "larc"})
 
 
 class TorchOptim(OptimWrapper):
@@ -145,6 +135,7 @@ class TorchOptim(OptimWrapper):
         self.opt.load_state_dict(state_dict)
 
     def _part_undecayed(self) -> None:
+        # at the first step or save: a Learner marks parameters after it has made the optimizer
         if self._owner or "weight_decay" not in self.opt.defaults:
             return
         for owner, group in enumerate(self.opt.param_groups[: self._count]):
@@ -173,16 +164,10 @@ def lamb(
     """Make LAMB, as a Learner's ``opt_func``; settings: ``partial(lamb, clamp=10)``.
 
     Args:
-        params: parameters, or lists of them, from the Learner's splitter.
-        lr: learning rate.
-        mom: decay of the running mean of gradients (β1).
-        sqr_mom: decay of the running mean of their squares (β2).
-        eps: added to the root of the running square.
+        params, lr, mom, sqr_mom, eps: see ``adamw``.
         wd: weight decay, inside the trust ratio; norms and biases are left out unless ``wd_bn_bias``.
-        clamp: see ``Lamb``.
-        debias: see ``Lamb``.
+        clamp, debias: see ``Lamb``.
         adapt_1d: see ``Lamb``; False, as the paper's authors train: with a trust ratio a bias hardly leaves zero.
-
         adapt_tables: see ``Lamb``; False is what the benchmark of extreme batches does best with.
 
     Returns:
@@ -199,10 +184,7 @@ def adamw(
 
     Args:
         params: parameters, or lists of them, from the Learner's splitter.
-        lr: learning rate.
-        mom: decay of the running mean of gradients (β1).
-        sqr_mom: decay of the running mean of their squares (β2).
-        eps: added to the root of the running square.
+        lr, mom, sqr_mom, eps: learning rate, β1, β2 and ε.
         wd: weight decay; norms and biases are left out unless ``wd_bn_bias``.
 
     Returns:
@@ -212,15 +194,12 @@ def adamw(
 
 
 def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
-    """Convert any kind of optimizer to a Learner's ``opt_func``.
+    """Convert any kind of optimizer to a Learner's ``opt_func``: a function of parameters and ``lr``.
 
     Args:
         x: a torch optimizer's class, or a partial of one, or one already built; or anything that fastai takes
             (``fastai.optimizer.Adam``, ``lamb``, a partial, a wrapped optimizer), which is returned as it is.
         model: where given, warn when a layer-wise optimizer that knows no segments would train fused tables.
-
-    Returns:
-        A function of parameters and ``lr``, or a wrapped optimizer.
 
     Raises:
         DataError: it is none of these.
@@ -232,7 +211,7 @@ def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
     name = getattr(made_by, "__name__", type(made_by).__name__)
     knows_segments = made_by in (lamb, Lamb) or isinstance(x, Lamb)
     fused = model is not None and any(len(getattr(p, "segments", ())) > 2 for p in model.parameters())
-    if fused and name.lower() in LAYERWISE and not knows_segments:
+    if fused and name.lower() in ("lamb", "nvlamb", "lars", "larc") and not knows_segments:
         warnings.warn(
             f"{name} will take several fused embedding tables for one layer; fastrec.optim.lamb tells them apart",
             UserWarning,
@@ -253,8 +232,7 @@ def scale_lr(
 
     Args:
         lr: the rate that suits ``base_bs``.
-        bs: the batch size to be used, rows.
-        base_bs: the batch size that ``lr`` was found with, rows.
+        bs, base_bs: rows of a batch: to be used, and that ``lr`` was found with.
         rule: ``'sqrt'`` (for Adam and LAMB; arXiv 1904.00962, section 4), ``'linear'`` (arXiv 1706.02677, 2.1) or
             ``'cowclip'`` (arXiv 2204.06240, section 4: the embeddings' rate stays, the others' grows by the root).
 
@@ -283,15 +261,11 @@ def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: f
 
     Args:
         moms: what suits ``base_bs``: a number from 0 to 1, or several, such as a Learner's ``moms``.
-        bs: the batch size to be used, rows.
-        base_bs: the batch size that ``moms`` was found with, rows.
+        bs, base_bs: as for ``scale_lr``.
         floor: the least that comes out; with a batch dozens of times as large some .5 is better than 0.
 
     Returns:
         ``max(floor, 1 - bs / base_bs (1 - m))`` for each.
-
-    Raises:
-        DataError: a batch size below 1.
 
     Example:
         >>> from fastrec.optim import scale_moms
@@ -306,13 +280,7 @@ def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: f
 
 
 def split_embeddings(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Split parameters into the embedding tables and the others, as a Learner's ``splitter``.
-
-    Args:
-        model: a model with ``EmbeddingTables``.
-
-    Returns:
-        Two lists of parameters.
+    """Split a model's parameters into the embedding tables and the others, as a Learner's ``splitter``.
 
     Raises:
         DataError: the model has no embedding tables, or nothing else.

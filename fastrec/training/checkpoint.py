@@ -6,7 +6,6 @@ import random
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fastrec._core.ranks import is_first, rank, world_size
 from fastrec.errors import DataError, MissingFileError
 from fastrec.optim.torch_optimizers import cache_of
 from fastrec.table import load_state, save_state
+from fastrec.training.rows import AroundLoader
 from fastrec.training.stop_on_nan import StopOnNaN
 
 # What a training has besides its weights, as plain values and back: optimizer, random numbers, gradients, records.
@@ -51,9 +51,6 @@ def plain(value: Any, path: str = "state") -> Any:
         f"{path} holds a {type(value).__name__}, which a checkpoint cannot keep",
         remedy="Keep numbers, text, tensors, and lists and dicts of these",
     )
-
-
-# ---- random numbers
 
 
 def random_state() -> dict[str, Any]:
@@ -103,9 +100,6 @@ def _python_state(state: tuple[Any, ...]) -> dict[str, Any]:
 
 def _of_python_state(state: dict[str, Any]) -> tuple[Any, ...]:
     return state["version"], tuple(state["words"].tolist()), state["gauss"]
-
-
-# ---- the optimizer and gradients
 
 
 def optimizer_state(opt: Any) -> dict[str, Any]:
@@ -178,9 +172,6 @@ def set_gradients(model: nn.Module, state: dict[str, Any]) -> None:
             p.grad = None if grad is None else torch.zeros_like(p)
 
 
-# ---- records and callbacks
-
-
 def records(learn: Any) -> dict[str, Any]:
     """Return the Recorder's values and running means."""
     recorder = learn.recorder
@@ -239,9 +230,7 @@ def set_callback_states(learn: Any, states: list[dict[str, Any]]) -> None:
     own = _changing(learn)
     was, now = [s["callback"] for s in states], [type(cb).__name__ for cb, _ in own]
     if was != now:
-        raise DataError(
-            f"the callbacks were {was} and are {now}", remedy="Train with the same callbacks as before, or elsewhere"
-        )
+        raise DataError(f"the callbacks were {was} and are {now}", remedy="Train with the same ones as before")
     for (cb, _), state in zip(own, states, strict=True):
         for name, value in state["kept"].items():
             setattr(cb, name, value)
@@ -258,9 +247,6 @@ def _changing(learn: Any) -> list[tuple[Any, list[str]]]:
         if names:
             found.append((cb, names))
     return found
-
-
-# ---- which training it is
 
 
 def fingerprint(learn: Any) -> dict[str, Any]:
@@ -289,9 +275,8 @@ def fingerprint(learn: Any) -> dict[str, Any]:
 
 
 def _schedule(learn: Any) -> dict[str, Any]:
-    schedules = [cb.scheds for cb in learn.cbs if isinstance(cb, ParamScheduler)]
     found = {}
-    for name, f in (pair for scheds in schedules for pair in scheds.items()):
+    for name, f in (pair for cb in learn.cbs if isinstance(cb, ParamScheduler) for pair in cb.scheds.items()):
         found[name] = [np.atleast_1d(np.asarray(f(at), dtype=np.float64)) for at in (0.0, 0.1, 0.3, 0.5, 0.9)]
     for name in ("lr", "wd"):
         if name not in found:
@@ -307,9 +292,6 @@ def _checksum(data: Any) -> int | None:
     n, taken = len(buffer), min(len(buffer), limits.FINGERPRINT_ROWS)
     rows = torch.arange(taken, device=buffer.device) * max(n - 1, 1) // max(taken - 1, 1)
     return zlib.crc32(buffer.index_select(0, rows.clamp_(max=n - 1)).cpu().numpy().tobytes())
-
-
-_LOWER_IS_BETTER = ("loss", "error", "mse", "mae")
 
 
 class Checkpoint(Callback):
@@ -350,7 +332,8 @@ class Checkpoint(Callback):
         if every is not None and every < 1:
             raise DataError(f"a checkpoint every {every} batches", remedy="Give every=1 or more, or None")
         self.folder, self.every, self.keep_best = Path(folder), every, keep_best
-        self.lower = any(w in (keep_best or "") for w in _LOWER_IS_BETTER) if lower is None else lower
+        named_low = any(w in (keep_best or "") for w in ("loss", "error", "mse", "mae"))
+        self.lower = named_low if lower is None else lower
         self._on = False
 
     def _trains(self) -> bool:
@@ -359,8 +342,6 @@ class Checkpoint(Callback):
     @property
     def _live(self) -> bool:
         return self._on and self._trains()
-
-    # ---- the training's course
 
     def before_fit(self) -> None:
         """Load the last state, or save the first."""
@@ -378,13 +359,26 @@ class Checkpoint(Callback):
         self._begin: dict[str, Any] | None = None
         self._offset, self._best, self._other_ranks = 0, None, False
         self._print = fingerprint(learn)
-        self._column = self._column_of_best()
+        self._column = None
+        if self.keep_best is not None:
+            names = list(learn.recorder.metric_names)[1:]
+            if self.keep_best not in names:
+                raise DataError(f"there is no {self.keep_best!r} to keep the best of", remedy=f"Give one of {names}")
+            self._column = names.index(self.keep_best)
         found = ranks.on_first_rank(lambda: _newest(self.folder, "last"), "looking for a checkpoint")
         if found is None:
             self._save(0, 0)
             return
-        with _named_where_absent(found):
+        try:
             state = load_state(found)
+        except MissingFileError as error:
+            if ranks.is_first():
+                raise
+            raise MissingFileError(
+                f"rank {ranks.rank()} cannot see the checkpoint that rank 0 sees",
+                file=found,
+                remedy="Give a folder that all machines share",
+            ) from error
         # Without this rank 0 might remove the state before another rank has read it.
         ranks.agree(True, "checkpoint")  # all have read it: rank 0 may replace it
         self._resume(state, found)
@@ -406,6 +400,7 @@ class Checkpoint(Callback):
         self._begin, self._resumed = now, None
         if resumed is not None:
             learn.train_iter = resumed["train_iter"]
+            # rows are shared out otherwise: the epoch begins again
             if resumed["batch"] and self._other_ranks:
                 learn.train_iter -= resumed["batch"]
                 self._set_random(resumed["begin"])
@@ -423,11 +418,7 @@ class Checkpoint(Callback):
             self.learn.iter += self._offset
 
     def batch_done(self, done: int) -> None:
-        """Save after a training batch, if it is time.
-
-        Args:
-            done: how many of the epoch's batches are over.
-        """
+        """Save after a training batch, if it is time; ``done`` of the epoch's batches are over."""
         if self.every is not None and self.learn.train_iter % self.every == 0:
             self._save(self.learn.epoch, done)
 
@@ -436,7 +427,7 @@ class Checkpoint(Callback):
         if not self._live:
             return
         learn = self.learn
-        if self._mute:
+        if self._mute:  # the end of a skipped epoch
             for cb, run in self._mute.items():
                 cb.run = run
             self._mute = {}
@@ -455,8 +446,6 @@ class Checkpoint(Callback):
         if not (self._resumed and self._resumed["done"]):
             self._save(self.learn.n_epoch, 0, done=True)
         self._on = False
-
-    # ---- saving and taking up
 
     def _save(self, epoch: int, batch: int, *, done: bool = False) -> None:
         learn = self.learn
@@ -518,16 +507,6 @@ class Checkpoint(Callback):
         set_random_of_rank(state["random"])
         set_loader_state(self.learn.dls.train, state["loader"])
 
-    # ---- the best
-
-    def _column_of_best(self) -> int | None:
-        if self.keep_best is None:
-            return None
-        names = list(self.learn.recorder.metric_names)[1:]
-        if self.keep_best not in names:
-            raise DataError(f"there is no {self.keep_best!r} to keep the best of", remedy=f"Give one of {names}")
-        return names.index(self.keep_best)
-
     def _keep_best(self) -> None:
         value = self.learn.recorder.values[-1][self._column]
         value = None if value is None else float(value)
@@ -541,42 +520,25 @@ class Checkpoint(Callback):
                 _replace(self.folder, "best", {**self._best, "model": weights})
 
 
-class _Batches:
+class _Batches(AroundLoader):
     """A loader's batches from a given one on; work after a batch is complete when the next is requested."""
 
     def __init__(self, loader: Any, checkpoint: Checkpoint, resumed: dict[str, Any] | None = None) -> None:
-        self.loader, self.checkpoint, self.resumed = loader, checkpoint, resumed
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # while it is being copied
-            raise AttributeError(name)
-        return getattr(self.loader, name)
+        super().__init__(loader)
+        self.checkpoint, self.resumed = checkpoint, resumed
 
     def __iter__(self) -> Iterator[Any]:
-        done, batches = 0, None
-        if self.resumed is not None:
-            done, batches = self.resumed["batch"], self._skipped()
-        for batch in self.loader if batches is None else batches:
+        done, batches = 0, self.loader
+        if self.resumed is not None:  # the epoch's order is drawn as it was
+            done, begin = self.resumed["batch"], self.resumed["begin"]
+            set_random_state(begin["random"])
+            set_loader_state(self.loader, begin["loader"])
+            batches = self._loaded_from(done)
+            set_random_of_rank(self.resumed["now"]["random"])
+        for batch in batches:
             yield batch
             done += 1
             self.checkpoint.batch_done(done)
-
-    def _skipped(self) -> Iterator[Any]:
-        """Return the batches from the resumed one on, after drawing the epoch's order as before."""
-        begin, first = self.resumed["begin"], self.resumed["batch"]
-        set_random_state(begin["random"])
-        set_loader_state(self.loader, begin["loader"])
-        if hasattr(type(self.loader), "batches_from"):
-            batches = self.loader.batches_from(first)
-        else:
-            batches = iter(self.loader)
-            for _ in range(first):
-                next(batches, None)
-        set_random_of_rank(self.resumed["now"]["random"])
-        return batches
 
 
 def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) -> dict[str, Any]:
@@ -591,8 +553,7 @@ def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) 
         Of the best ``name``, ``value`` and ``epoch``; of the last ``epoch`` and ``batch``: how many are over.
 
     Raises:
-        MissingFileError: there is none.
-        UnreadableFileError: it is damaged.
+        MissingFileError, UnreadableFileError: there is none, or it is damaged.
         DataError: the model has other parameters.
     """
     found = _newest(Path(folder), "best" if best else "last")
@@ -616,41 +577,22 @@ def _numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
 
 
 def _newest(folder: Path, kind: str) -> Path | None:
-    found = _numbered(folder, kind)
-    return found[-1][1] if found else None
+    return next((path for _, path in reversed(_numbered(folder, kind))), None)
 
 
 def _replace(folder: Path, kind: str, state: dict[str, Any]) -> None:
     """Save a state under the next number, then remove earlier and incomplete ones."""
-    before = _numbered(folder, kind)
+    before = _numbered(folder, kind)  # the last state stays until the new one is whole
     save_state(folder / f"{kind}-{before[-1][0] + 1 if before else 1:06d}", state)
     for _, old in before:
         remove(old)
     remove_leftovers(folder)
 
 
-@contextmanager
-def _named_where_absent(file: Path) -> Iterator[None]:
-    """Name the rank whose machine does not see the checkpoint."""
-    try:
-        yield
-    except MissingFileError as error:
-        if ranks.is_first():
-            raise
-        raise MissingFileError(
-            f"rank {ranks.rank()} cannot see the checkpoint that rank 0 sees",
-            file=file,
-            remedy="Give a folder that all machines share",
-        ) from error
-
-
-_OF_RANKS = ("ranks", "batches", "batch size")  # what may be another on another number of processes
-
-
 def _check_same(was: dict[str, Any], now: dict[str, Any], file: Path) -> bool:
     """Refuse another training; return whether the number of processes differs."""
     before, after = (p.get("ranks", 1) for p in (was, now))
-    passed = _OF_RANKS if before != after else ("ranks",)
+    passed = ("ranks", "batches", "batch size") if before != after else ("ranks",)
     other = [k for k in dict.fromkeys([*was, *now]) if k not in passed and was.get(k) != now.get(k)]
     if not other:
         return before != after

@@ -22,8 +22,6 @@ from fastrec.errors import DataError, DeviceError
 from fastrec.table import ListBatch
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# Mixed precision: products of matrices in 16 bits, everything else in 32.
-
 Precision = Literal["bf16", "fp16"]
 
 
@@ -61,15 +59,10 @@ class BF16Autocast(Callback):
         self.leave()
         self.learn.pred = to_float(self.learn.pred)
 
-    def after_cancel_batch(self) -> None:
-        """End autocast."""
-        self.leave()
-
     def context(self, *, cached: bool = True) -> torch.autocast:
         """Return autocast as a context; one without effect on a slow device.
 
-        Args:
-            cached: whether weights are cast once within the context; a CUDA graph must not see earlier casts.
+        ``cached``: weights are cast once within the context; a CUDA graph must not see earlier casts.
         """
         return torch.autocast(self._device, dtype=torch.bfloat16, enabled=self._used, cache_enabled=cached)
 
@@ -79,16 +72,11 @@ class BF16Autocast(Callback):
             self._context.__exit__(None, None, None)
             self._context = None
 
+    after_cancel_batch = leave
+
 
 def mixed_precision(kind: Precision | None, device: torch.device | str) -> Callback | None:
-    """Make the callback that trains in mixed precision.
-
-    Args:
-        kind: ``'bf16'``; ``'fp16'`` (CUDA only, with a scaled loss); None for float32 throughout.
-
-    Returns:
-        A callback; None for float32.
-    """
+    """Make the callback that trains in mixed precision; ``'fp16'`` (with a scaled loss) on CUDA only."""
     if kind is None:
         return None
     if kind not in ("bf16", "fp16"):
@@ -105,7 +93,13 @@ def _cpu_is_fast() -> bool:
     """Return whether bfloat16 is fast on this CPU; warn once if not."""
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # at worst as fast as float32, without a trial
         return True
-    slower = _slowdown()
+    best: dict[torch.dtype, float] = {}
+    for dtype in (torch.float32, torch.bfloat16) * 4:
+        a, b = torch.ones(512, 128, dtype=dtype), torch.ones(128, 128, dtype=dtype)
+        start = time.perf_counter()
+        a @ b
+        best[dtype] = min(best.get(dtype, float("inf")), time.perf_counter() - start)
+    slower = best[torch.bfloat16] / best[torch.float32]
     if slower > limits.BF16_SLOWDOWN:
         warnings.warn(
             f"bfloat16 takes this CPU {slower:.0f} times as long as float32: training goes on in float32 "
@@ -115,18 +109,6 @@ def _cpu_is_fast() -> bool:
         )
     return slower <= limits.BF16_SLOWDOWN
 
-
-def _slowdown() -> float:
-    best = {}
-    for dtype in (torch.float32, torch.bfloat16) * 4:
-        a, b = torch.ones(512, 128, dtype=dtype), torch.ones(128, 128, dtype=dtype)
-        start = time.perf_counter()
-        a @ b
-        best[dtype] = min(best.get(dtype, float("inf")), time.perf_counter() - start)
-    return best[torch.bfloat16] / best[torch.float32]
-
-
-# ``CudaGraph``: a training step recorded once and replayed, without Python's and the driver's cost of each kernel.
 
 Record = Callable[[Callable[[], Any], torch.device, int], Callable[[], Any]]
 
@@ -177,11 +159,10 @@ class CudaGraph(Callback):
     def before_batch(self) -> None:
         """Replay the step, if the batch fits it."""
         learn = self.learn
+        # validation and prediction run as ever: their batches are of other sizes
         if not learn.training or learn.graph_reason is not None or not len(learn.yb):
             return
-        if self._pass is None and not self._ready():
-            return
-        if self._pass is None and not self._record_step():
+        if self._pass is None and not (self._ready() and self._record_step()):
             return
         if not self._pass.takes(learn.xb, learn.yb):
             return
@@ -201,8 +182,6 @@ class CudaGraph(Callback):
         """Free the graphs' memory."""
         if not self.learn.lock.locked():
             self._forget()
-
-    # ---- recording
 
     def _why_not(self) -> str | None:
         learn = self.learn
@@ -247,14 +226,13 @@ class CudaGraph(Callback):
             warnings.warn(f"training goes on without a CUDA graph: {reason}", UserWarning, stacklevel=2)
         self._told = True
 
-    # ---- replaying
-
     def _replay(self) -> None:
         learn = self.learn
         for cb in learn.cbs:
             if isinstance(cb, BF16Autocast):
                 cb.leave()
         learn.pred, learn.loss, grads = self._pass(learn.xb, learn.yb)
+        # callbacks of the loss and the step come as ever
         learn.loss_grad = learn.loss
         for cb in learn.cbs:
             if isinstance(cb, StopOnNaN):
@@ -394,9 +372,6 @@ def _constants(opt: Any) -> list[dict[str, Any]] | None:
     if not all(g.get("fused") for g in groups) or any(_is_sparse(p) for g in groups for p in g["params"]):
         return None
     return [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in groups]
-
-
-# ``CompiledModel``: torch.compile of a Learner's model, where there is a compiler.
 
 
 class CompiledModel(Callback):

@@ -17,7 +17,7 @@ import fastai.callback.schedule  # noqa: F401 - gives every Learner fit_one_cycl
 import numpy as np
 import pandas as pd
 import torch
-from fastai.callback.core import Callback, _inner_loop
+from fastai.callback.core import _inner_loop
 from fastai.callback.schedule import ParamScheduler
 from fastai.data.transforms import get_c
 from fastai.learner import AvgSmoothLoss, Learner
@@ -39,15 +39,18 @@ from fastrec.training.ranks import distributed
 from fastrec.training.rows import FetchRows, SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# The model of ``rec_learner``: made for the columns of the data, of options that are checked by name before.
-
 
 def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Module, known: Iterable[str]) -> None:
     """Refuse options that a model does not take."""
     built, known = isinstance(model, nn.Module), set(known)
-    own = _options_of(type(model) if built else model)
+    parameters = list(inspect.signature(type(model) if built else model).parameters.values())
+    rest = _rest(parameters)
+    if rest is not None and not _is_typed(rest):  # it takes any
+        return
+    own = {p.name for p in islice(parameters, 3, None) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    own |= set() if rest is None else set(InputOptions.__annotations__)
     # what a model that is there already would take, or others do, is another mistake
-    unknown = [] if own is None else [n for n in given if n not in own and not (built and n in known)]
+    unknown = [n for n in given if n not in own and not (built and n in known)]
     if not unknown:
         return
     made = type(model) if built else _made_by(model)
@@ -59,12 +62,6 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
         + "".join(f"; did you mean {n!r}?" for n in near),
         remedy=f"{name} takes {', '.join(sorted(own))}; rec_learner and Learner {', '.join(sorted(known))}",
     )
-
-
-def refuse_options(options: Iterable[str]) -> None:
-    """Refuse options for a model that is already built."""
-    if given := sorted(options):
-        raise DataError(f"{given} cannot change a model that is already built", remedy="Pass the model's class instead")
 
 
 def build_model(
@@ -80,10 +77,14 @@ def build_model(
     vectors = [own[n].shape[1] for n in own if n not in lists]
     inputs = {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
     accepted = inspect.signature(model).parameters
-    defaults = {k: v for k, v in inputs.items() if k in accepted or _takes_inputs(model)}
+    made = _made_by(model)
+    rest = _rest(accepted.values())
+    is_field_net = isinstance(made, type) and issubclass(made, FieldNet)
+    takes_all = rest is not None and (is_field_net or _is_typed(rest))  # it passes them on to ``FieldNet``
+    defaults = {k: v for k, v in inputs.items() if k in accepted or takes_all}
     if "layers" in accepted and accepted["layers"].default is inspect.Parameter.empty:
         defaults["layers"] = [200, 100]
-    learnt = getattr(_made_by(model), "options_for", None)
+    learnt = getattr(made, "options_for", None)
     if learnt is not None:
         defaults |= learnt(dls, {**getattr(model, "keywords", {}), **options})
     return model(emb_szs, len(dls.cont_names), n_out, **(defaults | dict(options)))
@@ -120,23 +121,6 @@ def _made_by(model: Callable[..., nn.Module]) -> Any:
     return getattr(model, "func", model)
 
 
-def _takes_inputs(model: Callable[..., nn.Module]) -> bool:
-    """Return whether a model passes options on to ``FieldNet``, by its class or its keywords' type."""
-    made, rest = _made_by(model), _rest(inspect.signature(model).parameters.values())
-    is_field_net = isinstance(made, type) and issubclass(made, FieldNet)
-    return rest is not None and (is_field_net or _is_typed(rest))
-
-
-def _options_of(model: Callable[..., nn.Module]) -> set[str] | None:
-    """Return a model's options, except its sizes; None if it takes any."""
-    parameters = list(inspect.signature(model).parameters.values())
-    rest = _rest(parameters)
-    if rest is not None and not _is_typed(rest):
-        return None
-    names = {p.name for p in islice(parameters, 3, None) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return names if rest is None else names | set(InputOptions.__annotations__)
-
-
 def _rest(parameters: Iterable[inspect.Parameter]) -> inspect.Parameter | None:
     return next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
 
@@ -145,34 +129,32 @@ def _is_typed(rest: inspect.Parameter) -> bool:
     return InputOptions.__name__ in str(rest.annotation)
 
 
-# Options of ``rec_learner`` about how it trains, as callbacks.
-
-
 def training_callbacks(
-    device: torch.device | str,
+    dls: Any,
+    net: nn.Module,
+    cbs: Any,
     *,
     amp: Precision | None = None,
     stop_on_nan: bool = True,
     graph: bool = False,
     compile: bool = False,
-) -> list[Callback]:
-    """Make the callbacks of ``rec_learner``'s training options.
+) -> list[Any]:
+    """Return the given callbacks, those that the net needs, and those of ``rec_learner``'s training options.
 
     Args:
         amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.device_steps``.
         stop_on_nan: whether a loss that is no finite number ends the training with an error, see ``StopOnNaN``.
         graph: whether steps are replayed from a CUDA graph, see ``CudaGraph``.
         compile: whether the model is compiled, see ``CompiledModel``.
-
-    Returns:
-        Callbacks, in no order.
     """
-    found: list[Any] = [mixed_precision(amp, device)]
-    found += [made() for made, on in ((StopOnNaN, stop_on_nan), (CudaGraph, graph), (CompiledModel, compile)) if on]
-    return [cb for cb in found if cb is not None]
-
-
-# ``LeanLearner``: fastai's Learner with less Python between two batches and the same results.
+    found = [*L(cbs)]
+    stop_on_nan = stop_on_nan and not any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in found)
+    tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
+    settles = any(name.endswith("_rows") for m in tables for name in m.weights)
+    fetches = any(not placed.sharded for m in tables for placed in m.placed.values())
+    kinds = {SettleRows: settles, FetchRows: fetches, StopOnNaN: stop_on_nan, CudaGraph: graph, CompiledModel: compile}
+    precision = mixed_precision(amp, getattr(dls, "device", None) or "cpu")
+    return [*found, *([] if precision is None else [precision]), *(kind() for kind, on in kinds.items() if on)]
 
 
 # At batch 4,096 a net of a competition's size takes some 5 ms a batch on two cores, of which fastai's events, schedules
@@ -194,7 +176,11 @@ class LeanLearner(Learner):
         if not isinstance(event_name, str) or event_name not in _INNER:  # the rare ones, and lists of events
             super().__call__(event_name)
             if event_name == "after_train" and hasattr(self, "recorder"):
-                _to_host(self.recorder.losses)
+                losses = self.recorder.losses
+                away = [i for i, loss in enumerate(losses) if loss.device.type != "cpu"]
+                here = torch.stack([losses[i] for i in away]).cpu() if away else ()  # one copy for all
+                for i, loss in zip(away, here, strict=True):
+                    losses[i] = loss
             return
         if event_name == "after_loss" and type(getattr(self, "loss", None)) is TensorBase:
             # every operation on fastai's subclass goes through Python, the backward pass too
@@ -276,14 +262,6 @@ class SmoothLoss(AvgSmoothLoss):
         self.val = torch.lerp(loss, self.val.to(loss.device, loss.dtype), self.beta)
 
 
-def _to_host(losses: list[torch.Tensor]) -> None:
-    away = [i for i, loss in enumerate(losses) if loss.device.type != "cpu"]
-    if away:
-        here = torch.stack([losses[i] for i in away]).cpu()
-        for i, loss in zip(away, here, strict=True):
-            losses[i] = loss
-
-
 def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """Compute fastai's flattening loss without casting its inputs to a tensor subclass."""
     pred, target = (
@@ -300,11 +278,7 @@ def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **
 
 
 def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float], Any]:
-    """Return a schedule from ``start`` to ``middle`` to ``end`` along half cosines.
-
-    Returns:
-        A function of the share of the way that has been gone, 0 to 1.
-    """
+    """Return a schedule, by the share that is done, from ``start`` to ``middle`` to ``end`` along half cosines."""
 
     def at(done: float) -> Any:
         done = float(done)
@@ -316,10 +290,8 @@ def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float]
     return at
 
 
-# ``rec_learner``: a fastai Learner for tabular and recommender data in one line.
-
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
-TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"device"}
+TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"dls", "net", "cbs"}
 
 _SMALLER = (
     "Lower the batch size (bs=), train in 16 bits (amp='bf16'), make embeddings narrower (emb_szs=) or their gradients "
@@ -409,8 +381,8 @@ class RecLearner(LeanLearner, TabularLearner):
                 or a pandas or polars frame of one row.
 
         Returns:
-            The row with its prediction (its ``show()`` and ``decode()`` give names back), the decision (class code
-            or number) and the raw outputs (probabilities or numbers), as fastai's ``predict``.
+            As fastai's ``predict``: the row with its prediction (its ``show()`` and ``decode()`` give names back), the
+            decision (class code or number) and the raw outputs (probabilities or numbers).
 
         Raises:
             MissingColumnError: the row lacks a column that the model was trained on.
@@ -422,11 +394,7 @@ class RecLearner(LeanLearner, TabularLearner):
         return decoded, decided[0], outputs[0]
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return the embedding table of a column: one row per category, with its index and vector.
-
-        Args:
-            name: a categorical or list column.
-        """
+        """Return the embedding table of a categorical or list column: one row per category, with its vector."""
         return table_frame(self._embeds(), self.dls.classes, name)
 
     def save_tables(self, folder: str | Path, names: Sequence[str] | None = None) -> None:
@@ -434,11 +402,7 @@ class RecLearner(LeanLearner, TabularLearner):
         save_tables(self._embeds(), self.dls.classes, folder, names)
 
     def load_tables(self, folder: str | Path, names: Sequence[str] | None = None) -> dict[str, int]:
-        """Start from saved embedding tables; new categories stay as they are, see ``fastrec.models.load_tables``.
-
-        Returns:
-            Column → how many of its categories were found.
-        """
+        """Start from saved embedding tables; new categories stay as they are, see ``fastrec.models.load_tables``."""
         return load_tables(self._embeds(), self.dls.classes, folder, names)
 
     def _embeds(self) -> EmbeddingTables:
@@ -524,7 +488,8 @@ def rec_learner(
     config |= options
     check_options(config, model, {*LEARNER_OPTIONS, *TRAINING_OPTIONS, *NAMED_OPTIONS})
     if isinstance(model, nn.Module):
-        refuse_options({*config, *(k for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None)})
+        if given := sorted({*config, *(k for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None)}):
+            raise DataError(f"{given} cannot change a model that is already built", remedy="Pass the model's class")
         net = model
     else:
         n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
@@ -533,27 +498,12 @@ def rec_learner(
     loss_func = loss_func or getattr(dls.train_ds, "loss_func", None)
     if loss_func is not None and hasattr(net, "wrap_loss"):
         loss_func = net.wrap_loss(loss_func)
-    own["cbs"] = _callbacks(dls, net, own.get("cbs"), training)
+    own["cbs"] = training_callbacks(dls, net, own.get("cbs"), **training)
     opt_func = as_opt_func(opt_func, model=net)
     return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **own)
 
 
-NAMED_OPTIONS = frozenset(
-    p.name for p in inspect.signature(rec_learner).parameters.values() if p.kind is p.KEYWORD_ONLY
-)
-
-
-def _callbacks(dls: Any, net: nn.Module, cbs: Any, training: dict[str, Any]) -> list[Any]:
-    """Return the given callbacks, those that the net needs, and those of options."""
-    given = [*L(cbs)]
-    tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
-    if any(name.endswith("_rows") for m in tables for name in m.weights):
-        given.append(SettleRows())
-    if any(not placed.sharded for m in tables for placed in m.placed.values()):
-        given.append(FetchRows())
-    if any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in given):
-        training = {**training, "stop_on_nan": False}  # it is there
-    return [*given, *training_callbacks(getattr(dls, "device", None) or "cpu", **training)]
+NAMED_OPTIONS = {p.name for p in inspect.signature(rec_learner).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
 def _as_mapping(row: Any) -> Mapping[str, Any]:

@@ -16,8 +16,6 @@ from fastrec.optim import adamw
 from fastrec.training.learner import LeanLearner
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# ``SwapNoise`` and ``RowMixUp``: training rows changed anew in every batch, on its device; validation never is.
-
 
 class SwapNoise(Callback):
     """Values of training rows are replaced by those of other rows of the batch, cell by cell, targets staying.
@@ -108,9 +106,6 @@ def swapped(values: Tensor, share: float) -> Tensor:
     return torch.where(torch.rand(values.shape, device=values.device) < share, values.gather(0, other), values)
 
 
-# ``pretrain_denoising``: a net's inputs and hidden layers learn from rows without their targets.
-
-
 def pretrain_denoising(
     dls: Any, net: TabularNet, epochs: int = 10, *, share: float = 0.15, lr: float = 2e-3, wd: float = 0.01
 ) -> list[float]:
@@ -123,10 +118,8 @@ def pretrain_denoising(
     Args:
         dls: tabular dataloaders; their training rows are learned from.
         net: with hidden layers; its weights are changed.
-        epochs: how often every row is seen.
+        epochs, lr, wd: as for ``fit_one_cycle``.
         share: of the cells that are swapped, see ``SwapNoise``.
-        lr: the highest rate of one cycle.
-        wd: weight decay.
 
     Returns:
         The loss of each batch.
@@ -138,22 +131,14 @@ def pretrain_denoising(
     after M. Jahrer (Kaggle 2017).
     """
     if not isinstance(net, TabularNet) or len(net.layers) < 2:
-        raise DataError(
-            f"{type(net).__name__} has no hidden layers that could be trained so",
-            remedy="Give a TabularNet with layers",
-        )
+        name = type(net).__name__
+        raise DataError(f"{name} has no hidden layers that could be trained so", remedy="Give a TabularNet with layers")
     names = list(dls.cat_names)
     sizes = [len(dls.train_ds.classes[n]) for n in names] if names else []
     device = next(net.parameters()).device
     whole = _Denoiser(net, sizes).to(device)
-    learn = LeanLearner(
-        dls,
-        whole,
-        loss_func=_Reconstruction(sizes),
-        opt_func=adamw,
-        wd=wd,
-        cbs=[_OwnRowsAsTargets(), SwapNoise(share), StopOnNaN(targets=False)],
-    )
+    cbs = [_OwnRowsAsTargets(), SwapNoise(share), StopOnNaN(targets=False)]
+    learn = LeanLearner(dls, whole, loss_func=_Reconstruction(sizes), opt_func=adamw, wd=wd, cbs=cbs)
     learn._do_epoch_validate = lambda *args, **kwargs: None  # nothing is chosen by it
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(epochs, lr)
@@ -190,8 +175,8 @@ class _Reconstruction(nn.Module):
         super().__init__()
         self.sizes = list(sizes)
 
-    def forward(self, said: Tensor, cats: Tensor, conts: Tensor) -> Tensor:
-        parts = said.split([*self.sizes, conts.shape[1]], 1)
+    def forward(self, outputs: Tensor, cats: Tensor, conts: Tensor) -> Tensor:
+        parts = outputs.split([*self.sizes, conts.shape[1]], 1)
         losses = [
             F.cross_entropy(p, cats[:, i].long()) / torch.tensor(float(max(n, 2))).log()
             for i, (n, p) in enumerate(zip(self.sizes, parts[:-1], strict=True))

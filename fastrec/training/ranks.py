@@ -28,10 +28,6 @@ from fastrec._core.ranks import agree, all_rows, broadcast, is_first, naming_los
 from fastrec.errors import DataError, DataWarning, DeviceError, RankError
 from fastrec.optim.torch_optimizers import BatchPlaces, SparseRows
 
-# Gradients of several processes added up: dense ones as they are, row-sparse ones as the rows that they hold.
-
-_NONE, _ROWS, _DENSE = 0, 1, 2
-
 
 def is_sharded(parameter: nn.Parameter) -> bool:
     """Return whether each rank holds other rows (``Embeddings("row-sharded")``) with their gradients."""
@@ -59,33 +55,20 @@ class JoinedGrads:
     @torch.no_grad()
     def join(self) -> None:
         """Replace every gradient by its sum over the ranks."""
-        if self._kinds is None:
-            self._kinds = self._agree_on_kinds()
-        dense = [p for p, kind in zip(self.parameters, self._kinds, strict=True) if kind == _DENSE]
-        rows = [p for p, kind in zip(self.parameters, self._kinds, strict=True) if kind == _ROWS]
-        self._join_dense(dense)
-        self._join_rows(rows)
-        for p in self.sharded:  # their gradients came from all ranks in the backward pass, as a mean over ranks
-            if p.grad is not None:
-                p.grad = p.grad * world_size()
-
-    def _agree_on_kinds(self) -> list[int]:
-        kinds = [_NONE if p.grad is None else _ROWS if p.grad.is_sparse else _DENSE for p in self.parameters]
-        return all_rows([torch.tensor([kinds])], "comparing gradients")[0].max(0).values.tolist()
-
-    def _join_dense(self, parameters: Sequence[nn.Parameter]) -> None:
-        for p in parameters:
+        if self._kinds is None:  # 0: no gradient, 1: row-sparse, 2: dense; the same on all ranks
+            kinds = [0 if p.grad is None else 1 if p.grad.is_sparse else 2 for p in self.parameters]
+            self._kinds = all_rows([torch.tensor([kinds])], "comparing gradients")[0].max(0).values.tolist()
+        rows, dense = ([p for p, k in zip(self.parameters, self._kinds, strict=True) if k == kind] for kind in (1, 2))
+        for p in dense:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
             elif p.grad.is_sparse:
                 p.grad = p.grad.to_dense()
-        grads = [p.grad for p in parameters]
+        grads = [p.grad for p in dense]
         summed(grads, "adding up gradients")
         self.sent["dense"] += sum(g.numel() * g.element_size() for g in grads)
-
-    def _join_rows(self, parameters: Sequence[nn.Parameter]) -> None:
         parts: list[Tensor] = []
-        for p in parameters:
+        for p in rows:
             if p.grad is None:
                 parts += [torch.zeros(0, dtype=torch.int64, device=p.device), p.new_zeros(0, *p.shape[1:])]
                 continue
@@ -98,13 +81,13 @@ class JoinedGrads:
             parts += [own.ids, own.grads]
         self.sent["rows"] += sum(t.numel() * t.element_size() for t in parts)
         found = all_rows(parts, "adding up the gradients of embedding rows")
-        for p, ids, values in zip(parameters, found[::2], found[1::2], strict=True):
+        for p, ids, values in zip(rows, found[::2], found[1::2], strict=True):
             grad = torch.sparse_coo_tensor(ids[None], values, p.shape, check_invariants=False)
             # On a GPU sums must not depend on which thread comes first: ranks would drift apart.
             p.grad = grad.coalesce() if p.device.type == "cuda" else grad
-
-
-# Batch norm over the batches of all ranks: what one process would compute of the whole batch.
+        for p in self.sharded:  # their gradients came from all ranks in the backward pass, as a mean over ranks
+            if p.grad is not None:
+                p.grad = p.grad * world_size()
 
 
 @contextmanager
@@ -136,21 +119,16 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
     # a second sum, of squares about the common mean, cancels less than E[x²] - E[x]²
     apart = x - mean.view(shape)
     var = _Sum.apply(apart.square().sum(over)) / count
-    _note(norm, mean.detach(), var.detach(), count)
+    if norm.track_running_stats and norm.running_mean is not None:
+        with torch.no_grad():
+            norm.num_batches_tracked += 1
+            share = 1.0 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
+            norm.running_var.lerp_((var * count / (count - 1).clamp(min=1)).to(norm.running_var.dtype), share)
     y = apart * (var + norm.eps).rsqrt().view(shape)
     if norm.weight is not None:
         y = y * norm.weight.view(shape) + norm.bias.view(shape)
     return y.to(given)
-
-
-@torch.no_grad()
-def _note(norm: _BatchNorm, mean: Tensor, var: Tensor, count: Tensor) -> None:
-    if not norm.track_running_stats or norm.running_mean is None:
-        return
-    norm.num_batches_tracked += 1
-    share = 1.0 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
-    norm.running_var.lerp_((var * count / (count - 1).clamp(min=1)).to(norm.running_var.dtype), share)
 
 
 class _Sum(torch.autograd.Function):
@@ -168,9 +146,6 @@ class _Sum(torch.autograd.Function):
         grad = grad.clone()
         summed([grad], "normalising a batch, backwards")
         return grad
-
-
-# ``DataParallel``: a training shared by several processes, each of which learns from its share of every batch.
 
 
 class DataParallel(Callback):
@@ -197,8 +172,6 @@ class DataParallel(Callback):
         self._accumulates: list[GradientAccumulation] = []
         self._grads: JoinedGrads | None = None
 
-    # ---- a training's beginning and end
-
     def before_fit(self) -> None:
         """Share the rows out, and send rank 0's weights."""
         learn = self.learn
@@ -224,6 +197,7 @@ class DataParallel(Callback):
         parameters = {n: p for n, p in learn.model.named_parameters() if not is_sharded(p)}
         agree([(n, str(p.dtype), tuple(p.shape)) for n, p in parameters.items()], "model")
         agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
+        # buffers that no checkpoint holds are made alike on every rank
         kept = learn.model.state_dict().keys()
         state = [*parameters.values(), *(b for n, b in learn.model.named_buffers() if n in kept)]
         broadcast(state, "sending rank 0's weights")
@@ -255,8 +229,6 @@ class DataParallel(Callback):
     def _shared(self) -> bool:
         return bool(self._loaders) and getattr(self.learn.dl, "world_size", 1) > 1
 
-    # ---- batches
-
     def after_loss(self) -> None:
         """Set the loss of all ranks' batches together, and this rank's part of it for the gradients."""
         if not self.training or not self._shared:
@@ -267,7 +239,11 @@ class DataParallel(Callback):
         for cb in self._accumulates:  # what it has scaled down by now
             loss = loss * (cb.n_acc / rows)
         # Shares differ in rows: the mean over ranks weighs each loss by what it is a mean over.
-        own = _denominator(learn.loss_func, learn.yb).double().to(loss.device)
+        inner = learn.loss_func if hasattr(learn.loss_func, "denominator") else getattr(learn.loss_func, "loss", None)
+        own = torch.tensor(rows)
+        if hasattr(inner, "denominator"):
+            own = inner.denominator(*(y.as_subclass(Tensor) for y in learn.yb)).detach()
+        own = own.double().to(loss.device)
         sums = torch.stack([loss.double() * own, own, torch.full_like(own, rows)])
         summed([sums], "adding up the loss")
         total = torch.where(sums[1] > 0, sums[1], 1.0)
@@ -283,8 +259,6 @@ class DataParallel(Callback):
         """Add the gradients up over the ranks."""
         if self._shared:
             self._grads.join()
-
-    # ---- an epoch's end
 
     def after_train(self) -> None:
         """Combine metrics of training batches."""
@@ -318,27 +292,15 @@ class DataParallel(Callback):
                 )
 
 
-def _denominator(loss_func: Any, yb: Any) -> Tensor:
-    """Return the denominator of a batch's mean loss: the loss's own, else the rows."""
-    inner = loss_func if hasattr(loss_func, "denominator") else getattr(loss_func, "loss", None)
-    if hasattr(inner, "denominator"):
-        return inner.denominator(*(y.as_subclass(Tensor) for y in yb)).detach()
-    return torch.tensor(float(find_bs(yb)))
-
-
-# ``distributed``: a Learner's training on all processes that ``torchrun`` has started.
-
-
 @contextmanager
 def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) -> Iterator[Learner]:
     """Train on the processes that ``torchrun`` has started.
 
     ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)`` in a script that ``torchrun --nproc-per-node 2 train.py``
-    starts twice. Inside the block every fit shares the rows of each
-    batch out over the processes; outside, and where there is one process only, nothing is other than before. ``bs`` is
-    each process's: two processes with ``bs=512`` learn from batches of 1,024, and ought to have that batch's learning
-    rate. Metrics and losses in the Recorder's table are those of all rows. ``validate`` and ``get_preds`` see all rows
-    on every process.
+    starts twice. Inside the block every fit shares the rows of each batch out over the processes. ``bs`` is each
+    process's: two processes with ``bs=512`` learn from batches of 1,024, and ought to have that batch's learning rate.
+    Metrics and losses in the Recorder's table are those of all rows. ``validate`` and ``get_preds`` see all rows on
+    every process.
 
     A RecLearner's ``learn.distrib_ctx()`` is the same.
 
@@ -348,9 +310,6 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
         timeout: seconds that a process waits for another one before it ends with an error. One that is killed is
             noticed at once, one that hangs or whose machine is lost after this time. It counts where the processes have
             not been joined before.
-
-    Yields:
-        The Learner.
 
     Raises:
         RankError: another process has ended, or would not do the same.
@@ -367,6 +326,7 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
             remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
         )
     cb, logger = DataParallel(sync_bn=sync_bn), learn.logger
+    # one progress bar for all
     hidden = [] if is_first() else [c for c in learn.cbs if isinstance(c, ProgressCallback)]
     learn.remove_cbs(hidden)
     learn.add_cb(cb)

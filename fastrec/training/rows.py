@@ -17,8 +17,6 @@ from fastrec.models.fields import training_rows
 from fastrec.optim.torch_optimizers import RowOptimizer
 from fastrec.table import ListBatch
 
-# ``FetchRows``: while a batch trains, the next one's rows of tables on the host come to the device.
-
 
 class FetchRows(Callback):
     """Looks one training batch ahead, and begins to bring its rows once the forward pass of this one is over.
@@ -59,12 +57,11 @@ class FetchRows(Callback):
             net.fetch_ahead(*inputs)
 
 
-class _OneAhead:
-    """A loader's batches, each requested while its predecessor is in use."""
+class AroundLoader:
+    """A loader whose batches come in another way; all else is the loader's own."""
 
     def __init__(self, loader: Any) -> None:
-        self.loader, self.coming = loader, None
-        self.batch_rows: Any = None  # of the batch in use, not of the one that the loader gave last
+        self.loader = loader
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -74,16 +71,29 @@ class _OneAhead:
             raise AttributeError(name)
         return getattr(self.loader, name)
 
+    def _loaded_from(self, first: int) -> Iterator[Any]:
+        """Return the loader's batches from one on; without its own way to begin there, those before are passed over."""
+        if hasattr(type(self.loader), "batches_from"):
+            return self.loader.batches_from(first)
+        batches = iter(self.loader)
+        for _ in range(first):
+            next(batches, None)
+        return batches
+
+
+class _OneAhead(AroundLoader):
+    """A loader's batches, each requested while its predecessor is in use."""
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self.coming: Any = None
+        self.batch_rows: Any = None  # of the batch in use, not of the one that the loader gave last
+
     def __iter__(self) -> Iterator[Any]:
         yield from self._ahead(iter(self.loader))
 
     def batches_from(self, first: int) -> Iterator[Any]:
-        if hasattr(type(self.loader), "batches_from"):
-            return self._ahead(self.loader.batches_from(first))
-        batches = iter(self.loader)
-        for _ in range(first):
-            next(batches, None)
-        return self._ahead(batches)
+        return self._ahead(self._loaded_from(first))
 
     def _ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
@@ -96,9 +106,6 @@ class _OneAhead:
             self.coming = None
 
 
-# ``SettleRows``: weights that have not decayed yet do so before they are looked at.
-
-
 class SettleRows(Callback):
     """Lets the rows of row-sparse tables decay up to now before validation, predictions and the end of training.
 
@@ -107,20 +114,12 @@ class SettleRows(Callback):
     """
 
     def before_validate(self) -> None:
-        """Settle rows before the validation of an epoch."""
-        self._settle()
-
-    def after_fit(self) -> None:
-        """Settle rows at the end of training."""
-        self._settle()
-
-    def _settle(self) -> None:
+        """Settle rows."""
         inner: Any = getattr(self.learn.opt, "opt", None)
         if hasattr(inner, "settle"):
             inner.settle()
 
-
-# ``CowClip``: embeddings' gradients clipped id by id, for batches of 100,000 rows and more.
+    after_fit = before_validate
 
 
 class CowClip(Callback):
@@ -154,17 +153,17 @@ class CowClip(Callback):
         """Find the tables."""
         self.tables = [m for m in self.learn.model.modules() if isinstance(m, EmbeddingTables)]
         if not self.tables:
-            raise DataError(
-                f"{type(self.learn.model).__name__} has no EmbeddingTables to clip", remedy="Leave out CowClip"
-            )
-
+            raise DataError(f"{type(self.learn.model).__name__} has no EmbeddingTables", remedy="Leave out CowClip")
         self._ids = [[] for _ in self.tables]
 
     def after_backward(self) -> None:
         """Remember which ids the batch looked up: several batches may be accumulated before a step."""
         x_cat, lists = self.learn.xb[0], [x for x in self.learn.xb[1:] if isinstance(x, ListBatch)]
         for tables, seen in zip(self.tables, self._ids, strict=True):
-            seen.append(_ids(tables, x_cat, lists))
+            ids = {g: [ids.flatten()] for g, ids in tables.ids(x_cat).items()} if tables.n_columns else {}
+            for name, batch in zip(tables.list_names, lists, strict=False):
+                ids.setdefault(tables.slice_of(name).group, []).append(tables.list_ids(name, batch))
+            seen.append({g: torch.cat(parts) for g, parts in ids.items()})
 
     def before_step(self) -> None:
         """Clip the gradients."""
@@ -178,15 +177,10 @@ class CowClip(Callback):
 
 
 def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float) -> Tensor:
-    """Clip a table's gradient id by id.
+    """Clip a table's gradient ``[rows, width]`` id by id, a dense one in place, a row-sparse one as each row once.
 
     Args:
-        grad: ``[rows, width]``, dense (changed in place) or row-sparse.
-        weight: ``[rows, width]``.
         ids: the rows that the batch looked up, int64 ``[m]``, each as often as it stands there.
-
-    Returns:
-        As ``grad``; a row-sparse one has every row once.
     """
     # only rows of the batch have gradients: the whole table is never read
     rows, counts = torch.unique(ids, return_counts=True)
@@ -205,11 +199,3 @@ def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float)
         ids = grad.indices()
         return torch.sparse_coo_tensor(ids, values * factor, grad.shape, is_coalesced=True, check_invariants=False)
     return grad.index_copy_(0, rows, values * factor)
-
-
-def _ids(tables: EmbeddingTables, x_cat: Tensor, lists: list[ListBatch]) -> dict[str, Tensor]:
-    found = {g: [ids.flatten()] for g, ids in tables.ids(x_cat).items()} if tables.n_columns else {}
-    for name, batch in zip(tables.list_names, lists, strict=False):
-        s = tables.slice_of(name)
-        found.setdefault(s.group, []).append(tables.list_ids(name, batch))
-    return {g: torch.cat(parts) for g, parts in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fastai.callback.core import Callback
@@ -14,16 +14,6 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec.errors import TrainingError
 from fastrec.table import ListBatch
-
-__all__ = ["StopOnNaN"]
-
-
-class _Seen(NamedTuple):
-    """A batch's facts that are known without waiting for the device."""
-
-    epoch: int
-    batch: int
-    lr: float
 
 
 class StopOnNaN(Callback):
@@ -67,8 +57,8 @@ class StopOnNaN(Callback):
         y = getattr(learn.dls.train_ds, "y", None)
         self._known_targets = isinstance(y, Tensor) and len(y) > 0
         if self.targets and self._known_targets and (at := _first(y)) is not None:
-            names, row = list(learn.dls.train_ds.y_names), int(learn.dls.train_ds.rows[at[0]])
-            raise _target_error(y[at].item(), _name(names, at), row, "")
+            data = learn.dls.train_ds
+            raise _entry_error("target", y[at].item(), _name(list(data.y_names), at), int(data.rows[at[0]]))
 
     def after_loss(self) -> None:
         """Check the loss, or store it for a later check."""
@@ -81,7 +71,7 @@ class StopOnNaN(Callback):
         if self._period == 1 and math.isfinite(loss.item()) and not looks_at_y:
             return
         self._losses[place] = loss
-        self._seen.append(_Seen(learn.epoch, learn.iter, float(learn.opt.hypers[-1]["lr"])))
+        self._seen.append((learn.epoch, learn.iter, float(learn.opt.hypers[-1]["lr"])))
         if self._period > 1:
             self._sound[place, 0] = _all_finite(learn.xb)
         if looks_at_y:
@@ -100,11 +90,7 @@ class StopOnNaN(Callback):
             self._on, self._seen, self._losses, self._sound = False, [], None, None
 
     def check(self) -> None:
-        """Check the losses since the last check; on a device this waits for it.
-
-        Raises:
-            TrainingError: one of them is no finite number.
-        """
+        """Check the losses since the last check; on a device this waits for it."""
         seen, self._seen = self._seen, []
         if not self._on or not seen:
             return
@@ -118,38 +104,34 @@ class StopOnNaN(Callback):
             bad |= ~sound[:, 1]
         if bad.any():
             at = int(bad.int().argmax())
-            raise self._error(seen[at], losses[at].item(), sound[at].tolist())
+            raise self._error(*seen[at], losses[at].item(), *sound[at].tolist())
 
-    def _error(self, seen: _Seen, loss: float, sound: list[bool]) -> TrainingError:
+    def _error(self, epoch: int, batch: int, lr: float, loss: float, inputs: bool, targets: bool) -> TrainingError:
+        """Say what was no finite number first; ``inputs`` and ``targets``: those of a batch on a device were finite."""
         learn, data = self.learn, self.learn.dls.train_ds
-        where = f"batch {seen.batch} of epoch {seen.epoch} (learning rate {seen.lr:.3g}, loss {loss:.4g})"
+        where = f"batch {batch} of epoch {epoch} (learning rate {lr:.3g}, loss {loss:.4g})"
         if self._period > 1:
-            return self._late_error(where, sound)
+            where = f"{where}, the first of those since the last look"
+            if inputs:
+                return _loss_error(where) if targets else _entry_error("target", math.nan, where=where)
+            x = getattr(data, "x_cont", None)
+            at = _first(x) if isinstance(x, Tensor) else None
+            known = () if at is None else (_name(list(data.cont_names), at), int(data.rows[at[0]]))
+            return _entry_error("input", math.nan if at is None else x[at].item(), *known, where=where)
         names = [list(getattr(data, k, [])) for k in ("y_names", "cont_names", "vector_names")]
-        if (found := _locate(learn.yb, [names[0]])) is not None:
-            return _target_error(found.value, found.column, *self._row(found.row, where))
-        if (found := _locate(learn.xb[1:], [names[1], *([n] for n in names[2])])) is not None:
-            return _input_error(found.value, found.column, *self._row(found.row, where))
+        given = ("target", learn.yb, names[:1]), ("input", learn.xb[1:], [names[1], *([n] for n in names[2])])
+        for kind, tensors, columns in given:
+            if (entry := _locate(tensors, columns)) is not None:
+                value, column, row = entry
+                number, place = self._row(row, where)
+                return _entry_error(kind, value, column, number, where=place)
         weights = (*learn.model.named_parameters(), *learn.model.named_buffers())
         if (name := next((n for n, x in weights if _first(x.detach()) is not None), None)) is not None:
             return TrainingError(
                 f"the weights {name} hold NaN or infinity in {where}; inputs and targets are finite",
                 remedy="Load sound weights, or train again with a lower learning rate",
             )
-        return _own_error(where, "inputs, targets and weights are finite")
-
-    def _late_error(self, where: str, sound: list[bool]) -> TrainingError:
-        where = f"{where}, the first of those since the last look"
-        data = self.learn.dls.train_ds
-        if not sound[0]:
-            x = getattr(data, "x_cont", None)
-            at = _first(x) if isinstance(x, Tensor) else None
-            if at is None:
-                return _input_error(float("nan"), None, None, where)
-            return _input_error(x[at].item(), _name(list(data.cont_names), at), int(data.rows[at[0]]), where)
-        if not sound[1]:
-            return _target_error(float("nan"), None, None, where)
-        return _own_error(where, "its inputs and targets are finite")
+        return _loss_error(where, "inputs, targets and weights are finite")
 
     def _row(self, row: int, where: str) -> tuple[int | None, str]:
         """Return the row's number in the given frame, if known, and a description of the place."""
@@ -159,12 +141,6 @@ class StopOnNaN(Callback):
         if rows is None or not isinstance(given, Tensor) or row >= len(rows):
             return None, where
         return int(given[int(rows[row])]), where
-
-
-class _BadEntry(NamedTuple):
-    value: float
-    column: str | None
-    row: int
 
 
 def _all_finite(tensors: Sequence[Any]) -> Tensor | bool:
@@ -181,13 +157,13 @@ def _first(x: Tensor) -> tuple[int, ...] | None:
     return tuple((~x.isfinite()).nonzero()[0].tolist())
 
 
-def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _BadEntry | None:
+def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> tuple[float, str | None, int] | None:
     """Return the first entry of some tensors that is not finite; ``names`` are those of their columns."""
     dense = [x for x in tensors if isinstance(x, Tensor) and not isinstance(x, ListBatch)]
     for i, x in enumerate(dense):
         if (at := _first(x)) is not None:
             own = names[i] if i < len(names) else []
-            return _BadEntry(x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0])
+            return x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0]
     return None
 
 
@@ -196,25 +172,20 @@ def _name(names: Sequence[str], at: tuple[int, ...]) -> str | None:
     return names[column] if column < len(names) else None
 
 
-def _target_error(value: float, column: str | None, row: int | None, where: str) -> TrainingError:
-    return TrainingError(
-        f"a target is {value:.4g}" + (f" in {where}" if where else ""),
-        column=column,
-        row=row,
-        remedy="Fill it or leave such rows out; StopOnNaN(targets=False) is for losses that pass over them",
-    )
+_REMEDIES = {
+    "target": "Fill it or leave such rows out; StopOnNaN(targets=False) is for losses that pass over them",
+    "input": "Add FillMissing to the procs, or mend the feature",
+}
 
 
-def _input_error(value: float, column: str | None, row: int | None, where: str) -> TrainingError:
-    return TrainingError(
-        f"an input is {value:.4g} in {where}",
-        column=column,
-        row=row,
-        remedy="Add FillMissing to the procs, or mend the feature",
-    )
+def _entry_error(
+    kind: str, value: float, column: str | None = None, row: int | None = None, *, where: str = ""
+) -> TrainingError:
+    article, place = "an" if kind == "input" else "a", f" in {where}" if where else ""
+    return TrainingError(f"{article} {kind} is {value:.4g}{place}", column=column, row=row, remedy=_REMEDIES[kind])
 
 
-def _own_error(where: str, sound: str) -> TrainingError:
+def _loss_error(where: str, sound: str = "its inputs and targets are finite") -> TrainingError:
     return TrainingError(
         f"the loss is no finite number in {where}; {sound}",
         remedy="Lower the learning rate, clip gradients (fastai's GradientClip), or scale inputs with Normalize",

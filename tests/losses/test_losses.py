@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.losses import BCE, ListwiseSoftmax
+from fastrec.losses import BCE, BPR, InBatchSoftmax, ListwiseSoftmax, PairwiseHinge
+from fastrec.losses.lists import PairScores
 
 floats = st.floats(-8, 8, width=32)
 
@@ -63,8 +64,9 @@ def test_bce_takes_targets_of_any_dtype(dtype):
     assert loss.item() == pytest.approx(math.log(2))
 
 
-def test_bce_is_finite_for_sure_scores():
+def test_sure_scores_have_finite_losses():
     assert BCE()(torch.tensor([1e4, -1e4]), torch.tensor([0, 1])).item() == pytest.approx(1e4)
+    assert BPR().of_pairs(torch.tensor([-1e4]), torch.tensor([1e4])).item() == pytest.approx(2e4)
 
 
 def test_bce_decides_at_one_half():
@@ -86,17 +88,6 @@ def test_listwise_equals_a_loop(rows):
     wanted = sum(shares) / max(lists, 1)
     assert mean(s[:, None], y[:, None], g[:, None]).item() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
     assert mean(s, torch.stack([y, g], 1)).item() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-
-
-def test_gradients_are_right():
-    torch.manual_seed(0)
-    s = torch.randn(9, dtype=torch.double, requires_grad=True)
-    y = torch.tensor([1, 0, 0, 1, 1, 0, 0, 0, 2])
-    g = torch.tensor([5, 5, 2, 2, 2, 9, 9, 5, 7])
-    w = torch.rand(9, dtype=torch.double) + 0.1
-    for reduction in ("mean", "sum", "none"):
-        assert torch.autograd.gradcheck(lambda x, r=reduction: ListwiseSoftmax(reduction=r)(x, y, g), (s,))
-        assert torch.autograd.gradcheck(lambda x, r=reduction: BCE(smoothing=0.1, reduction=r)(x, (y > 0), w), (s,))
 
 
 def test_listwise_is_stable_and_moved_by_no_constant():
@@ -124,28 +115,189 @@ def test_listwise_without_any_positive_is_zero_with_zero_gradient():
     assert s.grad.tolist() == [0, 0, 0, 0]
 
 
-def test_half_precision_scores_are_summed_in_float32():
-    s = torch.randn(4000).half()
-    for loss, args in [(BCE(), ()), (ListwiseSoftmax(), (torch.zeros(4000, dtype=torch.long),))]:
-        out = loss(s, torch.ones(4000), *args)
-        assert out.dtype == torch.float32
-        assert out.item() == pytest.approx(loss(s.double(), torch.ones(4000), *args).item(), rel=1e-4)
+KINDS = [(BPR, lambda d: math.log(1 + math.exp(-d)), {}), (PairwiseHinge, lambda d: max(0.0, 1.5 - d), {"margin": 1.5})]
 
 
-def test_bad_input_is_refused():
-    s = torch.zeros(4)
-    for call, words in [
+def loop_pairs(scores, targets, groups, loss):
+    """Each row's sum over the rows of its list that are less relevant, and how many pairs there are."""
+    shares, pairs = [0.0] * len(scores), 0
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            if groups[i] == groups[j] and targets[i] > targets[j]:
+                shares[i] += loss(scores[i] - scores[j])
+                pairs += 1
+    return shares, pairs
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.tuples(floats, st.integers(0, 2), st.integers(-3, 4)), min_size=1, max_size=15),
+    kind=st.sampled_from(KINDS),
+)
+def test_pairs_of_lists_equal_a_loop(rows, kind):
+    made, loss, options = kind
+    scores, targets, groups = map(list, zip(*rows, strict=True))
+    s, y, g = torch.tensor(scores, dtype=torch.double), torch.tensor(targets), torch.tensor(groups)
+    shares, pairs = loop_pairs(scores, targets, groups, loss)
+    assert made(**options, reduction="none")(s, y, g).tolist() == pytest.approx(shares, rel=1e-6, abs=1e-9)
+    assert made(**options, reduction="sum")(s, y, g).item() == pytest.approx(sum(shares), rel=1e-6, abs=1e-9)
+    wanted = pytest.approx(sum(shares) / max(pairs, 1), rel=1e-6, abs=1e-9)
+    assert made(**options)(s[:, None], y[:, None], g[:, None]).item() == wanted
+    assert made(**options)(s, torch.stack([y, g], 1)).item() == wanted
+
+
+@pytest.mark.parametrize(("made", "loss", "options"), KINDS)
+def test_pairs_at_hand(made, loss, options):
+    better, worse = torch.tensor([[1.0], [0.5]]), torch.tensor([[0.0], [4.0]])
+    wanted = [loss(1.0), loss(-3.5)]
+    assert made(**options, reduction="none").of_pairs(better, worse).tolist() == pytest.approx(wanted)
+    assert made(**options, reduction="sum").of_pairs(better, worse).item() == pytest.approx(sum(wanted))
+    assert made(**options).of_pairs(better[:, 0], worse[:, 0]).item() == pytest.approx(sum(wanted) / 2)
+
+
+def test_pairs_without_any_and_masked_rows():
+    s = torch.tensor([0.0, float("-inf"), 2.0], requires_grad=True)
+    for made, loss, options in KINDS:
+        empty = made(**options)(s, torch.zeros(3), torch.zeros(3, dtype=torch.long))
+        empty.backward()
+        assert empty.item() == 0
+        assert s.grad.tolist() == [0, 0, 0]
+        s.grad = None
+        found = made(**options)(s, torch.tensor([1, 0, 0]), torch.zeros(3, dtype=torch.long))
+        found.backward()
+        assert found.item() == pytest.approx(loss(-2.0) / 2)
+        assert s.grad.isfinite().all()
+        s.grad = None
+
+
+# ---- the items of a batch
+
+
+def loop_in_batch(matrix, weights, ids, log_q):
+    losses = []
+    for i in range(len(matrix)):
+        row = [s - (log_q[ids[j]] if log_q else 0.0) for j, s in enumerate(matrix[i])]
+        rivals = [math.exp(row[j]) for j in range(len(row)) if j == i or ids[j] != ids[i]]
+        losses.append(-weights[i] * math.log(math.exp(row[i]) / sum(rivals)))
+    return losses
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), b=st.integers(1, 6), corrected=st.booleans())
+def test_in_batch_softmax_equals_a_loop(data, b, corrected):
+    matrix = data.draw(st.lists(st.lists(floats, min_size=b, max_size=b), min_size=b, max_size=b))
+    ids = data.draw(st.lists(st.integers(0, 3), min_size=b, max_size=b))
+    weights = data.draw(st.lists(st.integers(0, 2), min_size=b, max_size=b))
+    log_q = [math.log(q) for q in (0.4, 0.3, 0.2, 0.1)] if corrected else None
+    q = None if log_q is None else torch.tensor(log_q, dtype=torch.double)
+    m, y, i = torch.tensor(matrix, dtype=torch.double), torch.tensor(weights), torch.tensor(ids, dtype=torch.int32)
+    wanted = loop_in_batch(matrix, weights, ids, log_q)
+    assert InBatchSoftmax(q, reduction="none")(m, y, i).tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert InBatchSoftmax(q, reduction="sum")(m, y, i).item() == pytest.approx(sum(wanted), rel=1e-6, abs=1e-9)
+    mean = sum(wanted) / (sum(weights) or 1)
+    assert InBatchSoftmax(q)(m, y[:, None], i).item() == pytest.approx(mean, rel=1e-6, abs=1e-9)
+    alone = loop_in_batch(matrix, [1] * b, range(b), None)
+    assert InBatchSoftmax()(m).item() == pytest.approx(sum(alone) / b, rel=1e-6, abs=1e-9)
+
+
+def test_pair_scores_know_their_vectors_and_are_plain_afterwards():
+    torch.manual_seed(0)
+    queries, items = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    scores = PairScores.of(queries, items, torch.tensor([1, 2, 1, 0]))
+    assert isinstance(scores, PairScores)
+    assert torch.allclose(scores[:, 0], (queries @ items.T).diagonal())
+    wanted = InBatchSoftmax()(queries @ items.T, torch.ones(4), torch.tensor([1, 2, 1, 0]))
+    found = InBatchSoftmax()(scores, torch.ones(4))
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+    found.backward()
+    assert queries.grad.abs().sum() > 0
+    assert items.grad.abs().sum() > 0
+    assert scores.float() is scores  # what mixed precision does to predictions
+    for other in (scores * 1, scores.detach(), torch.cat([scores, scores])):
+        assert type(other) is torch.Tensor
+        with pytest.raises(DataError, match="do not compare every row"):
+            InBatchSoftmax()(other)
+    scores.sum().backward()
+
+
+def test_in_batch_scores_are_exact_under_autocast():
+    torch.manual_seed(0)
+    queries, items = torch.randn(64, 8) * 5, torch.randn(64, 8)
+    wanted = InBatchSoftmax()(queries.bfloat16().float() @ items.bfloat16().float().T)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = InBatchSoftmax()(PairScores.of(queries.bfloat16(), items.bfloat16()))
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+# ---- all losses
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_gradients_are_right(reduction):
+    torch.manual_seed(0)
+    s, m = (torch.randn(n, dtype=torch.double, requires_grad=True) for n in ((9,), (5, 5)))
+    y, g = torch.tensor([1, 0, 0, 1, 1, 0, 0, 0, 2]), torch.tensor([5, 5, 2, 2, 2, 9, 9, 5, 7])
+    w, ids = torch.tensor([1, 0, 2, 1, 1]), torch.tensor([0, 1, 0, 2, 1])
+    q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.double).log()
+    for of_lists in (kind(reduction=reduction) for kind in (ListwiseSoftmax, BPR, PairwiseHinge)):
+        assert torch.autograd.gradcheck(lambda x, f=of_lists: f(x, y, g), (s,))
+    row_weights = torch.rand(9, dtype=torch.double) + 0.1
+    bce = BCE(smoothing=0.1, reduction=reduction)
+    assert torch.autograd.gradcheck(lambda x: bce(x, (y > 0), row_weights), (s,))
+    in_batch = InBatchSoftmax(q, reduction=reduction)
+    assert torch.autograd.gradcheck(lambda x: in_batch(x, w, ids), (m,))
+
+
+@pytest.mark.parametrize("loss", [BCE(), ListwiseSoftmax(), BPR(), PairwiseHinge()])
+def test_half_precision_scores_are_summed_in_float32(loss):
+    s, y = torch.randn(4000).half(), torch.arange(4000) % 2
+    lists = (
+        () if isinstance(loss, BCE) else (torch.arange(4000) // (4000 if isinstance(loss, ListwiseSoftmax) else 40),)
+    )
+    found = loss(s, y, *lists)
+    assert found.dtype == InBatchSoftmax()(torch.randn(5, 5).bfloat16()).dtype == torch.float32
+    assert found.item() == pytest.approx(loss(s.double(), y, *lists).item(), rel=1e-4)
+
+
+S = torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
         (lambda: BCE(smoothing=1.0), "smoothing"),
-        (lambda: BCE()(torch.zeros(4, 2), s), r"scores of shape \[4, 2\]"),
-        (lambda: BCE()(s, torch.zeros(3)), "3 targets for 4 scores"),
-        (lambda: ListwiseSoftmax()(s, s), "no list ids"),
-        (lambda: ListwiseSoftmax()(s, torch.zeros(4, 2)), "float32 do not hold them"),
-        (lambda: ListwiseSoftmax()(s, s, torch.zeros(5)), "5 groups for 4 scores"),
-    ]:
-        with pytest.raises(DataError, match=words):
-            call()
+        (lambda: BCE()(torch.zeros(4, 2), S), r"scores of shape \[4, 2\]"),
+        (lambda: BCE()(S, torch.zeros(3)), "3 targets for 4 scores"),
+        (lambda: ListwiseSoftmax()(S, S), "no list ids"),
+        (lambda: ListwiseSoftmax()(S, torch.zeros(4, 2)), "float32 do not hold them"),
+        (lambda: ListwiseSoftmax()(S, S, torch.zeros(5)), "5 groups for 4 scores"),
+        (lambda: BPR()(torch.zeros(4, 2), S, S), r"scores of shape \[4, 2\]"),
+        (lambda: BPR()(S, torch.zeros(3), S), "3 targets for 4 scores"),
+        (lambda: PairwiseHinge()(S, S), "no list ids"),
+        (lambda: BPR()(S, S, torch.zeros(5)), "5 groups for 4 scores"),
+        (lambda: BPR().of_pairs(S, torch.zeros(5)), "5 scores of worse rows for 4 scores"),
+        (lambda: InBatchSoftmax()(torch.zeros(4, 1)), r"scores of shape \[4, 1\]"),
+        (lambda: InBatchSoftmax(torch.zeros(3))(torch.zeros(4, 4)), "log_q needs to know"),
+        (lambda: InBatchSoftmax()(torch.zeros(4, 4), torch.ones(3)), "3 targets for 4 scores"),
+        (lambda: InBatchSoftmax()(torch.zeros(4, 4), None, torch.ones(3)), "3 ids for 4 scores"),
+    ],
+)
+def test_bad_input_is_refused(call, words):
+    with pytest.raises(DataError, match=words):
+        call()
 
 
-def test_losses_pickle():
-    for loss in (BCE(smoothing=0.1), ListwiseSoftmax(reduction="sum")):
-        assert vars(pickle.loads(pickle.dumps(loss))).keys() == vars(loss).keys()
+def test_losses_pickle_and_those_that_rank_leave_scores_as_they_are():
+    ranking = [
+        ListwiseSoftmax(reduction="sum"),
+        BPR(reduction="sum"),
+        PairwiseHinge(2.0),
+        InBatchSoftmax(torch.zeros(3)),
+    ]
+    for loss in (BCE(smoothing=0.1), *ranking):
+        again = pickle.loads(pickle.dumps(loss))
+        assert vars(again).keys() == vars(loss).keys()
+        assert (again.reduction, again.n_out) == (loss.reduction, 1)
+        if loss in ranking[1:]:
+            assert again.activation(torch.tensor([3.0])).item() == 3

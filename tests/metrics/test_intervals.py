@@ -1,4 +1,4 @@
-"""Intervals against what theory says, the draws of whole sessions against a plain loop."""
+"""Intervals against what theory says; the bootstrap of any metric, and of whole sessions, against plain loops."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score, roc_auc_score
 
 from fastrec.errors import DataError
-from fastrec.metrics import bootstrap_interval, paired_difference
-from fastrec.metrics.intervals import cluster_means, interval_of
+from fastrec.metrics import as_metric, auc, bootstrap_interval, bootstrap_metric, get_metric, mrr, paired_difference
+from fastrec.metrics.intervals import _sorted_auc, cluster_means, interval_of
 
 # -------------------------------------------------------------------------------------------------- independent values
 
@@ -58,19 +59,6 @@ def test_paired_difference_sees_what_separate_intervals_cannot():
     assert 0 < low < mean < high
     same = paired_difference(torch.tensor(base), base)
     assert same == (0, 0, 0)
-    with pytest.raises(DataError, match="a has 400 values, b has 399"):
-        paired_difference(base, base[1:])
-
-
-def test_bad_values_for_intervals_are_named():
-    with pytest.raises(DataError, match="row 1: a value is not a finite number"):
-        bootstrap_interval([0.0, math.nan])
-    with pytest.raises(DataError, match="there are no values"):
-        bootstrap_interval([])
-    with pytest.raises(DataError, match="out of range"):
-        bootstrap_interval([1.0], level=1)
-    with pytest.raises(DataError, match="out of range"):
-        bootstrap_interval([1.0], repeats=0)
 
 
 # ------------------------------------------------------------------------------------------------------------ clusters
@@ -139,16 +127,172 @@ def test_interval_is_the_percentiles():
     assert interval_of(7.0, np.arange(101.0), level=0.9) == pytest.approx((7.0, 5.0, 95.0))
 
 
+# ------------------------------------------------------------------------------------------------------- any metric
+
+
+def drawn(count: int, repeats: int, seed: int) -> list[np.ndarray]:
+    """Which clusters each resample takes, as the bootstrap draws them."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, count, size=count) for _ in range(repeats)]
+
+
+def case(n: int = 80, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n).astype(float)
+    good = np.round(np.clip((y + rng.normal(size=n) + 1) / 3, 0, 1), 1)  # many equal scores
+    return y, {"good": good, "bad": np.clip(good + rng.normal(size=n) / 3, 0, 1)}, rng.integers(0, 12, n) * 7
+
+
+METRICS = {
+    "auc": lambda y, p: roc_auc_score(y, p),
+    "f1": lambda y, p: f1_score(y, p > 0.5),
+    "own": lambda y, p: float(np.sort(np.abs(y - p))[len(y) // 3]),
+}
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("name", METRICS)
+def test_draws_are_those_of_plain_loops(name, clustered):
+    y, predictions, clusters = case()
+    own = as_metric(METRICS["own"], greater_is_better=False, name="own")
+    metric = own if name == "own" else get_metric(name)
+    units = clusters if clustered else np.arange(len(y))
+    ids = np.unique(units)
+    made = bootstrap_metric(metric, y, predictions, clusters=clusters if clustered else None, repeats=20, seed=4)
+    for model, p in predictions.items():
+        expected = []
+        for take in drawn(len(ids), 20, 4):
+            rows = np.concatenate([np.flatnonzero(units == ids[c]) for c in np.sort(take)])
+            rows = np.sort(rows)
+            expected.append(METRICS[name](y[rows], p[rows]))
+        np.testing.assert_allclose(made.draws[model], expected, atol=1e-12)
+        assert made.values[model] == pytest.approx(METRICS[name](y, p))
+    difference = made.difference("good", "bad")
+    assert difference.mean == made.values["good"] - made.values["bad"]
+    ends = np.quantile(made.draws["good"] - made.draws["bad"], [0.025, 0.975])
+    assert (difference.low, difference.high) == pytest.approx(tuple(ends))
+    assert made.interval("bad").low == pytest.approx(np.quantile(made.draws["bad"], 0.025))
+
+
+def listed(n: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(rng.permutation(n), 4)
+    y = np.tile([1.0, 0, 0, 0], n)
+    return y, {"a": y + rng.normal(size=4 * n), "b": y + 2 * rng.normal(size=4 * n)}, groups
+
+
+def test_lists_are_drawn_whole():
+    y, predictions, groups = listed(30)
+    users = groups // 3
+    made = bootstrap_metric("mrr", y, predictions, groups=groups, clusters=users, repeats=400, seed=1)
+    for model, p in predictions.items():
+        assert made.values[model] == pytest.approx(mrr(p, y, groups))
+        by_user = np.array([mrr(p[users == u], y[users == u], groups[users == u]) for u in range(10)])
+        takes = np.random.default_rng(0).integers(0, 10, size=(4000, 10))
+        expected = by_user[takes].mean(1)  # every user has three lists
+        assert made.draws[model].std() == pytest.approx(expected.std(), rel=0.15)
+        assert made.draws[model].mean() == pytest.approx(expected.mean(), abs=0.02)
+    assert made.difference("a", "b").low < made.values["a"] - made.values["b"] < made.difference("a", "b").high
+
+
+def test_lists_of_many_clusters_have_the_interval_of_their_values():
+    y, predictions, groups = listed(3000)
+    made = bootstrap_metric("mrr", y, predictions, groups=groups, repeats=1000).interval("a")
+    each = np.array([mrr(predictions["a"][r : r + 4], y[r : r + 4], np.zeros(4, int)) for r in range(0, 12_000, 4)])
+    half = 1.96 * each.std() / math.sqrt(3000)
+    assert made.mean == pytest.approx(each.mean())
+    assert (made.high - made.low) / 2 == pytest.approx(half, rel=0.15)
+
+
+def test_a_list_that_is_drawn_twice_is_two_lists():
+    y, predictions, groups = listed(12)
+    seen = []
+
+    def count(y, p, groups):
+        sizes = np.unique(groups, return_counts=True)[1]
+        seen.append((len(sizes), set(sizes.tolist())))
+        return float(len(sizes))
+
+    own = as_metric(count, greater_is_better=True, name="count")
+    made = bootstrap_metric(own, y, {"a": predictions["a"]}, groups=groups, repeats=30)
+    assert set(made.draws["a"]) == {12.0}
+    assert all(found == (12, {4}) for found in seen)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("name", ["auc", "accuracy"])
+def test_fewer_draws_of_many_clusters_have_the_width_of_all_draws(name, clustered, monkeypatch):
+    y, predictions, _ = case(6000)
+    y, predictions = np.repeat(y, 2), {n: np.repeat(p, 2) for n, p in predictions.items()}  # rows come twice
+    clusters = np.repeat(np.arange(6000), 2) if clustered else None
+    whole = bootstrap_metric(name, y, predictions, clusters=clusters, repeats=600, seed=1)
+    monkeypatch.setattr("fastrec._core.limits.DRAWN_CLUSTERS", 700)
+    fewer = bootstrap_metric(name, y, predictions, clusters=clusters, repeats=600, seed=2)
+    assert fewer.values == whole.values
+    for of in (lambda made: made.interval("good"), lambda made: made.difference("good", "bad")):
+        assert of(fewer).high - of(fewer).low == pytest.approx(of(whole).high - of(whole).low, rel=0.12)
+        assert (of(fewer).low + of(fewer).high) / 2 == pytest.approx(of(whole).mean, abs=0.002)
+    if name == "accuracy":  # of a share by its formula
+        share = whole.values["good"]
+        half = 1.96 * math.sqrt(share * (1 - share) / (6000 if clustered else 12_000))
+        assert (fewer.interval("good").high - fewer.interval("good").low) / 2 == pytest.approx(half, rel=0.12)
+
+
+def test_fewer_draws_take_lists_whole(monkeypatch):
+    monkeypatch.setattr("fastrec._core.limits.DRAWN_CLUSTERS", 5)
+    y, predictions, groups = listed(12)
+    sizes = []
+
+    def count(y, p, groups):
+        sizes.append(np.unique(groups, return_counts=True)[1].tolist())
+        return float(len(sizes[-1]))
+
+    own = as_metric(count, greater_is_better=True, name="count")
+    made = bootstrap_metric(own, y, {"a": predictions["a"]}, groups=groups, repeats=30)
+    assert all(found == [4] * 5 for found in sizes[1:])
+    assert made.draws["a"] == pytest.approx(12 + (5 / 12) ** 0.5 * (5 - 12))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_sorted_area_is_the_weighted_one(ties):
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(rng.integers(0, 2, 60) * 1.0)
+    p = torch.from_numpy(rng.integers(0, 9, 60) * 1.0 if ties else rng.normal(size=60))
+    for _ in range(10):
+        times = torch.from_numpy(rng.integers(0, 4, 60))
+        assert _sorted_auc(y, p)(times) == pytest.approx(auc(p, y, times), abs=1e-12)
+    assert math.isnan(_sorted_auc(y, p)((y > 0).long()))
+
+
+def test_resamples_without_a_metric_are_left_out():
+    y = np.array([1.0] + [0.0] * 9)
+    made = bootstrap_metric("auc", y, {"a": np.arange(10.0) * -1}, repeats=200)
+    assert np.isnan(made.draws["a"]).any()
+    assert made.interval("a") == (1.0, 1.0, 1.0)
+    alone = bootstrap_metric("auc", np.ones(5), {"a": np.arange(5.0)}, repeats=5)
+    assert math.isnan(alone.interval("a").low)
+
+
+TWO = ([0, 1], {"a": [0.1, 0.2]})
+
+
 @pytest.mark.parametrize(
-    ("values", "clusters", "repeats", "says"),
+    ("call", "says"),
     [
-        (np.empty((0, 2)), np.empty(0), 10, "no values"),
-        (np.ones(3), np.arange(3), 10, "no values"),
-        (np.ones((3, 1)), np.arange(2), 10, "3 rows have 2 clusters"),
-        (np.array([[1.0], [np.nan]]), np.arange(2), 10, "row 1: a value is not a finite number"),
-        (np.ones((3, 1)), np.arange(3), 0, "0 resamples"),
+        (lambda: bootstrap_interval([0.0, math.nan]), "row 1: a value is not a finite number"),
+        (lambda: bootstrap_interval([]), "there are no values"),
+        (lambda: bootstrap_interval([1.0], level=1), "level 1 is out of range"),
+        (lambda: bootstrap_interval([1.0], repeats=0), "repeats 0 or"),
+        (lambda: paired_difference([1.0, 2.0], [1.0]), "a has 2 values, b has 1"),
+        (lambda: bootstrap_metric("auc", *TWO, repeats=0), "repeats 0"),
+        (lambda: bootstrap_metric("auc", *TWO, clusters=[1]), "1 clusters for 2 rows"),
+        (lambda: cluster_means(np.empty((0, 2)), np.empty(0)), "no values"),
+        (lambda: cluster_means(np.ones(3), np.arange(3)), "no values"),
+        (lambda: cluster_means(np.ones((3, 1)), np.arange(2)), "3 rows have 2 clusters"),
+        (lambda: cluster_means(np.array([[1.0], [np.nan]]), np.arange(2)), "row 1: a value is not a finite number"),
+        (lambda: cluster_means(np.ones((3, 1)), np.arange(3), repeats=0), "0 resamples"),
     ],
 )
-def test_bad_rows_or_clusters_are_named(values, clusters, repeats, says):
+def test_bad_values_are_named(call, says):
     with pytest.raises(DataError, match=says):
-        cluster_means(values, clusters, repeats=repeats)
+        call()

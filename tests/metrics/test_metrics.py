@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fastai.callback import progress  # noqa: F401  (adds Learner.no_bar)
-from fastai.data.core import DataLoaders
-from fastai.data.load import DataLoader
-from fastai.learner import Learner, load_learner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
@@ -291,131 +286,3 @@ def test_bad_options_are_named():
         m.mrr(*rows, sample_weight=[-1, 1])
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         m.nothing  # noqa: B018
-
-
-# ---------------------------------------------------------------- in a Learner
-
-
-class Shape(torch.nn.Module):
-    """A linear layer whose output takes the given form."""
-
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.form, self.layer = form, torch.nn.Linear(3, 2 if form == "[b, 2]" else 1)
-
-    def forward(self, x):
-        out = self.layer(x)
-        return out[:, 0] if self.form == "[b]" else out
-
-
-class Rows(list):
-    """A data set that can be exported."""
-
-    def new_empty(self):
-        return Rows()
-
-
-def loss(pred, target):
-    pred = pred[:, 1] - pred[:, 0] if pred.ndim == 2 and pred.shape[1] == 2 else pred.reshape(-1)
-    return torch.nn.functional.binary_cross_entropy_with_logits(pred.float(), target.reshape(-1).float())
-
-
-def tiny_learner(form, metrics, folder):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(61, 3, generator=generator)
-    y = (x[:, 0] + torch.randn(61, generator=generator) > 0.7).float()
-    groups = torch.randint(0, 7, (61,), generator=generator)
-    rows = Rows(zip(x, y))
-    dls = DataLoaders(DataLoader(rows, bs=16, shuffle=True), DataLoader(rows, bs=16))
-    learn = Learner(dls, Shape(form), loss_func=loss, metrics=metrics(groups), path=folder)
-    return learn, x, y, groups
-
-
-def all_metrics(groups):
-    return [
-        m.MRR(groups=groups),
-        m.MRR(groups.numpy(), k=2, ties="best"),
-        m.NDCG(lambda learn: groups, k=3),
-        m.Recall(pd.Series(groups.numpy()), 2),
-        m.MAP(groups, empty="skip"),
-        m.AUC(),
-    ]
-
-
-@pytest.mark.parametrize("form", ["[b]", "[b, 1]", "[b, 2]"])
-def test_learner_reports_the_metric_of_the_whole_validation_set(form, tmp_path):
-    learn, x, y, groups = tiny_learner(form, all_metrics, tmp_path)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(2, 0.1)
-    names = ["mrr", "mrr@2", "ndcg@3", "recall@2", "map", "auc"]
-    assert list(learn.recorder.metric_names) == ["epoch", "train_loss", "valid_loss", *names, "time"]
-    with torch.no_grad():
-        out = learn.model.eval()(x).double()
-    scores = out[:, 1] - out[:, 0] if form == "[b, 2]" else out.reshape(-1)
-    expected = [
-        m.mrr(scores, y, groups),
-        m.mrr(scores, y, groups, k=2, ties="best"),
-        m.ndcg(scores, y, groups, k=3),
-        m.recall(scores, y, groups, k=2),
-        m.mean_average_precision(scores, y, groups, empty="skip"),
-        m.auc(scores, y),
-    ]
-    np.testing.assert_allclose(learn.recorder.values[-1][2:], expected, rtol=1e-9)
-    assert list(learn.validate())[1:] == pytest.approx(expected)
-
-
-def test_export_leaves_groups_and_rows_out(tmp_path):
-    learn, x, _, groups = tiny_learner("[b]", all_metrics, tmp_path)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1, 0.1)
-        before = learn.validate()
-        learn.export("model.pkl")
-    loaded = load_learner(tmp_path / "model.pkl")
-    assert [metric.name for metric in loaded.metrics] == ["mrr", "mrr@2", "ndcg@3", "recall@2", "map", "auc"]
-    assert all(metric.groups is None and metric.value is None for metric in loaded.metrics)
-    assert torch.equal(loaded.model.eval()(x), learn.model.eval()(x))
-    with loaded.no_bar(), pytest.raises(DataError, match="loaded without its groups"):
-        loaded.validate(dl=learn.dls.valid)
-    for metric in loaded.metrics[:-1]:
-        metric.groups = groups
-    with loaded.no_bar():
-        assert list(loaded.validate(dl=learn.dls.valid)) == pytest.approx(list(before))
-    assert len(pickle.dumps(learn.metrics[0])) < 2000
-    with learn.no_bar():  # the learner that was exported is as it was
-        assert list(learn.validate()) == pytest.approx(list(before))
-
-
-def test_groups_that_do_not_fit_the_rows_are_refused(tmp_path):
-    learn, *_ = tiny_learner("[b]", lambda groups: [m.MRR(groups[:-1])], tmp_path)
-    with learn.no_bar(), pytest.raises(DataError, match="mrr has 60 groups for 61 validated rows"):
-        learn.validate()
-    learn, *_ = tiny_learner("[b]", lambda groups: [m.MRR(groups)], tmp_path)
-    learn.recorder.train_metrics = True
-    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match="asked for on training batches"):
-        learn.fit(1)
-    with pytest.raises(DataError, match="no groups were given"):
-        m.MRR(None)
-    with pytest.raises(DataError, match="k=0"):
-        m.NDCG(torch.zeros(3), k=0)
-
-
-def test_three_class_predictions_are_refused():
-    class Batch:
-        pred, yb, training = torch.zeros(4, 3), (torch.zeros(4),), False
-
-    with pytest.raises(DataError, match=r"predictions are \(4, 3\)"):
-        m.AUC().accumulate(Batch())
-
-
-@pytest.mark.parametrize(
-    ("made", "error"),
-    [
-        (lambda: m.MRR([1, 2], ties="wrost"), "wrost"),
-        (lambda: m.NDCG([1, 2], gains="log"), "log"),
-        (lambda: m.MAP([1, 2], empty="none"), "none"),
-        (lambda: m.Recall([1, 2], 3, gains="exp2"), "gains"),
-    ],
-)
-def test_a_bad_option_is_refused_where_it_is_given(made, error):
-    with pytest.raises((DataError, TypeError), match=error):
-        made()

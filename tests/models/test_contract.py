@@ -25,6 +25,7 @@ from fastrec.table import ListBatch
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import rec_learner
 from tests.models.examples import EXAMPLES, EXCUSES, PARTS
+from tests.training.helpers import predictions, quiet_fit
 
 MODULES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n), type) and issubclass(c, nn.Module)}
 MODELS = {n: c for n, c in MODULES.items() if n not in PARTS}
@@ -115,18 +116,12 @@ def state_of(net):
 def fit_two_steps(learn):
     """Train on two batches and see that every parameter, and every table, moved by its gradient."""
     before = state_of(learn.model)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1, 1e-2, wd=0.0)
+    quiet_fit(learn, 1, 1e-2, wd=0.0, by="fit")
     assert len(learn.recorder.losses) == 2
     assert torch.stack(list(learn.recorder.losses)).isfinite().all()
     after = state_of(learn.model)
     assert [k for k in before if torch.equal(before[k], after[k])] == []
     return learn
-
-
-def predictions(learn, **options):
-    with learn.no_bar():
-        return learn.get_preds(**options)[0]
 
 
 def learner(case, path, parts=None, target="rating", **options):
@@ -181,13 +176,13 @@ def test_a_stock_learner_trains_it(case, tmp_path):
 def test_rec_learner_makes_and_trains_it(case, tmp_path):
     learn = fit_two_steps(learner(case, tmp_path, opt_func=Adam))
     assert type(learn.model) is CASES[case][0]
-    assert predictions(learn).shape == (VALID, 1)
+    assert predictions(learn)[0].shape == (VALID, 1)
 
 
 @cases("several outputs")
 def test_it_classifies(case, tmp_path):
     learn = fit_two_steps(learner(case, tmp_path, target="answer", opt_func=Adam))
-    found = predictions(learn)
+    found = predictions(learn)[0]
     assert found.shape == (VALID, 2)
     assert torch.allclose(found.sum(1), torch.ones(VALID))
 
@@ -216,13 +211,12 @@ def test_same_seed_same_weights(case, tmp_path):
 @cases()
 def test_an_export_predicts_the_same(case, tmp_path):
     learn = learner(case, tmp_path)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(1, 1e-2)
+    quiet_fit(learn, 1, 1e-2)
     test = frame()[TRAIN:].drop(columns=["rating", "answer"])
-    wanted = predictions(learn, dl=learn.dls.test_dl(test))
+    wanted = predictions(learn, dl=learn.dls.test_dl(test))[0]
     learn.export()
     loaded = load_learner(tmp_path / "export.pkl")
-    assert torch.equal(predictions(loaded, dl=loaded.dls.test_dl(test)), wanted)
+    assert torch.equal(predictions(loaded, dl=loaded.dls.test_dl(test))[0], wanted)
     with loaded.no_bar():
         assert loaded.predict(test.iloc[0])[2] == pytest.approx(wanted[0].item(), abs=1e-5)
 

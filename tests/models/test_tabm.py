@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle)
 from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
 from fastai.metrics import accuracy
@@ -23,6 +22,7 @@ from fastrec.models.tabm import EnsembleLinear
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
 from tests.models.plain import assert_gradients, count, stirred
+from tests.training.helpers import quiet_fit
 
 SIZES = [(6, 4), (9, 8)]
 BINS = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0]), torch.tensor([0.0, 0.3, 0.6, 0.9])]
@@ -179,12 +179,6 @@ def loaders(df, tmp_path, target, block, **options):
     return to.dataloaders(bs=64, path=tmp_path, device="cpu")
 
 
-def quiet_fit(learn, epochs=5, lr=1e-2):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, lr)
-    return learn
-
-
 def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
     set_seed(0)
     dls = loaders(data, tmp_path, "kind", CategoryBlock)
@@ -194,7 +188,7 @@ def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
     assert torch.equal(net.numbers.left[0], edges[0][:-1])
     assert net.bn_cont is None
     assert net.combine == "softmax"
-    quiet_fit(learn)
+    quiet_fit(learn, 5)
     with learn.no_bar():
         loss, acc = learn.validate()
         preds, targets = learn.get_preds()

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle)
 from fastai.data.block import RegressionBlock
 from fastai.tabular.core import Categorify, Normalize, TabularPandas
 from fastai.torch_core import set_seed
@@ -19,6 +18,7 @@ from fastrec.table import ListBatch
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
 from tests.models.plain import assert_gradients, count, stirred
+from tests.training.helpers import quiet_fit
 
 SIZES, NAMES = [(5, 4), (6, 3), (7, 8)], ["user", "item", "city"]
 COLUMNS = {
@@ -153,12 +153,6 @@ def loaders(df, tmp_path, target="weight", frame=TabularFrame):
 
 
 TOWERS = {"query": ["user", "age"], "item": ["item"], "dim": 16, "layers": [32]}
-
-
-def quiet_fit(learn, epochs=4, lr=1e-2):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, lr)
-    return learn
 
 
 def test_in_batch_softmax_finds_each_users_items(clicks, tmp_path):

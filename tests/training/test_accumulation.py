@@ -15,6 +15,7 @@ from fastrec.losses import BCE
 from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.training import rec_learner
+from tests.training.helpers import quiet_fit
 
 TRAIN, BIG = 480, 120
 ROWS = TRAIN + 40
@@ -29,9 +30,7 @@ def trained(tmp_path, bs, opt_func, cbs=(), shuffle=True, amp=None, **options):
     set_seed(0)
     net = {"layers": [8], "use_bn": False, "bn_cont": False}
     learn = rec_learner(dls, opt_func=opt_func, loss_func=BCE(), cbs=[*cbs], amp=amp, **net, **options)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(3, 1e-2)
-    return learn
+    return quiet_fit(learn, 3, 1e-2, by="fit")
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])

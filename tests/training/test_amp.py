@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import BF16Autocast, rec_learner
 from fastrec.training import device_steps as amp
 from fastrec.training.device_steps import mixed_precision
+from tests.training.helpers import quiet_fit
 
 N = 900
 
@@ -45,10 +47,7 @@ def make(dls, **options):
     return rec_learner(dls, layers=[16, 8], loss_func=BCE(), **options)
 
 
-def fit(learn, epochs=2, lr=2e-2):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, lr)
-    return learn
+fit = partial(quiet_fit, lr=2e-2)
 
 
 class Dtypes(Callback):

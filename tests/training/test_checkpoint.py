@@ -31,27 +31,10 @@ from fastrec.models import TabularNet
 from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, TabularFrame, TabularLoader
 from fastrec.training import Checkpoint, load_checkpoint, rec_learner
+from tests.training.helpers import Kill, Killed, quiet_fit
 
 ROWS, TRAIN, BS, EPOCHS = 420, 330, 50, 3
 BATCHES = TRAIN // BS  # 6 in an epoch; the last, smaller one is dropped
-
-
-class Killed(BaseException):
-    """Nothing in between catches it, as nothing catches a signal."""
-
-
-class Kill(Callback):
-    """Ends the process' training at a place; ``at`` counts training batches, ``event`` may be any of fastai's."""
-
-    order = 99
-
-    def __init__(self, at, event="after_batch"):
-        self.at = at
-        setattr(self, event, self._perhaps)
-
-    def _perhaps(self):
-        if self.learn.train_iter == self.at:
-            raise Killed
 
 
 def frame():
@@ -80,9 +63,7 @@ def learner(tmp_path, opt_func=adamw, frame=frame, bs=BS, model=TabularNet, laye
 
 
 def fit(learn, cbs=(), epochs=EPOCHS, lr=1e-2, plain=False):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(epochs, lr, cbs=[*cbs]) if plain else learn.fit_one_cycle(epochs, lr, cbs=[*cbs])
-    return learn
+    return quiet_fit(learn, epochs, lr, cbs=[*cbs], by="fit" if plain else "fit_one_cycle")
 
 
 def state(learn):
@@ -206,19 +187,6 @@ def test_a_stock_learner_with_its_own_loader(tmp_path):
     check_resumes(partial(stock, tmp_path, wgts=wgts), tmp_path / "ck", [Kill(3), Kill(10)])
 
 
-def test_a_stream(tmp_path):
-    df = frame()
-    df[:TRAIN].to_parquet(tmp_path / "train.parquet", row_group_size=40)
-
-    def make():
-        rows = ParquetFrame(
-            tmp_path / "train.parquet", [Categorify, Normalize], ["c", "d"], ["x"], "y", valid=df[TRAIN:]
-        )
-        return rec_learner(rows.dataloaders(bs=BS, buffer_rows=100, path=tmp_path), layers=[8], ps=0.2, loss_func=BCE())
-
-    check_resumes(make, tmp_path / "ck", [Kill(4), Kill(10)])
-
-
 def streamed(folder, df=None, *, buffer_rows=100, cols=("c", "d"), cache=None, group=40, procs=(Categorify, Normalize)):
     """A learner of a stream; the files are written anew."""
     df = frame() if df is None else df
@@ -227,6 +195,10 @@ def streamed(folder, df=None, *, buffer_rows=100, cols=("c", "d"), cache=None, g
     rows = ParquetFrame(folder / "train.parquet", list(procs), list(cols), ["x"], "y", valid=df[TRAIN:], cache=cache)
     loaders = rows.dataloaders(bs=BS, buffer_rows=buffer_rows, path=folder)
     return rec_learner(loaders, layers=[8], ps=0.2, loss_func=BCE())
+
+
+def test_a_stream(tmp_path):
+    check_resumes(partial(streamed, tmp_path / "a"), tmp_path / "ck", [Kill(4), Kill(10)])
 
 
 def test_a_stream_of_other_rows_or_settings_is_refused(tmp_path):
@@ -445,7 +417,7 @@ fit(learner(Path(sys.argv[2])), [Checkpoint(sys.argv[3], every=1), Slow()])
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
 def test_a_process_that_is_killed_outright(tmp_path, one_thread):
     folder, here = tmp_path / "ck", Path(__file__).parent
-    env = {**os.environ, "PYTHONPATH": str(here.parent), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(here), str(tmp_path), str(folder)], env=env)
     try:
         end = time.monotonic() + 120

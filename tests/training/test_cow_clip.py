@@ -18,6 +18,7 @@ from fastrec.optim import scale_lr, split_embeddings
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import CowClip, rec_learner
 from fastrec.training.rows import clipped
+from tests.training.helpers import quiet_fit
 
 
 def by_loop(grad, weight, ids, r, zeta):
@@ -86,8 +87,7 @@ def test_as_a_callback_it_clips_before_the_step(small_dls, grads, monkeypatch):
         splitter=split_embeddings,
         cbs=[clip, before, after],
     )
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(2, scale_lr(1e-2, 4, 1, rule="cowclip"))
+    quiet_fit(learn, 2, scale_lr(1e-2, 4, 1, rule="cowclip"))
     assert len(before.seen) == 6
     for (grad, weight, ids), (made, _, _) in zip(before.seen, after.seen, strict=True):
         torch.testing.assert_close(made, by_loop(grad, weight, ids, 0.01, 1e-4))

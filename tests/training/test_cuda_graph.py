@@ -22,6 +22,7 @@ from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CompiledModel, CowClip, CudaGraph, rec_learner
 from fastrec.training import device_steps as amp
 from fastrec.training.device_steps import undone
+from tests.training.helpers import Kill, Killed, quiet_fit
 
 N, TRAIN, BS = 500, 410, 50
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -53,9 +54,7 @@ class Contiguous(Callback):
 
 
 def fit(learn, epochs=3, **options):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, 1e-2, **options)
-    return learn
+    return quiet_fit(learn, epochs, **options)
 
 
 class Replays:
@@ -156,18 +155,10 @@ def test_a_loss_that_is_no_number_stops_it(tmp_path):
 
 
 def test_it_resumes(tmp_path):
-    class Killed(Exception):
-        pass
-
-    class Kill(Callback):
-        def before_batch(self):
-            if self.learn.training and self.learn.train_iter == 13:
-                raise Killed("now")
-
     plain = fit(make(tmp_path))
     options = {"cbs": [CudaGraph(record=Replays()), Checkpoint(tmp_path / "ck", every=2)]}
     with pytest.raises(Killed):
-        fit(make(tmp_path, **options), cbs=Kill())
+        fit(make(tmp_path, **options), cbs=Kill(13, "before_batch"))
     options["cbs"][1] = Checkpoint(tmp_path / "ck", every=2)
     same(plain, fit(make(tmp_path, **options)))
 

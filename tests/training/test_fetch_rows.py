@@ -22,6 +22,7 @@ from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CowClip, load_checkpoint, rec_learner
 from fastrec.training.rows import FetchRows
+from tests.training.helpers import Kill, Killed, predictions, quiet_fit
 
 ROWS, TRAIN, BS = 640, 500, 50
 CACHED = Embeddings("cached", device_bytes=20_000)  # room for some 190 of 1,200 rows
@@ -59,17 +60,13 @@ def learner(path, placement=None, model=TabularNet, df=None, **options):
 
 
 def fit(learn, epochs=2, cbs=()):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, 2e-2, cbs=[*cbs])
-    return learn
+    return quiet_fit(learn, epochs, 2e-2, cbs=[*cbs])
 
 
 def outcome(learn):
     """Losses of every batch, what the recorder shows of every epoch but the time, and predictions."""
     losses, shown = [float(v) for v in learn.recorder.losses], [list(map(float, v)) for v in learn.recorder.values]
-    with learn.no_bar(), learn.no_logging():
-        found = learn.get_preds()[0]
-    return losses, shown, found.tolist()
+    return losses, shown, predictions(learn)[0].tolist()
 
 
 class Look(Callback):
@@ -145,23 +142,7 @@ def test_an_exported_learner_predicts_the_same(tmp_path):
     assert outcome(learn)[2] == before
     loaded = load_learner(tmp_path / "learn.pkl")
     loaded.dls = learn.dls
-    with loaded.no_bar(), loaded.no_logging():
-        assert loaded.get_preds()[0].tolist() == before
-
-
-class Killed(BaseException):
-    """As a signal would."""
-
-
-class Kill(Callback):
-    order = 99
-
-    def __init__(self, at):
-        self.at = at
-
-    def after_batch(self):
-        if self.train_iter == self.at:
-            raise Killed
+    assert predictions(loaded)[0].tolist() == before
 
 
 @pytest.mark.parametrize("summed", [False, True], ids=["plain", "summed"])
@@ -176,12 +157,7 @@ def test_a_killed_training_goes_on(tmp_path, summed):
     assert whole[0] == pytest.approx(outcome(again)[0], rel=0 if not summed else 1e-5)
     plain = learner(tmp_path)  # the weights go to a net without a placement
     load_checkpoint(tmp_path / "ck", plain.model, best=False)
-    np.testing.assert_allclose(outcome_of_net(plain), outcome_of_net(again), rtol=1e-6)
-
-
-def outcome_of_net(learn):
-    with learn.no_bar(), learn.no_logging():
-        return learn.get_preds()[0]
+    np.testing.assert_allclose(predictions(plain)[0], predictions(again)[0], rtol=1e-6)
 
 
 def test_a_row_that_spoils_the_loss_is_named_though_the_loader_is_one_batch_ahead(tmp_path):

@@ -16,6 +16,7 @@ from fastrec.models import DeepFM, TabularNet, embedding_sizes
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import RowMixUp, SwapNoise, pretrain_denoising, rec_learner
 from fastrec.training.noise import swapped
+from tests.training.helpers import quiet_fit
 
 
 def loaders(n: int = 400, bs: int = 100):
@@ -44,8 +45,7 @@ def trained(*cbs):
     set_seed(0)
     dls, seen = loaders(), Seen()
     learn = rec_learner(dls, TabularNet, n_out=1, layers=[8], cbs=[seen, *cbs], loss_func=nn.MSELoss())
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1, 1e-3)
+    quiet_fit(learn, 1, 1e-3, by="fit")
     return learn, seen
 
 
@@ -99,8 +99,20 @@ def test_mixed_rows_lie_between_two_and_so_does_the_loss():
     assert set(cats.flatten().tolist()) <= set(range(1, 6))
     assert 0.0 < (cats[:, 0] != cats[:, 1]).double().mean() < 0.5  # each is drawn for itself
     # the loss, worked out from what the net said and the pairs that its weight and its numbers tell of
-    one = _Once(learn)
-    torch.testing.assert_close(one.got, one.expected)
+    batch, callback = next(iter(learn.dls.train)), RowMixUp(0.7)
+    callback.learn, learn.xb, learn.yb = learn, batch[:2], batch[2:]
+    set_seed(5)
+    callback.before_batch()
+    pred = learn.model(*learn.xb)
+    got = learn.loss_func(pred, *learn.yb)
+    set_seed(5)
+    weight = float(torch.distributions.Beta(0.7, 0.7).sample())
+    weight, other = max(weight, 1 - weight), torch.randperm(len(batch[1]))
+    assert torch.equal(learn.xb[1], weight * batch[1] + (1 - weight) * batch[1][other])
+    y = batch[2]
+    torch.testing.assert_close(
+        got, weight * (pred - y).square().mean() + (1 - weight) * (pred - y[other]).square().mean()
+    )
 
 
 def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
@@ -120,27 +132,6 @@ def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
             go_on()
             assert learn.loss_func is own
         assert float(learn.validate()[0]) == pytest.approx(expected, rel=0.1)
-
-
-class _Once:
-    """A batch's loss, and the same by hand."""
-
-    def __init__(self, learn):
-        batch = next(iter(learn.dls.train))
-        callback = RowMixUp(0.7)
-        callback.learn = learn
-        learn.xb, learn.yb = batch[:2], batch[2:]
-        set_seed(5)
-        callback.before_batch()
-        pred = learn.model(*learn.xb)
-        self.got = learn.loss_func(pred, *learn.yb)
-        set_seed(5)
-        weight = float(torch.distributions.Beta(0.7, 0.7).sample())
-        weight, other = max(weight, 1 - weight), torch.randperm(len(batch[1]))
-        assert torch.equal(learn.xb[1], weight * batch[1] + (1 - weight) * batch[1][other])
-        y = batch[2]
-        self.expected = weight * (pred - y).square().mean() + (1 - weight) * (pred - y[other]).square().mean()
-        callback.after_loss()
 
 
 def test_denoising_trains_the_hidden_layers_by_training_rows_alone():

@@ -17,6 +17,7 @@ from fastrec.errors import TrainingError
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.training import Checkpoint, StopOnNaN, rec_learner
+from tests.training.helpers import quiet_fit as fit
 
 N, TRAIN, BS = 300, 240, 40
 BATCHES = TRAIN // BS
@@ -39,12 +40,6 @@ def loaders(df, tmp_path, y="y", **options):
 def make(df, tmp_path, y="y", loss=None, **options):
     set_seed(0)
     return rec_learner(loaders(df, tmp_path, y), layers=[8], loss_func=loss or BCE(), n_out=1, bn_cont=False, **options)
-
-
-def fit(learn, epochs=2, lr=1e-2, **options):
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, lr, **options)
-    return learn
 
 
 class At(Callback):

@@ -64,7 +64,7 @@ def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> b
 def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Join as ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
     plan = _plan(embeds)
-    if embeds.placed:
+    if embeds.placed:  # places in a cache are always in range: ids are checked before they become such
         embeds.check(x_cat)
     found, x_cat = embeds.on_device(x_cat)
     weights = [found[g.name] for g in plan.groups]
@@ -107,6 +107,7 @@ class _CompiledJoin(torch.autograd.Function):
         rows = len(x_cat)
         out = torch.empty(rows, plan.width + sum(x.shape[1] for x in others), dtype=dtype)
         table = plan.at([w.data_ptr() for w in weights])
+        # the loop says whether all ids were in range, which costs nothing there
         if not shared(net().gather, x_cat.numpy(), table, view(out), numbers=rows * plan.width):
             embeds.refuse(x_cat)
         at = plan.width
@@ -286,7 +287,7 @@ class WideLinear:
         self.embeds, self.linear = embeds, linear
         self.wide, self.narrow, at = [], [], 0  # number of the column, first and last place in the layer's input
         for i, s in enumerate(embeds.slices[: embeds.n_columns]):
-            (self.wide if s.width >= limits.WIDE_TABLE else self.narrow).append((i, at, at + s.width))
+            (self.wide if s.width >= limits.WIDE_ROW else self.narrow).append((i, at, at + s.width))
             at += s.width
 
     def __call__(self, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:

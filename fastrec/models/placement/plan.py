@@ -51,6 +51,7 @@ def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
     def above(log_p: float) -> np.ndarray:  # rows that are looked up at least so often
         return np.minimum(rows, np.exp(-(log_p + np.log(whole)) / skew)).astype(np.int64)
 
+    # bisection over the logarithm of how often a row must be looked up
     low, high = -60.0, 0.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -124,9 +125,7 @@ def as_embeddings(given: object) -> Embeddings | None:
     planned = getattr(given, "embeddings", None)
     if isinstance(planned, Embeddings):
         return planned
-    raise DataError(
-        f"placement={given!r} is no placement", remedy="Give a name, Embeddings(…), or what plan_embeddings returned"
-    )
+    raise DataError(f"placement={given!r} is no placement", remedy="Give a name, Embeddings(…) or a plan")
 
 
 def bytes_per_row(width: int, *, trained: bool = True) -> int:
@@ -152,20 +151,17 @@ def share_out(given: object, widths: Sequence[int]) -> list[Embeddings | None]:
 
 
 def table_kinds(
-    asked: Embeddings, sizes: Mapping[str, tuple[int, int]], *, small: int
+    asked: Embeddings, sizes: Mapping[str, tuple[int, int]]
 ) -> dict[str, Literal["host", "cached", "sharded"]]:
-    """Return the tables that do not lie on the device, and their places.
-
-    Args:
-        sizes: table → ``(rows, width)``.
-    """
+    """Return the places of the tables, of ``(rows, width)`` by name, that do not lie on the device."""
     if unknown := [n for n in asked.tables if n not in sizes]:
         raise DataError(
             "there is no embedding table of that name", column=unknown[0], remedy=f"Tables: {', '.join(sizes)}"
         )
+    # the smallest tables first: they save most lookups a byte
     limit = asked.device_bytes
     taken = {n: rows * bytes_per_row(width) for n, (rows, width) in sizes.items()}
-    wanted = {n: "device" if sizes[n][0] < small else asked.tables.get(n, asked.placement) for n in sizes}
+    wanted = {n: "device" if sizes[n][0] < limits.SPARSE_FROM else asked.tables.get(n, asked.placement) for n in sizes}
     fixed = sum(taken[n] for n, kind in wanted.items() if kind == "device")
     free = None if limit is None else limit - fixed
     open_ = sorted((n for n, kind in wanted.items() if kind == "auto"), key=taken.get)
@@ -315,11 +311,9 @@ def plan_embeddings(
     Args:
         cards: column → rows of its table.
         widths: column → width, or one for all.
-        device_bytes: what tables and their optimizer's state may take of the device, see ``Embeddings``.
+        device_bytes, placement, folder: see ``Embeddings``.
         skew: exponent s of the power law by which ids are expected: the k-th most frequent in proportion to ``k^-s``.
-        placement: where large tables are to go.
         batch_size: rows of a batch.
-        folder: where rows lie in files, see ``Embeddings``.
         pad: round widths up to multiples of 16 bytes, as models do; give a model the same ``pad``.
 
     Returns:
@@ -335,9 +329,9 @@ def plan_embeddings(
         raise DataError(f"a plan of {len(cards)} tables, skew {skew}, batches of {batch_size}", remedy="Give skew ≥ 0")
     asked = limited(Embeddings(placement, device_bytes, folder))
     sizes = {n: (rows, padded(wide[n]) if pad else wide[n]) for n, rows in cards.items()}
-    kinds = table_kinds(asked, sizes, small=limits.SPARSE_FROM)
+    kinds = table_kinds(asked, sizes)
     groups: dict[str, list[str]] = {}
-    for s in lay_out([*sizes.values()], [*sizes], pad=False, grads="rows", kinds=kinds):
+    for s in lay_out([*sizes.values()], [*sizes], grads="rows", kinds=kinds):
         groups.setdefault(s.group, []).append(s.name)
     off = {
         g: (kinds[names[0]], sum(sizes[n][0] for n in names), sizes[names[0]][1])
@@ -350,8 +344,14 @@ def plan_embeddings(
         room = slots.get(group)
         held = None if room is None else cached_rows([sizes[n][0] for n in names], room, skew)
         for i, n in enumerate(names):
-            room = None if held is None else held[i]
-            tables.append(_table(n, sizes[n], wide[n], kinds.get(n), room, skew, batch_size))
+            (rows, width), kind, room = sizes[n], kinds.get(n), None if held is None else held[i]
+            place: Placement = {None: "device", "sharded": "row-sharded"}.get(kind, kind)  # type: ignore[assignment]
+            each, hot = bytes_per_row(width), 0 if kind == "host" else room
+            costs = (rows * each, 0, 1.0, 0.0)
+            if room is not None:
+                missed = rows_missed(rows, hot, skew, batch_size)
+                costs = (room * each, rows * each, found(rows, hot, skew), missed)
+            tables.append(TablePlan(n, rows, wide[n], width, place, *costs))
     order = list(cards)
     tables.sort(key=lambda t: order.index(t.name))
     moved = sum(t.rows_per_batch * bytes_per_row(t.padded) for t in tables)
@@ -363,18 +363,6 @@ def plan_embeddings(
     return plan
 
 
-def _table(
-    name: str, size: tuple[int, int], width: int, kind: str | None, room: int | None, skew: float, batch: int
-) -> TablePlan:
-    rows, each = size[0], bytes_per_row(size[1])
-    place: Placement = {None: "device", "sharded": "row-sharded"}.get(kind, kind)  # type: ignore[assignment]
-    if room is None:
-        return TablePlan(name, rows, width, size[1], place, rows * each, 0, 1.0, 0.0)
-    hot = 0 if kind == "host" else room
-    share, missed = found(rows, hot, skew), rows_missed(rows, hot, skew, batch)
-    return TablePlan(name, rows, width, size[1], place, room * each, rows * each, share, missed)
-
-
 def _bandwidth(width: int, folder: str | Path | None) -> float:
     """Measure the bytes of random rows per second from a store to the device."""
     rows = max(1024, limits.BANDWIDTH_BYTES // bytes_per_row(width))
@@ -383,6 +371,7 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
     store.begin("exp_avg", width)
     for column in store.columns.values():
         column.fill_(1.0)
+    # as a batch reads them: rows at random, with what an optimizer keeps
     some = torch.randint(0, rows, (4, rows // 8))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     best = float("inf")
@@ -396,7 +385,7 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
 
 def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
     """Return which tables do not lie on the device, see ``table_kinds``."""
-    return {} if asked is None else dict(table_kinds(limited(asked), sizes, small=limits.SPARSE_FROM))
+    return {} if asked is None else dict(table_kinds(limited(asked), sizes))
 
 
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:

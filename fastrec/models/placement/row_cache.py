@@ -181,7 +181,7 @@ class RowCache:
                 f"rows off the device are float32, the model is {weight.dtype}",
                 remedy="Train with amp='bf16', or with placement='device'",
             )
-        if moved:
+        if moved:  # to another device, or by an assignment
             self.reload()
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
@@ -193,11 +193,12 @@ class RowCache:
         """Bring rows (int64, any shape); return the parameter and their places in it, valid until the gradient."""
         self.wait()
         ids = rows.reshape(-1).cpu()
+        # a step is still to come for rows that graphs or gradients hold
         held = self._leases.held(self.weight)
         learns = torch.is_grad_enabled() and self.weight.requires_grad
         with torch.no_grad(), self._stream():
             slots = self._bring(ids, held, must=True, counts=learns and key not in self._counted)
-        self._counted.discard(key)
+        self._counted.discard(key)  # counted when it was fetched ahead
         if learns:
             self._changed.index_fill_(0, slots, True)
         place = slots.to(self.weight.device)
@@ -347,7 +348,7 @@ class RowCache:
         width = self.store.width if wide else None
         self.store.begin(name, width)
         self.state[name] = self.weight.new_zeros((self.slots, width) if wide else (self.slots,), requires_grad=False)
-        if name == "last":
+        if name == "last":  # a new optimizer begins without momentum
             self.store.pending.clear()
             self.state.pop("exp_avg", None)
             self.store.columns.pop("exp_avg", None)

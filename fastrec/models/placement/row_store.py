@@ -73,7 +73,7 @@ class RowStore:
 
     def _settle(self, values: dict[str, Tensor]) -> None:
         last = values.get("last")
-        if last is None or not len(last):
+        if last is None or not len(last):  # no optimizer has begun
             return
         for step, betas in self.pending:
             left_out = (step - last).clamp_(min=0).unsqueeze_(1)
@@ -93,7 +93,7 @@ class RowStore:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settled weights alone, in memory."""
-        self.settle()
+        self.settle()  # a copy has no optimizer that would settle it
         weight = self.columns["weight"]
         weight = weight.clone() if self._folder is not None else weight
         return {"rows": self.rows, "width": self.width, "columns": {"weight": weight}}
@@ -110,7 +110,7 @@ class _Folder:
     def __init__(self, parent: str | Path) -> None:
         if not Path(parent).is_dir():
             raise MissingFileError(
-                "there is no such folder for the rows of embedding tables", file=parent, remedy="Make it beforehand"
+                "there is no such folder for embedding rows", file=parent, remedy="Make it beforehand"
             )
         self.path = Path(tempfile.mkdtemp(prefix="embedding-rows-", dir=parent))
         self._count = 0
@@ -155,6 +155,7 @@ class ShardedRows:
         self.rows, self.width = rows, width
         there = dist.is_available() and dist.is_initialized()
         self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+        # the constant of Fibonacci hashing, which scatters neighbours; below it is made prime to the rows
         self.factor = 1_640_531_527 % rows or 1
         while math.gcd(self.factor, rows) != 1:
             self.factor += 1
@@ -231,6 +232,7 @@ class _Exchange(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         place, order, sizes, wanted, given = ctx.saved_tensors
+        # each row once before it travels
         sums = grad.new_zeros(len(order), grad.shape[1]).index_add_(0, place, grad)
         values, _ = _swap(sums.index_select(0, order), sizes, ctx.shard.ranks, back=given)
         values = values / ctx.shard.ranks
@@ -290,7 +292,7 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
     sizes, names = [(s.stop - s.start, s.width) for s in slices], [s.name for s in slices]
     kinds = {} if codes is None else {n: KINDS[c] for n, c in zip(names, codes.tolist(), strict=False) if c < 255}
     for grads in ("rows", "dense"):
-        there = lay_out(sizes, names, pad=False, grads=grads, kinds=kinds)
+        there = lay_out(sizes, names, grads=grads, kinds=kinds)
         if {s.group: (s.stop, s.width) for s in there} == {g: tuple(w.shape) for g, w in weights.items()}:
             break
     else:
