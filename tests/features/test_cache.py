@@ -321,27 +321,24 @@ def test_a_folder_given_as_a_path_lasts(tmp_path):
     assert kinds == {".json", ".safetensors"}
 
 
-@pytest.mark.parametrize("damage", ["cut", "bits", "json", "lost", "empty", "swapped"])
+DAMAGE = {
+    "cut": lambda data, text: data.write_bytes(data.read_bytes()[: data.stat().st_size // 2]),
+    "bits": lambda data, text: data.write_bytes(data.read_bytes()[:-1] + bytes([data.read_bytes()[-1] ^ 1])),
+    "json": lambda data, text: text.write_text("{"),
+    "lost": lambda data, text: data.unlink(),
+    "empty": lambda data, text: text.write_text("{}"),
+    "swapped": lambda data, text: text.write_text(json.dumps({"digest": "x", "columns": [], "state": 1})),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_made_anew_with_a_warning(tmp_path, damage):
     CALLS.clear()
     df = frame()
     ff.FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
     calls()
     for entry in tmp_path.glob("*/*"):
-        data, text = entry / "state.safetensors", entry / "state.json"
-        raw = data.read_bytes()
-        if damage == "cut":
-            data.write_bytes(raw[: len(raw) // 2])
-        elif damage == "bits":
-            data.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-        elif damage == "json":
-            text.write_text("{")
-        elif damage == "lost":
-            data.unlink()
-        elif damage == "empty":
-            text.write_text("{}")
-        else:
-            text.write_text(json.dumps({"digest": "x", "columns": [], "state": 1}))
+        DAMAGE[damage](entry / "state.safetensors", entry / "state.json")
     with pytest.warns(DataWarning, match="damaged"):
         made = ff.FeatureSet([Counted("item")], cache=tmp_path).fit_transform(df)
     assert calls() == {"count": 1, "count apply": 1}

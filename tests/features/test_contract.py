@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from sklearn.base import clone
 
 import fastrec.features as registry
 from fastrec.errors import FastrecError, NotFittedError, UnreadableFileError
@@ -409,9 +410,7 @@ def test_parameters_round_trip(make):
 
 
 @every
-def test_scikit_learn_clones_it_unfitted(make):
-    from sklearn.base import clone
-
+def test_scikit_learn_clones_it_unfitted_and_a_set_with_what_it_shares(make):
     feature = make()
     feature.fit(to_pandas(columns()), key="row", tables=tables())
     other = clone(feature)
@@ -419,12 +418,6 @@ def test_scikit_learn_clones_it_unfitted(make):
     assert repr(other) == repr(feature)
     if isinstance(feature, Fitted):
         assert other.state_ is None
-
-
-@every
-def test_a_set_of_two_clones_keeps_what_they_share(make):
-    from sklearn.base import clone
-
     fs = FeatureSet([make()], key="row", folds=3)
     other = clone(fs)
     assert (other.outputs, other.key, other.folds) == (fs.outputs, "row", 3)
