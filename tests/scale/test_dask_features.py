@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,8 @@ from fastrec.features import (  # noqa: E402
     Cross,
     CumTarget,
     DeviationFromGroup,
+    Diff,
+    Ewm,
     FeatureCache,
     FeatureSet,
     GroupRank,
@@ -38,16 +41,19 @@ from fastrec.features import (  # noqa: E402
     JoinTable,
     Lag,
     NUnique,
+    PctChange,
+    Rolling,
     RowFunction,
     TargetEncode,
     TextEmbed,
+    TimeSince,
     category,
     number,
 )
 from fastrec.features._dask import plan, states  # noqa: E402
 from fastrec.features._dask.files import spilled  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
-from fastrec.features._dask.gathered import ByKey, GatheredInFiles, gather  # noqa: E402
+from fastrec.features._dask.gathered import ByKey, ByTime, GatheredInFiles, gather  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
@@ -505,3 +511,281 @@ def test_dask_knows_what_a_table_and_a_state_weigh():
     assert weight < sizeof(table) < weight + 5_000
     state = CountEncode("city").fit(table).state_
     assert sizeof(state) > 100_000 * 8 + table["city"].distinct.nbytes / 2
+
+
+# Causal generators: rows in ranges of time, each with what the ranges before have collected.
+
+
+def in_parts(frame, parts):
+    """A Dask frame of so many partitions, one of them without a row."""
+    return parted(frame, [*(len(frame) * i // (parts - 1) for i in range(1, parts - 1)), len(frame)])
+
+
+def timed(n, seed=0, times=50):
+    """Rows in no order of time, with ties, missing keys and targets, and weights."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"id": np.arange(n), "user": rng.integers(0, 6, n), "item": rng.choice(list("abc"), n)})
+    frame["item"] = frame["item"].where(rng.random(n) > 0.1)
+    frame["y"] = np.where(rng.random(n) < 0.1, np.nan, rng.integers(0, 2, n))
+    frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, times, n) * 1801, unit="s")
+    frame["place"], frame["w"] = rng.random(n).round(2), rng.integers(0, 3, n) / 2
+    return frame
+
+
+def a_row_at_a_time(frame, cols, *, order, smooth, half_life, weight):
+    """A row at a time: the mean of the key's earlier rows, smoothed towards that of all earlier ones."""
+    made = []
+    for _, row in frame.iterrows():
+        past = frame[(frame[order] < row[order]) & frame["y"].notna()]
+        age = row[order] - past[order]
+        age = (age.dt.total_seconds() if order == "t" else age).to_numpy(dtype=float)
+        w = past["w"].to_numpy() if weight else np.ones(len(past))
+        w, y = w * 0.5 ** (age / half_life) if half_life else w, past["y"].to_numpy()
+        prior = (w * y).sum() / w.sum() if w.sum() > 0 else 0.0
+        own = np.array([all(other == row[c] for c, other in zip(cols, keys)) for keys in past[cols].to_numpy()], bool)
+        count, total = w[own].sum(), (w * y)[own].sum()
+        made.append((total + smooth * prior) / (count + smooth) if count + smooth > 0 else prior)
+    return made
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1_000),
+    parts=st.integers(3, 6),
+    order=st.sampled_from(["t", "place", "id"]),
+    smooth=st.sampled_from([0.0, 2.0]),
+    decays=st.booleans(),
+    weight=st.sampled_from([None, "w"]),
+)
+def test_every_row_sees_all_rows_before_it(seed, parts, order, smooth, decays, weight):
+    frame = timed(60, seed)
+    half_life = {"t": 20_000.0, "place": 0.2, "id": 15.0}[order] if decays else None
+    options = {"order": order, "smooth": smooth, "half_life": half_life, "weight": weight}
+    ct = CumTarget(["item", "user"], "y", **options)
+    made = ct.fit_transform(in_parts(frame, parts)).compute()
+    for col in ("item", "user"):
+        wanted = a_row_at_a_time(frame, [col], **options)
+        assert made[f"cumte_{col}__y"].tolist() == pytest.approx(wanted, abs=1e-9)
+    alone = CumTarget(["item", "user"], "y", **options).fit(frame)
+    new = timed(10, seed + 1)
+    got, expected = ct.transform(in_parts(new, 3)).compute(), alone.transform(new)
+    assert got["cumte_item__y"].tolist() == pytest.approx(expected["cumte_item__y"].tolist(), abs=1e-12)
+
+
+def test_old_sums_do_not_wear_down_to_nothing():
+    frame = pd.DataFrame({"k": list("aababba"), "y": [1, 0, 1, 1, 0, 1, 0], "t": [0, 1, 2, 9e6, 9e6 + 1, 2e7, 3e7]})
+    ct = CumTarget("k", "y", order="t", smooth=0, half_life=1.0)
+    made = ct.fit_transform(in_parts(frame, 5)).compute()["cumte_k__y"].tolist()
+    assert made == pytest.approx(
+        CumTarget("k", "y", order="t", smooth=0, half_life=1.0).fit_transform(frame).iloc[:, -1]
+    )
+    assert all(map(math.isfinite, made))
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_hidden_folds_and_generators_after_it(spills, tmp_path):
+    frame = timed(90)
+    frame["outer"] = np.arange(90) % 2
+
+    def made():
+        so_far = CumTarget("user", "y", order="t", smooth=1)
+        other = CumTarget("item", "y", order=["t", "id"], smooth=3, name="so_far")
+        return FeatureSet([Combine(so_far, "-", TargetEncode("item", "y", smooth=1)), other], key="id", folds=3)
+
+    whole, parts = made(), made()
+    wanted = whole.fit_transform(frame)
+    pairs = list(whole.cross_fit(frame, "outer"))
+    ours = in_parts(frame, 4)
+    if not spills:
+        done, mine = parts.fit_transform_folds(ours, "outer")
+        assert_all_near(wanted, done.compute(), whole.outputs)
+        for pair, got in zip(pairs, mine, strict=True):
+            for side, own in zip(pair, got, strict=True):
+                assert_all_near(side, own.compute(), whole.outputs)
+    else:
+        with spilled(tmp_path):
+            assert_all_near(wanted, parts.fit_transform(ours).compute(), whole.outputs)
+
+
+def assert_all_near(wanted, made, names):
+    for name in names:
+        assert made[name].tolist() == pytest.approx(wanted[name].tolist(), abs=1e-12, nan_ok=True), name
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 5])
+def test_ranges_are_even_in_order_and_keep_ties_together(ranges):
+    frame = timed(3_000, times=40)
+    blocks = as_blocks(in_parts(frame, 4), ["t"])
+    cut = ByTime(blocks, "t", ranges)
+    tables = dask.compute(*blocks.select(["t"]))
+    number = np.concatenate([cut.of(t).numpy() for t in tables])
+    span = frame.groupby(number)["t"].agg(["min", "max", "size"])
+    assert len(span) == cut.count == ranges
+    assert (span["max"].to_numpy()[:-1] < span["min"].to_numpy()[1:]).all()
+    assert span["size"].max() <= 3_000 / ranges + 3_000 / 40 * 2
+
+
+def test_times_of_other_units_are_one_order():
+    frame = timed(40)
+    parts = [frame.iloc[:20].assign(t=frame["t"][:20].astype("datetime64[s]")), frame.iloc[20:]]
+    ours = dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
+    made = CumTarget("user", "y", order="t").fit_transform(ours).compute()["cumte_user__y"].tolist()
+    assert made == pytest.approx(CumTarget("user", "y", order="t").fit_transform(frame)["cumte_user__y"].tolist())
+
+
+def test_what_comes_together_is_said_and_a_missing_time_has_a_name(caplog):
+    frame = timed(40)
+    with caplog.at_level("INFO", logger="fastrec.features"):
+        CumTarget("user", "y", order="t").fit_transform(in_parts(frame, 3))
+    assert "rows are put in ranges of t for cumte_user__y" in caplog.text
+    frame.loc[7, "t"] = pd.NaT
+    with pytest.raises(DataError) as error:
+        CumTarget("user", "y", order="t").fit_transform(in_parts(frame, 3))
+    assert error.value.column == "t"
+
+
+# Generators that look back over all rows: each partition gets what it needs of those before it.
+
+
+def looked_at(n, seed=0):
+    """Rows in no order of time, with ties, gaps, missing values and now and then an infinite one."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"id": np.arange(n), "x": rng.normal(size=n).round(2), "k": rng.integers(0, 9, n)})
+    frame.loc[rng.random(n) < 0.15, "x"] = np.nan
+    frame.loc[rng.random(n) < 0.01, "x"] = np.inf
+    frame["word"] = rng.choice(["a", "b", None], n)
+    frame["bought"] = rng.random(n) < 0.1
+    seconds = rng.integers(0, max(n // 2, 1), n) * 1801 + (rng.random(n) < 0.2) * 400_000
+    frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s")
+    frame["place"] = rng.random(n).round(2) * 50
+    return frame
+
+
+def every_one(order):
+    """All generators that look back, over all rows."""
+    made = [
+        Lag(["x", "k", "word"], order=order, n=[1, 3]),
+        Diff("k", order=order),
+        PctChange("k", order=order, n=2),
+        Rolling("x", ["mean", "count", "std", "min", "median"], order=order, window=[1, 4]),
+        Rolling("x", "sum", order=order, window=3, closed="both", min_count=0),
+        Ewm(["x", "k"], order=order, half_life=[0.5, 3]),
+    ]
+    if order in ("t", "place"):
+        length, wide = ("2h", "3D") if order == "t" else ("2s", "20s")
+        made += [
+            Lag("x", order=order, n=[1, 2], horizon=length),
+            Rolling("x", ["mean", "max"], order=order, window=[length, wide], closed="right", name="timed"),
+            Ewm(["x", "k"], order=order, half_life=[length, wide]),
+            TimeSince(["bought"], order=order),
+            TimeSince(["bought"], order=order, first=True),
+            TimeSince(order=order),
+        ]
+    return FeatureSet(made)
+
+
+def assert_near(wanted, made, names):
+    for name in names:
+        a, b = wanted[name].tolist(), made[name].tolist()
+        if wanted[name].dtype == object or str(wanted[name].dtype) in ("category", "str"):
+            assert [None if pd.isna(v) else v for v in a] == [None if pd.isna(v) else v for v in b], name
+        else:
+            a, b = (pd.to_numeric(pd.Series(v), errors="coerce").astype(float).tolist() for v in (a, b))
+            assert b == pytest.approx(a, rel=1e-9, abs=1e-9, nan_ok=True), name
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    seed=st.integers(0, 1_000),
+    cuts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    order=st.sampled_from([None, "t", "place", "id"]),
+)
+def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order):
+    frame = looked_at(n, seed)
+    cuts = [min(c, n) for c in cuts]
+    whole, parts = every_one(order), every_one(order)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)  # nothing comes together on one worker
+        made = parts.fit_transform(parted(frame, cuts)).compute()
+    assert_near(whole.fit_transform(frame), made, whole.outputs)
+
+
+def test_a_window_over_several_partitions_by_hand():
+    frame = pd.DataFrame({"x": [1.0, 2, 3, 4, 5, 6, 7]})
+    ours = parted(frame, [1, 2, 2, 3, 6])
+    made = Rolling("x", "sum", window=5).fit_transform(ours).compute()["rollsum5_x"]
+    assert made.isna().tolist() == [True] + [False] * 6
+    assert made.tolist()[1:] == [1, 3, 6, 10, 15, 20]
+    made = Lag("x", n=4).fit_transform(ours).compute()["lag4_x"].tolist()
+    assert made[4:] == [1, 2, 3]
+    made = Ewm("x", half_life=1).fit_transform(ours).compute()["ewm1_x"].tolist()
+    assert made[3] == pytest.approx((3 + 2 / 2 + 1 / 4) / 1.75)
+
+
+def test_generators_that_read_one_another_and_history():
+    def made():
+        lag = Lag("x", order="t")
+        return FeatureSet(
+            [Combine(Rolling(lag, order="t", window=2), "-", Lag(lag, order="t", n=2)), Ewm(lag, half_life=2)]
+        )
+
+    frame, new = looked_at(80), looked_at(20, seed=1)
+    new["t"] += pd.Timedelta("900D")
+    whole, parts = made(), made()
+    wanted = whole.fit_transform(frame)
+    assert_near(wanted, parts.fit_transform(parted(frame, [20, 50])).compute(), whole.outputs)
+    wanted = whole.transform(new, history=frame)
+    got = parts.transform(parted(new, [5]), history=parted(frame, [20, 50])).compute()
+    assert_near(wanted, got, whole.outputs)
+
+
+def test_a_hidden_target_stays_hidden():
+    frame = looked_at(60).assign(y=np.arange(60) % 3 / 2, outer=np.arange(60) % 2)
+
+    def made():
+        encoded = TargetEncode("k", "y", smooth=1)
+        return FeatureSet([encoded, Lag("y", order="id"), Rolling("y", order="id", window=3)], key="id")
+
+    whole, parts = made(), made()
+    pairs, mine = whole.cross_fit(frame, "outer"), parts.cross_fit(parted(frame, [9, 31]), "outer")
+    for pair, got in zip(pairs, mine, strict=True):
+        for side, own in zip(pair, got, strict=True):
+            assert_near(side, own.compute(), whole.outputs)
+
+
+def test_spilled_to_files(tmp_path):
+    frame = looked_at(70)
+    whole, parts = every_one("t"), every_one("t")
+    with spilled(tmp_path):
+        assert_near(
+            whole.fit_transform(frame), parts.fit_transform(parted(frame, [10, 11, 40])).compute(), whole.outputs
+        )
+
+
+def test_what_happens_is_said(caplog):
+    frame = parted(looked_at(40), [15])
+    with caplog.at_level("INFO", logger="fastrec.features"):
+        FeatureSet([Lag("x", order="t"), Lag("k")]).fit_transform(frame)
+    assert "rows are put in ranges of t for lag1_x" in caplog.text
+    assert "each partition gets the last rows before it for lag1_k" in caplog.text
+    with pytest.warns(DataWarning, match="come together on one worker"):
+        Lag("x", order="t", n=-1).fit_transform(frame)
+
+
+@pytest.mark.parametrize("order", [None, "t"])
+def test_unlabeled_rows_look_back_at_one_another(order):
+    def made():
+        before = Lag("k", order=order)
+        so_far = CumTarget("k", "y", order="t", smooth=1)
+        return FeatureSet(
+            [before, so_far, CountEncode([before], scope="all"), Bucketize(before, quantiles=3, scope="all")]
+        )
+
+    frame = looked_at(50).assign(y=np.arange(50) % 2)
+    more, new = looked_at(40, seed=3), looked_at(12, seed=4)
+    whole, parts = made(), made()
+    wanted = whole.fit_transform(frame, unlabeled=more)
+    got = parts.fit_transform(parted(frame, [8, 30]), unlabeled=parted(more, [3, 21])).compute()
+    assert_near(wanted, got, whole.outputs)
+    assert_near(whole.transform(new), parts.transform(parted(new, [5])).compute(), whole.outputs)
