@@ -101,13 +101,6 @@ def test_differences_equal_a_loop(data, n):
     assert plain(made[f"diff{n}_v__g"]) == expected
 
 
-def test_the_published_cases_of_differences():
-    frame = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "ts": [1000, 1005, 1100, 2000, 2001, 3000]})
-    made = Diff("ts", by="user", n=[1, -1]).fit_transform(frame)
-    assert plain(made["diff1_ts__user"]) == [None, 5, 95, None, 1, None]
-    assert plain(made["diff-1_ts__user"]) == [-5, -95, None, -1, None, None]
-
-
 def test_lags_equal_pandas_over_several_columns_of_group_and_order():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.integers(0, 4, (200, 4)), columns=["a", "b", "t", "u"]).assign(x=rng.normal(size=200))
@@ -277,10 +270,9 @@ CLOSED = ["left", "right", "both", "neither"]
 
 @st.composite
 def frames(draw, times):
-    n = draw(st.integers(0, 18))
     number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([1e8, 1e8 + 1]))
     rows = st.tuples(st.one_of(st.none(), st.sampled_from(["u", "v"])), times, number)
-    return of_rows(draw(st.lists(rows, min_size=n, max_size=n)), g=object, t="int64", x="float64")
+    return of_rows(draw(st.lists(rows, max_size=18)), g=object, t="int64", x="float64")
 
 
 def by_pandas(frame, stat, window, closed, min_count, *, timed):
