@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -65,14 +65,11 @@ class Cross(OfColumns, Fitted):
     def outputs(self) -> list[str]:
         return ["_x_".join(name_of(c) for c in as_list(self.cols))]
 
-    def _coded(self, table: Table) -> Coded:
-        return table.coded(self.columns)
-
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         if self.buckets is not None:
-            nothing = self._coded(table).keys.take(torch.zeros(0, dtype=torch.int64))
+            nothing = table.coded(self.columns).keys.take(torch.zeros(0, dtype=torch.int64))
             return {"keys": nothing, "count": torch.zeros(1, 0, dtype=torch.int64)}
-        keys, codes = sort_keys(self._coded(table))
+        keys, codes = sort_keys(table.coded(self.columns))
         return {"keys": keys, "count": count_by_cell(codes, cells, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
@@ -84,11 +81,15 @@ class Cross(OfColumns, Fitted):
         return {self.outputs[0]: torch.cat([kept.new_zeros(1).long(), torch.cumsum(kept, 0) * kept])}
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        coded = self._coded(table)
+        coded = table.coded(self.columns)
         if self.buckets is None:
             return {"key": coded.recode(state["keys"])}
+        parts = []
+        for text in map(key_text, coded.keys.columns):  # each follows its length: no two tuples of values read the same
+            parts += [pc.binary_length(text).cast(pa.large_string()), text]
+        joined = pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
         hashed = torch.zeros(coded.size, dtype=torch.int64)
-        hashed[1:] = torch.from_numpy(hash_codes(_joined_text(coded.keys), self.buckets, seed=self.seed)) + 1
+        hashed[1:] = torch.from_numpy(hash_codes(joined, self.buckets, seed=self.seed)) + 1
         return {"hash": hashed.to(coded.codes.device).index_select(0, coded.codes)}
 
     def lookups(self) -> dict[str, str] | None:
@@ -99,7 +100,7 @@ class Cross(OfColumns, Fitted):
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         if self.buckets is None and self.min_count <= 1:
-            coded = self._coded(table).in_order()
+            coded = table.coded(self.columns).in_order()
             if coded.keys is state["keys"]:  # the rows that were learned from: their codes are at hand
                 made = self.wrap({self.outputs[0]: coded.codes})
                 kept = Keys((pa.array(np.arange(1, coded.size)),), (self.outputs[0],))
@@ -110,15 +111,6 @@ class Cross(OfColumns, Fitted):
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, codes = self.outputs[0], tensors[self.outputs[0]]
         return {name: masked(name, codes, codes == 0)}
-
-
-def _joined_text(keys: Keys) -> pa.Array:
-    # Each value follows its length: no two tuples of values read the same.
-    parts = []
-    for column in keys.columns:
-        text = key_text(column)
-        parts += [pc.binary_length(text).cast(pa.large_string()), text]
-    return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
 
 
 # ``search_crosses``: find the column pairs whose crosses improve a cross-validated score.
@@ -189,17 +181,15 @@ class CrossSearch:
 
         most = max((len(p.columns) for p in self.pairs), default=2)
         names = [string.ascii_lowercase[i] for i in range(most)]
-        rows = [
-            {**dict(zip(names, p.columns, strict=False)), **{n: getattr(p, n) for n in _FIGURES}} for p in self.pairs
-        ]
+        rows = [dict(zip(names, p.columns, strict=False)) | {n: getattr(p, n) for n in _FIGURES} for p in self.pairs]
         return pd.DataFrame(rows, columns=[*names, *_FIGURES])
 
     def __str__(self) -> str:
-        width = max((len(" × ".join(p.columns)) for p in self.pairs), default=0)
-        lines = [f"{len(self.kept)} of {len(self.pairs)} pairs kept, by {self.metric}"]
-        for p in self.pairs:
+        pairs = [" × ".join(p.columns) for p in self.pairs]
+        width = max(map(len, pairs), default=0)
+        lines = [f"{len(self.kept)} of {len(pairs)} pairs kept, by {self.metric}"]
+        for p, pair in zip(self.pairs, pairs, strict=True):
             mark = "+" if p.kept else " "
-            pair = " × ".join(p.columns)
             lines.append(f"{mark} {pair:<{width}}  {p.gain:+.5f} ± {p.error:.5f}  ({p.alone:.5f} → {p.together:.5f})")
         return "\n".join(lines)
 
@@ -266,22 +256,15 @@ def search_crosses(
     known = (~table[target].is_missing()).nonzero().squeeze(1)
     present, codes = torch.unique(cell[known], return_inverse=True)
     if len(present) < 2:
-        raise DataError(
-            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
-            remedy="Use 2 folds or more, and more rows than folds",
-        )
+        where = f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}"
+        raise DataError(where, remedy="Use 2 folds or more, and more rows than folds")
     table, cells = table.take(known), Cells(codes, len(present))
     y, metric = _target(table[target], target, metric)
     trial = _CrossTrial(table.with_columns({"y": y}), y, cells, metric, smooth)
     pairs = [trial.gain(*names) for names in _sets(list(sources), extend)]
     pairs = sorted(pairs, key=lambda p: (-p.gain, p.columns))
-    room = len(pairs) if max_pairs is None else max_pairs
-    result = []
-    for p in pairs:
-        good = p.gain > max(min_gain, 0.0) and p.gain > errors * p.error and room > 0
-        room -= good
-        result.append(CrossGain(p.columns, p.alone, p.together, p.gain, p.error, good))
-    return CrossSearch(result, metric, target, sources)
+    good = [p.columns for p in pairs if p.gain > max(min_gain, 0.0) and p.gain > errors * p.error][:max_pairs]
+    return CrossSearch([replace(p, kept=p.columns in good) for p in pairs], metric, target, sources)
 
 
 def _sources(cols: Sequence[Col]) -> dict[str, Col]:
@@ -299,7 +282,7 @@ def _sources(cols: Sequence[Col]) -> dict[str, Col]:
 
 
 def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
-    """Return the column sets to try, each once, in the order of the columns."""
+    # The column sets to try, each once, in the order of the columns.
     if extend is None:
         return list(itertools.combinations(names, 2))
     odd = next((n for known in extend for n in known if n not in names), None)
@@ -313,7 +296,7 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
 
 
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
-    """Read the columns to pair, compute those of generators, and read the others."""
+    # Read the columns to pair, compute those of generators, and read the others.
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:
@@ -327,7 +310,7 @@ def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
 
 
 def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:
-    """Return the target as float64 ``[n]``, and the metric."""
+    # The target as float64 ``[n]``, and the metric.
     if metric not in ("auto", "logloss", "auc", "r2"):
         raise DataError(f"search_crosses has no metric {metric!r}", remedy="Use 'auto', 'logloss', 'auc' or 'r2'")
     try:
@@ -340,21 +323,14 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
     binary = bool(((y == 0) | (y == 1)).all())
     if metric in ("logloss", "auc") and not binary:
         row = int(((y != 0) & (y != 1)).nonzero()[0])
-        raise DataError(f"search_crosses: {metric} needs targets of 0 and 1", column=name, row=row, remedy="Use 'r2'")
+        raise DataError(f"search_crosses: {metric} needs a target of 0 and 1", column=name, row=row, remedy="Use 'r2'")
     if len(y) == 0 or bool((y == y[0]).all()):
         raise DataError("search_crosses: the target has one value only", column=name, remedy="Give more rows")
     return y, ("logloss" if binary else "r2") if metric == "auto" else metric
 
 
 class _CrossTrial:
-    """Nested encodings of columns, pairs and triples, and small models of them.
-
-    Args:
-        table: the rows, their target as ``y``.
-        y: float64 ``[n]``.
-        cells: the folds.
-        metric, smooth: see ``search_crosses``.
-    """
+    """Nested encodings of columns, pairs and triples of a table (its target: float64 ``y``), and models of them."""
 
     def __init__(self, table: Table, y: torch.Tensor, cells: Cells, metric: str, smooth: float) -> None:
         self.table, self.y, self.cells, self.metric, self.smooth = table, y, cells, metric, smooth
@@ -381,7 +357,6 @@ class _CrossTrial:
         return CrossGain(names, *scores, float(gains.mean()), error, False)
 
     def _together(self, names: tuple[str, ...]) -> torch.Tensor:
-        """Encode a column, or the cross of several."""
         if len(names) == 1:
             return self._encode(self.table[names[0]])
         joint = self.table.select([*names]).coded([*names])  # a new table: the codes of all pairs would fill its memory
@@ -389,7 +364,7 @@ class _CrossTrial:
         return self._encode(Column("category", joint.codes.int(), name="together", distinct=numbers))
 
     def _encode(self, column: Column) -> torch.Tensor:
-        """Return the target encoding of a column for every outer fold: float64 ``[folds, n]``."""
+        # The target encoding of a column for every outer fold: float64 ``[folds, n]``.
         table = Table({"x": column, "y": self.y})
         encode = TargetEncode("x", "y", smooth=self.smooth)
         state = encode.collect(table, self.cells)
@@ -447,7 +422,7 @@ def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Fit a logistic regression by Newton's method, steps halved until the loss falls."""
+    # Fit a logistic regression by Newton's method, steps halved until the loss falls.
     penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
 
     def loss(w: torch.Tensor) -> torch.Tensor:
@@ -472,7 +447,7 @@ def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
+    # The AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5).
     positive = y > 0
     count = positive.sum()
     others = len(y) - count

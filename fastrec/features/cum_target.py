@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
+from fastrec.features._engine.keyed import accurate_sum, cell_places
 from fastrec.features._engine.options import averaged_numbers, check_target_classes, float64, row_weights
 from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, decay
-from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Names, State, Tensors
 from fastrec.features.columns import as_list, name_of, names_of
+from fastrec.features.target import KeySums, Sums
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Column, Table
 
-Sums = dict[str, torch.Tensor]
 
-
-class CumTarget(Fitted):
+class CumTarget(KeySums):
     """A key's mean target in earlier rows, ``(sum + smooth · prior) / (count + smooth)``; the prior is that of all.
 
     Training rows get values of the training rows at strictly earlier points of ``order``, prior included; without
@@ -55,8 +54,6 @@ class CumTarget(Fitted):
     uses_target = True
     causal = True
 
-    by_key = (("keys", "columns"),)
-
     def __init__(
         self,
         cols: Cols,
@@ -81,10 +78,8 @@ class CumTarget(Fitted):
         if half_life is not None and not 0 < half_life < math.inf:
             raise DataError(f"CumTarget: the half-life is {half_life}", remedy="Use a number above 0, or None")
         if half_life is not None and len(as_list(order)) > 1:
-            raise DataError(
-                f"CumTarget: {len(as_list(order))} order columns have no age in common",
-                remedy="Order by one column of times or numbers where half_life is given",
-            )
+            remedy = "Order by one column of times or numbers where half_life is given"
+            raise DataError(f"CumTarget: {len(as_list(order))} order columns have no age in common", remedy=remedy)
 
     @property
     def sources(self) -> list[Col]:
@@ -109,7 +104,7 @@ class CumTarget(Fitted):
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
 
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each target's weights and values (both 0 where it is missing): float64 ``[n]``."""
+        # Each target's weights and values (both 0 where it is missing): float64 ``[n]``.
         given = row_weights(table, self.weight, wanted_by=self)
         targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self)
         return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
@@ -117,17 +112,9 @@ class CumTarget(Fitted):
     def _clock(self, table: Table) -> Clock | None:
         return None if self.half_life is None else Clock.of(table, as_list(self.order)[0])
 
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
+    def _summing(self, table: Table, cells: Cells | None) -> Callable[[torch.Tensor, int], list[Sums]]:
         counted, clock = self._counted(table), self._clock(table)
-        one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        state: State = {"total": [self._sums(w, y, clock, one, cells, 1) for w, y in counted], "keys": []}
-        state["columns"] = []
-        for col in as_list(self.cols):
-            keys, codes = sort_keys(table.coded(names_of(col)))
-            made = [self._sums(w, y, clock, codes, cells, len(keys) + 1) for w, y in counted]
-            state["keys"].append(keys)
-            state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in made])
-        return state
+        return lambda codes, size: [self._sums(w, y, clock, codes, cells, size) for w, y in counted]
 
     def _sums(
         self,
@@ -138,7 +125,7 @@ class CumTarget(Fitted):
         cells: Cells | None,
         size: int,
     ) -> Sums:
-        """Return counts and sums by cell and code, ``[cells, size]``; decaying ones as of the last row that counts."""
+        # Counts and sums by cell and code, ``[cells, size]``; decaying ones as of the last row that counts.
         places, count = cell_places(codes, cells, size)
         if clock is None:
             rows = segment_sum(weight, places, size * count)
@@ -159,25 +146,8 @@ class CumTarget(Fitted):
         }
         return {n: v.view(count, size) for n, v in made.items()}
 
-    def merge(self, a: State, b: State) -> State:
-        cells = max(s["total"][0]["count"].shape[0] for s in (a, b))
-        one = torch.zeros(1, dtype=torch.int64)
-        merged: State = {"keys": [], "columns": []}
-        merged["total"] = [
-            self._add(_spread(x, one, 1, cells), _spread(y, one, 1, cells))
-            for x, y in zip(a["total"], b["total"], strict=True)
-        ]
-        for i in range(len(a["keys"])):
-            keys, left, right = union_keys(a["keys"][i], b["keys"][i])
-            size = len(keys)
-            pairs = zip(a["columns"][i], b["columns"][i], strict=True)
-            made = [self._add(_spread(x, left, size, cells), _spread(y, right, size, cells)) for x, y in pairs]
-            merged["keys"].append(keys)
-            merged["columns"].append(made)
-        return merged
-
     def _add(self, a: Sums, b: Sums) -> Sums:
-        """Add two partitions' sums; decaying ones as of the later of their last rows."""
+        # Add two partitions' sums; decaying ones as of the later of their last rows.
         if self.half_life is None:
             return {n: a[n] + b[n] for n in ("count", "sum")}
         here, there = Clock(a["whole"], a["part"]), Clock(b["whole"], b["part"])
@@ -258,7 +228,7 @@ class CumTarget(Fitted):
         return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))
 
     def _causal(self, table: Table, seen: torch.Tensor, past: tuple[State, torch.Tensor] | None = None) -> Tensors:
-        """Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells."""
+        # Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells.
         ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
         every, one = EarlierRows.of(ranks), torch.ones_like(ranks.rank)
@@ -283,7 +253,7 @@ class CumTarget(Fitted):
     def _before(
         self, earlier: EarlierRows, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return count, sum (float64 ``[n]``) and age of the last one, over the rows before each row."""
+        # Count, sum (float64 ``[n]``) and age of the last one, over the rows before each row.
         if clock is None and bool((weight == 1).all()):  # counts of equal weights need no sums
             sums, age = earlier.sums(y[None], weight > 0)
             return earlier.count(), sums[0], age
@@ -298,15 +268,7 @@ class CumTarget(Fitted):
         keep: torch.Tensor,
         clock: Clock | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Add the sums of a past state to the result of ``_before``.
-
-        Args:
-            found: the result of ``_before``.
-            past: the state's sums, of earlier rows only.
-            codes: int64 ``[n]``, each row's place among them from 1; 0: none.
-            keep: bool ``[cells]``, the cells that rows see.
-            clock: the rows' times; None: nothing decays.
-        """
+        # Add a past state's sums, of each row's key (``codes`` from 1; 0: none), to a result of ``_before``.
         sums = {n: torch.cat([v.new_zeros(1), v])[codes] for n, v in self._over_cells(past, keep).items()}
         count, total, age = found
         if clock is None:
@@ -315,10 +277,6 @@ class CumTarget(Fitted):
         counts = count > 0
         left = torch.where(counts, decay(since - age, self.half_life), 1)
         return count + left * sums["count"], total + left * sums["sum"], torch.where(counts, age, since)
-
-
-def _spread(sums: Sums, places: torch.Tensor, size: int, cells: int) -> Sums:
-    return {n: spread(v, places, size, cells) for n, v in sums.items()}
 
 
 def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
@@ -330,11 +288,7 @@ def smoothed(
 ) -> torch.Tensor:
     """Return ``(sum + smooth · prior) / (count + smooth)``, or the prior if both are 0.
 
-    Args:
-        count, total: float64 ``[n]``, the count and the sum.
-        left: the share of both left after decay, float64 ``[n]`` or 1.
-        prior: float64 ``[n]`` or ``[1]``.
-        smooth: the prior's weight.
+    ``left`` is the share of both that decay has left.
     """
     if not smooth:  # a mean does not change by decay
         return _mean(total, count, prior.expand_as(total))

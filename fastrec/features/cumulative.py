@@ -82,7 +82,7 @@ class CumStat(OfGroups, Grouped):
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
-    """Return the largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one."""
+    # The largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one.
     n = len(values)
     if not n:
         return values
@@ -100,7 +100,7 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
 
 
 def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Count the known values before each row in its group that are below its own: int64 ``[n]``."""
+    # Count the known values before each row in its group that are below its own: int64 ``[n]``.
     # Groups are halved repeatedly: at each level a row of a right half counts the smaller ones of its left half, which
     # a sort by block and value puts before it. That takes log2(largest group) sorts.
     place, count = groups.place, torch.zeros_like(groups.codes)
@@ -172,7 +172,7 @@ class LastKnown(OfGroups, Grouped):
 
 
 def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Return the nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one."""
+    # The nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one.
     n = len(marks)
     order = torch.arange(n, device=marks.device) if groups.order is None else groups.order
     turned = Groups.of(-groups.codes.flip(0))  # the sorted rows from the last to the first: groups stay whole

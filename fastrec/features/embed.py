@@ -336,8 +336,8 @@ def _of_folder(folder: Path, kind: Kind) -> Reader:
 
 def _of_name(model: str, kind: Kind) -> Reader:
     if kind == "text":
-        return _sentence_transformer if _installed("sentence_transformers") else _hugging_face_text
-    if _installed("timm"):
+        return _sentence_transformer if find_spec("sentence_transformers") else _hugging_face_text
+    if find_spec("timm"):
         import timm
 
         if model.startswith(("timm/", "hf_hub:", "hf-hub:")) or timm.is_model(model):
@@ -345,13 +345,9 @@ def _of_name(model: str, kind: Kind) -> Reader:
     return _hugging_face_image
 
 
-def _installed(module: str) -> bool:
-    return find_spec(module) is not None
-
-
 def _check_torchvision() -> None:
-    """Name a torchvision built for another torch, which timm and transformers would hide."""
-    if not _installed("torchvision"):
+    # Name a torchvision built for another torch, which timm and transformers would hide.
+    if find_spec("torchvision") is None:
         return
     try:
         importlib.import_module("torchvision")
@@ -364,7 +360,7 @@ def _check_torchvision() -> None:
 
 @contextmanager
 def _weights_named(model: str, local: bool) -> Iterator[None]:
-    """Turn errors of the hub or of a damaged folder into ones with a remedy."""
+    # Turn errors of the hub or of a damaged folder into ones with a remedy.
     try:
         yield
     except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
@@ -382,7 +378,7 @@ def _weights_named(model: str, local: bool) -> Iterator[None]:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    bars = importlib.import_module("transformers.utils.logging") if _installed("transformers") else None
+    bars = importlib.import_module("transformers.utils.logging") if find_spec("transformers") else None
     on = bars is not None and bars.is_progress_bar_enabled()
     if on:
         bars.disable_progress_bar()
@@ -406,7 +402,7 @@ def _sentence_transformer(model: str, device: str) -> Loaded:
 
 
 def _hugging_face_text(model: str, device: str) -> Loaded:
-    """Load a transformer: the mean of its last layer over the words of the text."""
+    # Load a transformer: the mean of its last layer over the words of the text.
     package = require("transformers", "transformers", _INSTALL)
     words = package.AutoTokenizer.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)
@@ -436,7 +432,7 @@ def _timm(model: str, device: str) -> Loaded:
 
 
 def _hugging_face_image(model: str, device: str) -> Loaded:
-    """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
+    # Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features.
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)

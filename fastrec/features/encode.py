@@ -16,6 +16,7 @@ from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, RowW
 from fastrec.features.columns import as_list, check_choices, name_of, names_of
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Keys, Table, Vocab
+from fastrec.table.column import offsets_of, packed, rows_of
 from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 
 # ``Categorify``: values as the codes that embeddings are indexed by.
@@ -127,7 +128,7 @@ class Categorify(Fitted):
         return {"vocabs": found, "lists": [table[n].kind == "list" for n in self.columns]}
 
     def _count(self, column: Column, cells: Cells | None) -> State:
-        """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
+        # Sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one).
         coded = column.coded()
         if cells is None or cells.count == 1:  # bincount is faster than a sum by cell
             count = torch.bincount(coded.codes, minlength=coded.size)[None, 1:]
@@ -152,7 +153,7 @@ class Categorify(Fitted):
         return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
 
     def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
-        """Return the code of every place of ``prepare``, and the vocabulary."""
+        # The code of every place of ``prepare``, and the vocabulary.
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
         keys, place = learned["keys"], learned["place"]
@@ -230,7 +231,7 @@ class Categorify(Fitted):
     def _each(
         self, table: Table, state: State, make: Callable[[Table, torch.Tensor | None], dict[str, Column]]
     ) -> dict[str, Column]:
-        """Return the output columns: ``make`` gets plain columns together, then each list column's elements."""
+        # The output columns: ``make`` gets plain columns together, then each list column's elements.
         plain, made = [], {}
         for name, was_list in zip(self.columns, state["lists"], strict=True):
             if name not in table:  # a list's elements are coded by themselves
@@ -256,27 +257,21 @@ def _merged(a: State, b: State) -> State:
 
 
 def _elements(column: Column) -> tuple[torch.Tensor, Column]:
-    """Return each element's row (int64 ``[m]``) and the elements of a list column; of another one none."""
+    # Each element's row (int64 ``[m]``) and the elements of a list column; of another one none.
     if column.kind != "list":
         nothing = torch.zeros(0, dtype=torch.int64, device=column.values.device)
         return nothing, column.take(nothing)
-    lengths = column.values[1:] - column.values[:-1]
-    rows = torch.repeat_interleave(torch.arange(len(column), device=lengths.device), lengths)
-    first, last = int(column.values[0]), int(column.values[-1])
-    if (first, last) == (0, len(column.elements)):
-        return rows, column.elements
-    return rows, column.elements.take(torch.arange(first, last, device=lengths.device))
+    column = packed(column)
+    return rows_of(column.values), column.elements
 
 
 def _list_of(column: Column, elements: Column, name: str) -> Column:
-    """Return a column's lists with other elements; a column without any value gives missing lists."""
+    # A column's lists with other elements; a column without any value gives missing lists.
     if column.kind == "list":
         offsets, missing = column.values - column.values[0], column.missing
     else:
-        offsets, missing = (
-            torch.zeros(len(column) + 1, dtype=torch.int64, device=column.values.device),
-            column.is_missing(),
-        )
+        missing = column.is_missing()
+        offsets = offsets_of(torch.zeros(len(column), dtype=torch.int64, device=column.values.device))
     return Column("list", offsets, name=name, missing=missing, elements=elements)
 
 
@@ -484,9 +479,8 @@ class CountEncode(KeyCounts):
         if "groups" in a:
             merged["groups"], merged["rows"] = merge_counts(a["groups"], a["rows"], b["groups"], b["rows"])
         elif "rows" in a:
-            x, y = (a["rows"], b["rows"]) if len(a["rows"]) >= len(b["rows"]) else (b["rows"], a["rows"])
-            merged["rows"] = x.clone()
-            merged["rows"][: len(y)] += y
+            one, cells = torch.zeros(1, dtype=torch.int64), max(len(a["rows"]), len(b["rows"]))
+            merged["rows"] = spread(a["rows"], one, 1, cells) + spread(b["rows"], one, 1, cells)
         return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -56,6 +56,7 @@ from fastrec.table.keys import UNITS_PER_SECOND
 _QUANTILE = re.compile(r"q\d{2,}")
 _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")
 _STATS = (*PARTS, "median", "nunique", "first", "last")
+_MERGES = {"moments": merge_arrays, "tally": merge_tallies, "distinct": merge_distinct, "ends": merge_ends}
 
 
 class GroupStats(OfGroups, Fitted):
@@ -112,26 +113,17 @@ class GroupStats(OfGroups, Fitted):
         wanted, kind = self._wanted, type(self).__name__
         unknown = [s for s in wanted if s not in _STATS and not _QUANTILE.fullmatch(str(s))]
         if unknown:
-            raise DataError(
-                f"{kind} has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}, or a quantile: q05"
-            )
-        if self.over not in ("train", "group") or self.scope not in ("train", "all"):
-            raise DataError(
-                f"{kind} cannot look over {self.over!r} with scope {self.scope!r}",
-                remedy="Use over='train' with scope='train' or 'all', or over='group' alone",
-            )
-        if (self.over, self.scope) == ("group", "all"):
-            raise DataError(
-                f"{kind} looks over the rows at hand alone, which has no scope 'all'", remedy="Use over='train' with it"
-            )
+            known = f"Use one of {', '.join(_STATS)}, or a quantile: q05"
+            raise DataError(f"{kind} has no statistic {unknown[0]!r}", remedy=known)
+        if (self.over, self.scope) not in (("train", "train"), ("train", "all"), ("group", "train")):
+            remedy = "Use over='train' with scope='train' or 'all', or over='group' alone"
+            raise DataError(f"{kind} cannot look over {self.over!r} with scope {self.scope!r}", remedy=remedy)
         if {"first", "last"} & set(wanted) and self.order is None and self.over == "train":
             raise DataError(f"{kind}: first and last need an order", remedy="Name its columns with order=")
         edges = [float(b) for b in as_list(self.bins)]
         if ("histogram" in wanted) != bool(edges) or edges != sorted(set(edges)) or len(edges) == 1:
-            raise DataError(
-                f"{kind}: a histogram and bins of two growing edges or more belong together, not {self.bins!r}",
-                remedy="Give both, as in stats='histogram', bins=[0, 10, 100]",
-            )
+            problem = f"{kind}: a histogram and bins of two growing edges or more belong together, not {self.bins!r}"
+            raise DataError(problem, remedy="Give both, as in stats='histogram', bins=[0, 10, 100]")
 
     @property
     def _wanted(self) -> list[str]:
@@ -173,7 +165,7 @@ class GroupStats(OfGroups, Fitted):
     def _parts(
         self, table: Table, col: str, codes: torch.Tensor, cells: Cells | None, size: int, *, here: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Return a column's statistics; ``here``: of the rows at hand alone, not to be merged."""
+        # A column's statistics; ``here``: of the rows at hand alone, not to be merged.
         wanted, made = self._wanted, {}
         if any(s not in _NEED_NO_NUMBERS for s in wanted):  # text has counts, but no numbers
             values = number_of(table, col, wanted_by=self)
@@ -208,14 +200,9 @@ class GroupStats(OfGroups, Fitted):
         merged = {}
         for c in self.columns:
             x, y, made = a["columns"][c], b["columns"][c], {}
-            if "moments" in x:
-                made["moments"] = merge_arrays(x["moments"], y["moments"], left, right, len(keys))
-            if "tally" in x:
-                made["tally"] = merge_tallies(x["tally"], y["tally"], left, right)
-            if "distinct" in x:
-                made["distinct"] = merge_distinct(x["distinct"], y["distinct"], left, right)
-            if "ends" in x:
-                made["ends"] = merge_ends(x["ends"], y["ends"], left, right, len(keys))
+            for part in x:  # moments and ends are arrays of all keys
+                sizes = (len(keys),) if part in ("moments", "ends") else ()
+                made[part] = _MERGES[part](x[part], y[part], left, right, *sizes)
             merged[c] = made
         return {"keys": keys, "columns": merged}
 
@@ -239,7 +226,7 @@ class GroupStats(OfGroups, Fitted):
         return {n: tables[n] for n in self._tables} if state else {}
 
     def _inputs(self, table: Table) -> Tensors:
-        """Return further inputs of ``apply``, for subclasses."""
+        # Further inputs of ``apply``, for subclasses.
         return {}
 
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -440,10 +427,8 @@ class DeviationFromGroup(GroupStats):
         self.over, self.scope, self.name = over, scope, name
         self.order = self.bins = None
         if how not in ("diff", "ratio", "z") or stat not in ("mean", "median"):
-            raise DataError(
-                f"DeviationFromGroup has no {how!r} from the {stat!r}",
-                remedy="Use how='diff', 'ratio' or 'z' and stat='mean' or 'median'",
-            )
+            remedy = "Use how='diff', 'ratio' or 'z' and stat='mean' or 'median'"
+            raise DataError(f"DeviationFromGroup has no {how!r} from the {stat!r}", remedy=remedy)
         self._check()
 
     @property
@@ -544,7 +529,6 @@ class NUnique(OfGroups, Fitted):
 # ``Neighbours``: a row's value beside those next to it in its list.
 
 What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]
-_WHAT = ("previous", "next", "diff_previous", "diff_next", "above", "below")
 
 
 class Neighbours(OfGroups, Grouped):
@@ -581,7 +565,7 @@ class Neighbours(OfGroups, Grouped):
         what: What | Sequence[What] = ("previous", "next"),
     ) -> None:
         self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
-        check_choices(self, "part", what, _WHAT)
+        check_choices(self, "part", what, get_args(What))
         if any(i < 1 for i in as_list(n)):
             raise DataError(f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says which")
 
@@ -594,7 +578,7 @@ class Neighbours(OfGroups, Grouped):
         return [name for c in as_list(self.cols) for _, _, name in self._parts(name_of(c))]
 
     def _parts(self, col: str) -> list[tuple[str, int, str]]:
-        """Return a column's parts: the word, the number of rows away, the output's name."""
+        # A column's parts: the word, the number of rows away, the output's name.
         end = col + "".join(f"__{b}" for b in as_list(self.by))
         made = []
         for word in as_list(self.what):
@@ -623,7 +607,7 @@ class Neighbours(OfGroups, Grouped):
         return result
 
     def _values(self, table: Table, col: str) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return values to compare, a mask of the missing ones, and units per second."""
+        # Values to compare, a mask of the missing ones, and units per second.
         number_of(table, col, wanted_by=self)  # an error if they are neither numbers nor times
         return *comparable(table, col), UNITS_PER_SECOND[table[col].unit or "s"]
 
@@ -635,11 +619,14 @@ class Neighbours(OfGroups, Grouped):
         return torch.where(gone, torch.nan, difference(values, values[rows.clamp_min(0)]) / unit)
 
     def _gaps(self, table: Table, col: str) -> dict[str, torch.Tensor]:
-        """Return the distance to the next larger and smaller value of the list: float64 ``[n]`` each."""
+        # The distance to the next larger and smaller value of the list: float64 ``[n]`` each.
         values, missing, unit = self._values(table, col)
         codes = table.coded(as_list(self.by)).codes
         rows = (~missing & (codes > 0)).nonzero().squeeze(1)
-        made = {w: torch.full((len(codes),), torch.nan, dtype=torch.float64, device=codes.device) for w in _WHAT[-2:]}
+        made = {
+            w: torch.full((len(codes),), torch.nan, dtype=torch.float64, device=codes.device)
+            for w in ("above", "below")
+        }
         if not len(rows):
             return made
         values = values[rows]

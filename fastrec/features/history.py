@@ -155,7 +155,7 @@ class History(Grouped):
         return columns
 
     def _counted(self, table: Table, log: Table) -> tuple[Table, torch.Tensor | None, torch.Tensor | None]:
-        """Return the events, each one's place in ``kinds``, and which of them count (None: all)."""
+        # The events, each one's place in ``kinds``, and which of them count (None: all).
         # Events that do not count are dropped at once, but not for a request of few rows: there they are skipped
         # later, so that generators of several kinds share the sorted log.
         if self.kinds is None:
@@ -171,7 +171,7 @@ class History(Grouped):
         return log.select(dict.fromkeys(needed)).take(keep), kind[keep], None
 
     def _kinds(self, log: Table) -> torch.Tensor:
-        """Return each event's place in ``kinds``: int64 ``[e]``, -1 for none."""
+        # Each event's place in ``kinds``: int64 ``[e]``, -1 for none.
         coded = log[self.event].coded()
         place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
         known = key_text(coded.keys.columns[0]).to_pylist()
@@ -193,7 +193,7 @@ class History(Grouped):
 def _sum(
     marks: torch.Tensor, events: Groups, first: torch.Tensor, place: torch.Tensor, found: torch.Tensor
 ) -> torch.Tensor:
-    """Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 where not ``found``."""
+    # Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 where not ``found``.
     if not len(events.codes):
         return marks.new_zeros(len(place))
     ordered = events.sort(marks)
@@ -364,7 +364,7 @@ class TimeSince(KeepsRows):
         return number_of(table, event, wanted_by=self) > 0
 
     def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
-        """Return each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``."""
+        # Each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``.
         places, counts = marks.nonzero().squeeze(1), count_before(marks)
         begin, end = counts[groups.start], counts[timeline.tied]
         if not len(places):

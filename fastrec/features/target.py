@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -29,11 +29,55 @@ from fastrec.table import Table
 # ``TargetEncode``: a key's mean target, smoothed towards the prior, out of fold for training rows.
 
 Stat = Literal["mean", "std", "count", "woe"]
+Sums = dict[str, torch.Tensor]
 # The weights' sum, the weighted sum, that of squared deviations (0 where not collected), and how many rows count: [K].
 _Totals = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class TargetEncode(Fitted):
+class KeySums(Fitted):
+    """Generator that learns sums of each target over all rows and over those of each key; ``cols`` name the keys.
+
+    Subclasses define a partition's sums (``_summing``) and how two partitions' sums, spread alike, add (``_add``).
+    """
+
+    by_key = (("keys", "columns"),)
+
+    def _summing(self, table: Table, cells: Cells | None) -> Callable[[torch.Tensor, int], list[Sums]]:
+        # A function of codes (int64 ``[n]``) and their number that gives each target's sums ``[cells, K]``.
+        raise NotImplementedError
+
+    def _add(self, a: Sums, b: Sums) -> Sums:
+        raise NotImplementedError
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        summed = self._summing(table, cells)
+        one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        state: State = {"total": summed(one, 1), "keys": [], "columns": []}
+        for col in as_list(self.cols):
+            keys, codes = sort_keys(table.coded(names_of(col)))
+            state["keys"].append(keys)
+            state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in summed(codes, len(keys) + 1)])
+        return state
+
+    def merge(self, a: State, b: State) -> State:
+        cells = max(s["total"][0]["count"].shape[0] for s in (a, b))
+
+        def added(x: list[Sums], y: list[Sums], left: torch.Tensor, right: torch.Tensor, size: int) -> list[Sums]:
+            return [
+                self._add(*({n: spread(v, at, size, cells) for n, v in s.items()} for s, at in ((p, left), (q, right))))
+                for p, q in zip(x, y, strict=True)
+            ]
+
+        one = torch.zeros(1, dtype=torch.int64)
+        merged: State = {"total": added(a["total"], b["total"], one, one, 1), "keys": [], "columns": []}
+        for ka, kb, x, y in zip(a["keys"], b["keys"], a["columns"], b["columns"], strict=True):
+            keys, left, right = union_keys(ka, kb)
+            merged["keys"].append(keys)
+            merged["columns"].append(added(x, y, left, right, len(keys)))
+        return merged
+
+
+class TargetEncode(KeySums):
     """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over all rows used.
 
     Training rows get values of the other folds (prior included), so that no row sees its own target; other rows get
@@ -66,8 +110,6 @@ class TargetEncode(Fitted):
 
     uses_target = True
 
-    by_key = (("keys", "columns"),)
-
     def __init__(
         self,
         cols: Cols,
@@ -88,8 +130,7 @@ class TargetEncode(Fitted):
             raise DataError(f"TargetEncode: smooth is {smooth}", remedy="Use 0 (none) or more")
         if "woe" in as_list(stats) and not smooth:
             raise DataError(
-                "TargetEncode: smooth is 0, so that the weight of evidence of a key of ones alone would be infinite",
-                remedy="Use a number above 0",
+                "TargetEncode: smooth is 0, but some evidence would be infinite", remedy="Use a number above 0"
             )
         if folds is not None and folds < 2:
             raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
@@ -114,7 +155,7 @@ class TargetEncode(Fitted):
         return [name for _, _, _, name in self._columns()]
 
     def _columns(self) -> list[tuple[Col, int, Stat, str]]:
-        """Return each output's key, the number of its target or class, its statistic and its name."""
+        # Each output's key, the number of its target or class, its statistic and its name.
         found = []
         each = 1 if self.classes is None else len(self.classes)
         for col in as_list(self.cols):
@@ -127,28 +168,21 @@ class TargetEncode(Fitted):
                         found += [(col, t * each + i, stat, f"{start}_{c}") for i, c in enumerate(self.classes)]
         return found
 
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
-        targets = averaged_numbers(
-            table, as_list(self.target), self.classes, wanted_by=self, binary="woe" in as_list(self.stats)
-        )
+    def _summing(self, table: Table, cells: Cells | None) -> Callable[[torch.Tensor, int], list[Sums]]:
+        binary = "woe" in as_list(self.stats)
+        targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self, binary=binary)
         given = None if self.weight is None else row_weights(table, self.weight, wanted_by=self)
-        one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        whole = (one, 1) if cells is None else (cells.codes, cells.count)
-        total = [self._moments(y, given, whole, 1) for y in targets]
-        state: State = {"total": total, "keys": [], "columns": []}
-        for col in as_list(self.cols):
-            keys, codes = sort_keys(table.coded(names_of(col)))
-            size = len(keys) + 1
+
+        def summed(codes: torch.Tensor, size: int) -> list[Sums]:
             places = cell_places(codes, cells, size)
-            made = [self._moments(y, given, places, size) for y in targets]
-            state["keys"].append(keys)
-            state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in made])
-        return state
+            return [self._moments(y, given, places, size) for y in targets]
+
+        return summed
 
     def _moments(
         self, y: torch.Tensor, weight: torch.Tensor | None, places: tuple[torch.Tensor, int], size: int
-    ) -> dict[str, torch.Tensor]:
-        """Return count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
+    ) -> Sums:
+        # Count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``.
         where, cells = places
         known = ~y.isnan()
         if not bool(known.all()):  # a target without missing values needs no copies
@@ -167,16 +201,10 @@ class TargetEncode(Fitted):
                 result["rows"] = segment_sum((weight > 0).double(), where, cells * size)
         return {n: v.view(cells, size) for n, v in result.items()}
 
-    def merge(self, a: State, b: State) -> State:
-        cells = max(a["total"][0]["count"].shape[0], b["total"][0]["count"].shape[0])
-        one = torch.zeros(1, dtype=torch.int64)
-        merged: State = {"keys": [], "columns": []}
-        merged["total"] = [_add(x, y, one, one, 1, cells) for x, y in zip(a["total"], b["total"], strict=True)]
-        for i in range(len(a["keys"])):
-            keys, left, right = union_keys(a["keys"][i], b["keys"][i])
-            pairs = zip(a["columns"][i], b["columns"][i], strict=True)
-            merged["keys"].append(keys)
-            merged["columns"].append([_add(x, y, left, right, len(keys), cells) for x, y in pairs])
+    def _add(self, a: Sums, b: Sums) -> Sums:
+        merged = {n: a[n] + b[n] for n in ("count", "sum", "rows") if n in a}
+        if "m2" in a:
+            merged["m2"] = merge_moments(_as_moments(a), _as_moments(b))[2]
         return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
@@ -201,7 +229,7 @@ class TargetEncode(Fitted):
 
 
 def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:
-    """Return a statistic of keys, float64 ``[K]``, from their own and all rows' totals."""
+    # A statistic of keys, float64 ``[K]``, from their own and all rows' totals.
     (n, s, d, rows), (count, total, m2, _) = own, every
     if stat == "count":
         return n
@@ -218,17 +246,6 @@ def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch
     weight = n + smooth
     smoothed = (s + smooth * prior) / torch.where(weight > 0, weight, 1)
     return torch.where(weight > 0, smoothed, prior)
-
-
-def _add(
-    a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int, cells: int
-) -> dict[str, Any]:
-    x = {n: spread(v, left, size, cells) for n, v in a.items()}
-    y = {n: spread(v, right, size, cells) for n, v in b.items()}
-    merged = {n: x[n] + y[n] for n in ("count", "sum", "rows") if n in x}
-    if "m2" in x:
-        merged["m2"] = merge_moments(_as_moments(x), _as_moments(y))[2]
-    return merged
 
 
 def _as_moments(stats: dict[str, torch.Tensor]) -> MomentArrays:

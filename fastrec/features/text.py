@@ -94,7 +94,7 @@ class Tokens(RowWise):
         return {name: masked(name, lists["offsets"], tensors["text"] == 0, "list", elements=elements)}
 
     def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
-        """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
+        # The rows' texts by code, the pieces of each distinct text by code, and the distinct pieces.
         texts, codes = self._texts(table)
         find = self._compiled().findall  # on distinct texts only: the slowest part
         found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
@@ -170,7 +170,7 @@ class NgramHash(VectorsOfTexts):
         return {"vectors": torch.from_numpy(vectors).to(codes.device), "row": codes, "missing": codes == 0}
 
     def _some(self, texts: list[tuple[int, str]]) -> Iterator[tuple[np.ndarray, list[str]]]:
-        """Yield each n-gram's text number, and the n-grams, for some texts at a time."""
+        # Each n-gram's text number, and the n-grams, for some texts at a time.
         rows: list[int] = []
         pieces: list[str] = []
         for i, text in texts:
@@ -222,12 +222,7 @@ class Bags:
 def count_words(
     offsets: torch.Tensor, codes: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count how often each word occurs in each text.
-
-    Args:
-        offsets: int64 ``[texts + 1]``, where each text's words begin, from 0.
-        codes: int64 ``[elements]``: 0 = no word, ``i`` = word ``i - 1``.
-        size: how many words there are.
+    """Count how often each of ``size`` words occurs in each text (``offsets``, from 0; ``codes``: 0 no word).
 
     Returns:
         Text, word (from 0) and count, int64 ``[P]`` each, by text and then by word.
@@ -246,9 +241,7 @@ def distinct_bags(
 
     Args:
         words: the words, in ascending order; those in no text are left out.
-        text: int64 ``[P]``, ascending; with ``word`` and ``times`` as ``count_words`` gives them.
-        word: int64 ``[P]``, ascending within each text.
-        times: int64 ``[P]``.
+        text, word, times: as ``count_words`` gives them.
         texts: how many texts there are.
 
     Returns:
@@ -340,7 +333,7 @@ class TextSvd(FittedOnLists):
         return [f"svd{i}_{name_of(self.col)}" for i in range(self.dims)]
 
     def _texts(self, column: Column) -> tuple[torch.Tensor, Column]:
-        """Return each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host."""
+        # Each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host.
         name = name_of(self.col)
         if column.kind == "category" and is_text(column.distinct.type):
             # Dictionaries may hold texts of other partitions' rows: only those that occur here are split, once each.
@@ -351,7 +344,8 @@ class TextSvd(FittedOnLists):
             return row, words.compute(Table({name: texts}))[words.outputs[0]]
         known = (~column.is_missing()).nonzero()
         if column.kind not in ("list", "vector") and len(known):
-            raise DataError("TextSvd needs text, or words", column=name, row=int(known[0]), remedy="Make it text")
+            needed = "TextSvd needs text, or lists of words"
+            raise DataError(needed, column=name, row=int(known[0]), remedy="Convert it to text first")
         return torch.arange(len(column)), list_of(Table({name: column.to("cpu")}), name, wanted_by=self)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
@@ -424,7 +418,7 @@ def _sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: int) -> torch.Tensor:
-    """Return the TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text."""
+    # The TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text.
     weight = torch.log1p(times.double()) * idf
     norm = _sum(weight * weight, text, texts).sqrt()
     return weight / torch.where(norm > 0, norm, 1)[text]
@@ -433,7 +427,7 @@ def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: 
 def _components(
     weight: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int
 ) -> np.ndarray:
-    """Return right singular vectors of a sparse matrix, the largest value's first: float64 ``[columns, dims]``."""
+    # Right singular vectors of a sparse matrix, the largest value's first: float64 ``[columns, dims]``.
     # LAPACK's solver is exact where values are equal, and has no random start.
     from scipy.linalg import eigh
     from scipy.sparse import csr_matrix
@@ -492,7 +486,7 @@ class TfIdfSimilarity(FittedOnLists):
         return [self.name or f"tfidf_{name_of(self.a)}__{name_of(self.b)}"]
 
     def _read(self, table: Table) -> tuple[Column, Column, Coded]:
-        """Return both list columns, and the elements of the first, then of the second, as keys."""
+        # Both list columns, and the elements of the first, then of the second, as keys.
         a, b = (list_of(table, name_of(c), wanted_by=self) for c in (self.a, self.b))
         for column in (a, b):
             coded_elements(column, wanted_by=self)  # refuses what is no key
@@ -535,13 +529,9 @@ class TfIdfSimilarity(FittedOnLists):
     def prepare(self, state: State, table: Table) -> Tensors:
         a, b, coded = self._read(table)
         codes = coded.recode(state["keys"])
-        return {
-            "a": codes[: len(a.elements)],
-            "b": codes[len(a.elements) :],
-            "a_offsets": a.values,
-            "b_offsets": b.values,
-            "missing": a.is_missing() | b.is_missing(),
-        }
+        own, other = codes.tensor_split([len(a.elements)])
+        missing = a.is_missing() | b.is_missing()
+        return {"a": own, "b": other, "a_offsets": a.values, "b_offsets": b.values, "missing": missing}
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         a, b, missing = tensors["a_offsets"], tensors["b_offsets"], tensors["missing"]
@@ -553,10 +543,8 @@ class TfIdfSimilarity(FittedOnLists):
         cuts = [*torch.searchsorted(elements, marks, right=True).tolist(), len(missing)]
         for first, last in itertools.pairwise(cuts):
             if last > first:
-                parts = [
-                    (own[bounds[first] : bounds[last]], bounds[first : last + 1])
-                    for own, bounds in ((tensors["a"], a), (tensors["b"], b))
-                ]
+                sides = ((tensors["a"], a), (tensors["b"], b))
+                parts = [(own[ends[first] : ends[last]], ends[first : last + 1]) for own, ends in sides]
                 result[first:last] = _cosine(*parts, square)
         return {self.outputs[0]: torch.where(missing, torch.nan, result)}
 
@@ -564,7 +552,7 @@ class TfIdfSimilarity(FittedOnLists):
 def _cosine(
     a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor], square: torch.Tensor
 ) -> torch.Tensor:
-    """Return the cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``."""
+    # The cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``.
     size, n = len(square), len(a[1]) - 1
     both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
     pairs, where = torch.unique(both, return_inverse=True)

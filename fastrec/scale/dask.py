@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from distributed import Client
 
-    from fastrec.table import Table
-
 
 # A Dask cluster by its name: that of a scheduler's address, or one of this machine's own processes.
 
@@ -124,8 +122,7 @@ def frame_from_dask(
     """
     require("dask.dataframe", "Dask", INSTALL)
     for rows in (frame, *([] if valid is None else [valid])):
-        if not is_dask(rows):
-            raise DataError(f"{type(rows).__name__} is no Dask frame", remedy="Give a Dask DataFrame, or TabularFrame")
+        _check_frame(rows)
     folder, targets = Path(folder), [y_names] if isinstance(y_names, str) else list(y_names or [])
     names = [*(cat_names or []), *(cont_names or []), *targets]
     made = frame if features is None else features.fit_transform(frame)
@@ -270,17 +267,20 @@ def current_client() -> Client:
 
 def _check_frame(frame: Any) -> None:
     if not is_dask(frame):
-        raise DataError(f"{type(frame).__name__} is no Dask frame", remedy="Give one, or use the ranker's own fit")
+        raise DataError(f"{type(frame).__name__} is no Dask frame", remedy="Give a Dask DataFrame")
 
 
 def _sides(
     table: Table, ranker: XGBRanker, columns: list[str], target: str, groups: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Split a bucket's rows into those to train on and those for early stopping."""
+    # Split a bucket's rows into those to train on and those for early stopping.
     ids = table[groups].integer()
     order = torch.argsort(ids, stable=True)
     table = table.take(order)
-    _refuse_text(table, columns)
+    coded = {n: table[n].distinct for n in columns if table[n].kind == "category"}
+    text = [n for n, distinct in coded.items() if len(distinct) and not is_numeric(distinct.type)]
+    if text:
+        raise DataError("holds text", column=text[0], remedy="Encode it first, with features.Categorify for one")
     rows = Lists(table, ids[order], conts=columns, label=table[target].number())
     try:
         rows = whole_lists(rows, name=ranker.name)
@@ -292,15 +292,8 @@ def _sides(
     return _frame_of(rows.take(~held), ranker, columns), _frame_of(rows.take(held), ranker, columns)
 
 
-def _refuse_text(table: Table, columns: Sequence[str]) -> None:
-    text = [n for n in columns if table[n].kind == "category" and not is_numeric(table[n].distinct.type)]
-    text = [n for n in text if len(table[n].distinct)]
-    if text:
-        raise DataError("holds text", column=text[0], remedy="Encode it first, with features.Categorify for one")
-
-
 def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows as XGBoost's workers take them; None: no rows."""
+    # Rows as XGBoost's workers take them; None: no rows.
     import pandas as pd
 
     if rows is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,8 @@ def external_matrix(
     if not targets:
         raise DataError("the frame has no target to grow trees for", remedy="Give y_names= to the ParquetFrame")
     if lists is not None and lists not in targets[1:]:
-        raise DataError(
-            f"the lists' column is not among the further targets {targets[1:]}",
-            column=lists,
-            remedy="Give y_names=[label, lists] to the ParquetFrame",
-        )
+        problem = f"the lists' column is not among the further targets {targets[1:]}"
+        raise DataError(problem, column=lists, remedy="Give y_names=[label, lists] to the ParquetFrame")
     loaders = frame.dataloaders(
         batch_rows, shuffle=False, drop_last=False, buffer_rows=16 * batch_rows, rank=0, world_size=1, device="cpu"
     )
@@ -78,7 +76,8 @@ def external_matrix(
     if not len(loader):
         raise DataError(f"the frame has no {'validation' if valid else 'training'} rows", remedy="Give some")
     Path(cache).mkdir(parents=True, exist_ok=True)
-    rows = _RowsInTurn(loader, frame, str(Path(cache) / "rows"), None if lists is None else targets.index(lists))
+    place = None if lists is None else targets.index(lists)
+    rows = TurnIterator(partial(_rows_in_turn, loader, *tree_columns(frame), place), str(Path(cache) / "rows"))
     matrix = xgb.ExtMemQuantileDMatrix(rows, ref=ref, max_bin=max_bin, enable_categorical=True)
     del loaders, loader, rows  # XGBoost reads its own files from now on, and growing trees takes memory
     give_all_back()
@@ -98,8 +97,6 @@ def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
 
 def tree_columns(frame: ParquetFrame) -> tuple[list[str], list[str]]:
     """Return names and XGBoost's types of the columns of ``tree_values``."""
-    from fastrec.estimators.xgboost import names_for_xgboost
-
     cats, conts = list(frame.recipe.cat_names), list(frame.recipe.conts)
     return names_for_xgboost([*cats, *conts]), ["c"] * len(cats) + ["q"] * len(conts)
 
@@ -144,42 +141,31 @@ class TurnIterator(xgb.DataIter):
         return found is not None
 
 
-class _RowsInTurn(TurnIterator):
-    """A frame's batches; no list is cut in two."""
+def _rows_in_turn(loader: Any, names: list[str], types: list[str], lists: int | None) -> Iterator[dict[str, Any]]:
+    # A frame's batches; no list (its id is target number ``lists``) is cut in two.
+    held: list[tuple[np.ndarray, np.ndarray]] = []  # of the list that may go on in the next batch
+    before = 0
+    told = {"feature_names": names, "feature_types": types}
 
-    def __init__(self, loader: Any, frame: ParquetFrame, cache: str, lists: int | None) -> None:
-        self.loader, self.lists = loader, lists
-        self.names, self.types = tree_columns(frame)
-        super().__init__(self._handed, cache)
-
-    def _handed(self) -> Iterator[dict[str, Any]]:
-        for values, label, lists in self._read():
-            more = {} if lists is None else {"qid": lists}
-            yield {"data": values, "label": label, "feature_names": self.names, "feature_types": self.types, **more}
-
-    def _read(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-        held: list[tuple[np.ndarray, np.ndarray]] = []  # of the list that may go on in the next batch
-        before = 0
-        for x_cat, x_cont, *_, y in self.loader:
-            values, targets = tree_values(x_cat, x_cont), y.reshape(len(x_cat), -1).double().numpy()
-            if self.lists is None:
-                yield values, targets[:, 0], None
-                continue
-            if held:
-                values, targets = (np.concatenate([h, new]) for h, new in zip(held.pop(), (values, targets)))
-            new = np.flatnonzero(np.diff(targets[:, self.lists])) + 1
-            end = int(new[-1]) if len(new) else 0
-            if end:
-                yield values[:end], targets[:end, 0], self._numbered(targets[:end, self.lists], before)
-                before += len(new)
-            held = [(values[end:], targets[end:])]
-        if held:
-            values, targets = held[0]
-            yield values, targets[:, 0], self._numbered(targets[:, self.lists], before)
-
-    @staticmethod
-    def _numbered(ids: np.ndarray, before: int) -> np.ndarray:
+    def numbered(ids: np.ndarray) -> np.ndarray:
         return before + np.append(0, np.cumsum(np.diff(ids) != 0))
+
+    for x_cat, x_cont, *_, y in loader:
+        values, targets = tree_values(x_cat, x_cont), y.reshape(len(x_cat), -1).double().numpy()
+        if lists is None:
+            yield {"data": values, "label": targets[:, 0], **told}
+            continue
+        if held:
+            values, targets = (np.concatenate([h, new]) for h, new in zip(held.pop(), (values, targets)))
+        new = np.flatnonzero(np.diff(targets[:, lists])) + 1
+        end = int(new[-1]) if len(new) else 0
+        if end:
+            yield {"data": values[:end], "label": targets[:end, 0], "qid": numbered(targets[:end, lists]), **told}
+            before += len(new)
+        held = [(values[end:], targets[end:])]
+    if held:
+        values, targets = held[0]
+        yield {"data": values, "label": targets[:, 0], "qid": numbered(targets[:, lists]), **told}
 
 
 # ``fit_on_parts``: an ``XGBRanker`` of lists larger than memory, read part by part.
@@ -206,10 +192,8 @@ def fit_on_parts(
     """
     need_external_memory()
     if ranker.early_stopping_rounds is not None or ranker.margin:
-        raise DataError(
-            f"{ranker.name} stops early, or starts from a column, which lists in parts do not allow",
-            remedy="Give rounds= alone",
-        )
+        problem = f"{ranker.name} stops early, or starts from a column, which lists in parts do not allow"
+        raise DataError(problem, remedy="Give rounds= alone")
     inputs = _inputs(ranker, parts)
     params = ranker.params_in_full(seed)
     Path(cache).mkdir(parents=True, exist_ok=True)
@@ -230,7 +214,7 @@ def fit_on_parts(
 
 
 def _inputs(ranker: XGBRanker, parts: Sequence[Callable[[], Lists]]) -> TreeInputs:
-    """Return the columns, with the codes of the values that categories have in any part."""
+    # The columns, with the codes of the values that categories have in any part.
     values: dict[str, list[pa.Array]] = {}
     names: list[str] = []
     for lists in _teaching(parts):

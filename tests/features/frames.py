@@ -101,3 +101,14 @@ def names_of(frame):
 def rows(data, chosen):
     """Some of the rows of plain columns."""
     return {n: [v[i] for i in chosen] for n, v in data.items()}
+
+
+def of_rows(rows, **types):
+    """A pandas frame of some rows, a tuple each; every column has its own type."""
+    values = zip(*rows, strict=True) if rows else ((),) * len(types)
+    return pd.DataFrame({n: pd.Series(v, dtype=t) for (n, t), v in zip(types.items(), values, strict=True)})
+
+
+def plain(values):
+    """A list of a column's values, None where one is missing."""
+    return [None if pd.isna(v) else v for v in values]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import CoVisit, FeatureSet
 from fastrec.features.co_visit import _group_hash
 from fastrec.table import Table
+from tests.features.frames import of_rows
 
 some = settings(max_examples=15, deadline=None)
 few = settings(max_examples=8, deadline=None)
@@ -27,16 +29,7 @@ WEIGHTS = {"see": 0.5, "buy": 2, "never": 1}
 STATS = ["sum", "max", "mean"]
 
 
-def frame_of(data):
-    s, t, item, kind = zip(*(data or [(None, 0, None, "x")]), strict=True)
-    return pd.DataFrame(
-        {
-            "s": pd.array(s, "Int64"),
-            "t": t,
-            "item": pd.Series(item, dtype=object),
-            "kind": pd.Series(kind, dtype=object),
-        }
-    )
+frame_of = partial(of_rows, s="Int64", t="int64", item=object, kind=object)
 
 
 def folds_of(data, folds):

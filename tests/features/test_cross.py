@@ -1,5 +1,3 @@
-"""``search_crosses`` finds pairs that matter together, leaves noise alone, and is nested throughout."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import CumCount, CumStat, JaccardToHistory, LastKnown
 from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, running_sum
 from fastrec.table import Table
+from tests.features.frames import of_rows, plain
 
 some = settings(max_examples=50, deadline=None)
 STATS = ["count", "sum", "mean", "min", "max", "smaller"]
@@ -36,14 +38,7 @@ def way(request):
         yield
 
 
-def frame_of(rows):
-    g, t, x = zip(*rows, strict=True) if rows else ((), (), ())
-    types = {"g": "Int64", "t": "int64", "x": "float64"}
-    return pd.DataFrame({n: pd.Series(v, dtype=types[n]) for n, v in zip("gtx", (g, t, x), strict=True)})
-
-
-def plain(values):
-    return [None if pd.isna(v) else v for v in values]
+frame_of = partial(of_rows, g="Int64", t="int64", x="float64")
 
 
 def before(rows, i, *, ahead=False):

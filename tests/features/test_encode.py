@@ -130,13 +130,6 @@ def test_codes_equal_tabular_pandas(frame):
     assert len(feature.vocabs["k"]) == len(to.classes["k"])
 
 
-def test_the_classes_of_nvtabulars_own_test():
-    frame = pl.DataFrame({"k": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
-    feature = Categorify("k", min_count=2)
-    assert feature.fit_transform(frame)["code_k"].to_list() == [[2], [2, 1], [1, 3], [3]]
-    assert feature.vocabs["k"].values.to_pylist() == ["A", "C"]
-
-
 def test_missing_values_in_several_partitions_code_right():
     parts = [["b", None], [None, None], ["a", "b", None], ["c"]]
     feature = Categorify("k", min_count=2)

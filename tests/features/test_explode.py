@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from fastrec.errors import FastrecError
 from fastrec.features import Collect, Explode, FeatureSet, explode
 from fastrec.table import Column, Table
-from tests.features.frames import MAKERS, columns
+from tests.features.frames import MAKERS, columns, of_rows
 
 word = st.text("ab🎉 ", max_size=3)
 lists = st.lists(st.one_of(st.none(), st.lists(st.tuples(word, st.integers(-9, 9)), max_size=4)), max_size=8)
@@ -261,9 +262,7 @@ rows = st.lists(
 )
 
 
-def frame_of(data):
-    user, t, x = zip(*data, strict=True)
-    return pd.DataFrame({"user": pd.array(user, "Int64"), "t": t, "x": pd.array(x, "Int64")})
+frame_of = partial(of_rows, user="Int64", t="int64", x="Int64")
 
 
 def collect_lists(frame, name):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from fastrec.features import (
     NUnique,
 )
 from fastrec.table import Table
+from tests.features.frames import of_rows
 
 some = settings(max_examples=40, deadline=None)
 STATS = ["mean", "std", "min", "max", "sum", "count"]
@@ -27,11 +29,7 @@ value = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([mat
 rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), value, value), max_size=15)
 
 
-def frame_of(rows):
-    g, x, t = zip(*rows, strict=True) if rows else ((), (), ())
-    return pd.DataFrame(
-        {"g": pd.Series(g, dtype=object), "x": pd.Series(x, dtype="float64"), "t": pd.Series(t, dtype="float64")}
-    )
+frame_of = partial(of_rows, g=object, x="float64", t="float64")
 
 
 def close(a, b):
@@ -319,9 +317,7 @@ deviation_rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "
 CASES = [(how, stat) for how in ("diff", "ratio", "z") for stat in ("mean", "median")]
 
 
-def deviation_frame_of(rows):
-    g, x = zip(*rows, strict=True) if rows else ((), ())
-    return pd.DataFrame({"g": pd.Series(g, dtype=object), "x": pd.Series(x, dtype="float64")})
+deviation_frame_of = partial(of_rows, g=object, x="float64")
 
 
 def by_loop(value, train, how, stat):
@@ -441,9 +437,7 @@ neighbours_rows = st.lists(
 WHAT = ["previous", "next", "diff_previous", "diff_next", "above", "below"]
 
 
-def neighbours_frame_of(data):
-    g, x, t = zip(*data, strict=True)
-    return pd.DataFrame({"g": pd.Series(g, dtype=object), "x": pd.Series(x, dtype="float64"), "t": t})
+neighbours_frame_of = partial(of_rows, g=object, x="float64", t="int64")
 
 
 def neighbours_by_loop(data, i, n):

@@ -1,8 +1,7 @@
-"""``TimeSince`` against a loop, and the published differences of a lag."""
-
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from fastrec._core import limits
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import FeatureSet, History, LastAction, TargetEncode, TimeSince
+from tests.features.frames import of_rows, plain
 
 some = settings(max_examples=40, deadline=None)
 STATS = ["count", "since", "steps", "since_first", "is_last"]
@@ -35,22 +35,7 @@ def way(request):
         yield
 
 
-def frame_of(rows):
-    u, i, t, s, k, w = zip(*rows, strict=True) if rows else ((),) * 6
-    return pd.DataFrame(
-        {
-            "u": pd.array(u, dtype="Int64"),
-            "i": pd.Series(i, dtype=object),
-            "t": pd.Series(t, dtype="int64"),
-            "s": pd.Series(s, dtype="int64"),
-            "k": pd.Series(k, dtype=object),
-            "w": pd.Series(w, dtype="float64"),
-        }
-    )
-
-
-def plain(values):
-    return [None if pd.isna(v) else v for v in values]
+frame_of = partial(of_rows, u="Int64", i=object, t="int64", s="int64", k=object, w="float64")
 
 
 def loop(row, log, kinds):
@@ -77,18 +62,9 @@ def loop(row, log, kinds):
 @some
 @given(events, events, st.sampled_from([None, ["x"], ["y z", "x"]]))
 def test_it_equals_a_loop_over_a_log(rows, log, kinds):
-    history = History(
-        ["u", "i"],
-        order=["t", "s"],
-        table="log",
-        event="k",
-        kinds=kinds,
-        by_kind=kinds is not None,
-        stats=STATS,
-        values=["w", "k"],
-        sums="w",
-        name="h",
-    )
+    reads = {"table": "log", "event": "k", "values": ["w", "k"], "sums": "w"}
+    kinds_read = {"kinds": kinds, "by_kind": kinds is not None}
+    history = History(["u", "i"], order=["t", "s"], stats=STATS, name="h", **reads, **kinds_read)
     made = history.fit_transform(frame_of(rows), tables={"log": frame_of(log)})
     for n, row in enumerate(rows):
         for word, expected in loop(row, log, kinds).items():
@@ -264,10 +240,7 @@ rows = st.lists(
 )
 
 
-def last_action_frame_of(data):
-    user, t, kind = zip(*data, strict=True)
-    user, kind = pd.Series(user, dtype="Int64"), pd.Series(kind, dtype=object)
-    return pd.DataFrame({"user": user, "t": t, "kind": kind})
+last_action_frame_of = partial(of_rows, user="Int64", t="int64", kind=object)
 
 
 def by_loop(row, events, n):

@@ -1,9 +1,8 @@
-"""``Rolling`` against pandas and hand-worked windows."""
-
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ from fastrec.errors import DataError, FastrecError
 from fastrec.features import Diff, Ewm, FeatureSet, Lag, PctChange, Rolling
 from fastrec.features.lagged import positive, seconds_in, short
 from fastrec.table import Table
+from tests.features.frames import of_rows, plain
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,7 @@ rows = st.lists(
 )
 
 
-def frame_of(rows):
-    g, t, v, s = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return pd.DataFrame(
-        {
-            "g": pd.Series(g, dtype=object),
-            "t": pd.Series(t, dtype="int64"),
-            "v": pd.array(v, dtype="Int64"),
-            "s": pd.Series(s, dtype=object),
-        }
-    )
-
-
-def plain(values):
-    return [None if pd.isna(v) else v for v in values]
+frame_of = partial(of_rows, g=object, t="int64", v="Int64", s=object)
 
 
 def lagged(rows, field, n, *, grouped=True, ordered=True):
@@ -112,13 +99,6 @@ def test_differences_equal_a_loop(data, n):
     there = lagged(data, 2, n)
     expected = [r[2] - b if r[2] is not None and b is not None else None for r, b in zip(data, there, strict=True)]
     assert plain(made[f"diff{n}_v__g"]) == expected
-
-
-def test_the_published_cases_of_differences():
-    frame = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "ts": [1000, 1005, 1100, 2000, 2001, 3000]})
-    made = Diff("ts", by="user", n=[1, -1]).fit_transform(frame)
-    assert plain(made["diff1_ts__user"]) == [None, 5, 95, None, 1, None]
-    assert plain(made["diff-1_ts__user"]) == [-5, -95, None, -1, None, None]
 
 
 def test_lags_equal_pandas_over_several_columns_of_group_and_order():
@@ -290,13 +270,9 @@ CLOSED = ["left", "right", "both", "neither"]
 
 @st.composite
 def frames(draw, times):
-    n = draw(st.integers(0, 18))
     number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([1e8, 1e8 + 1]))
     rows = st.tuples(st.one_of(st.none(), st.sampled_from(["u", "v"])), times, number)
-    g, t, x = zip(*draw(st.lists(rows, min_size=n, max_size=n)), strict=True) if n else ((), (), ())
-    return pd.DataFrame(
-        {"g": pd.Series(g, dtype=object), "t": pd.Series(t, dtype="int64"), "x": pd.Series(x, dtype="float64")}
-    )
+    return of_rows(draw(st.lists(rows, max_size=18)), g=object, t="int64", x="float64")
 
 
 def by_pandas(frame, stat, window, closed, min_count, *, timed):
@@ -466,11 +442,7 @@ ewm_rows = st.lists(
 )
 
 
-def ewm_frame_of(rows):
-    g, t, x = zip(*rows, strict=True) if rows else ((), (), ())
-    return pd.DataFrame(
-        {"g": pd.Series(g, dtype=object), "t": pd.Series(t, dtype="int64"), "x": pd.Series(x, dtype="float64")}
-    )
+ewm_frame_of = partial(of_rows, g=object, t="int64", x="float64")
 
 
 def ewm_by_pandas(frame, half_life):

@@ -1,4 +1,8 @@
-"""Trees and predictions of Parquet files that are read batch by batch, beside those of rows in memory."""
+"""Trees and predictions of rows that are read batch by batch or part by part, beside those of rows in memory."""
+
+from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,10 +13,13 @@ import xgboost as xgb
 from fastai.data.block import CategoryBlock
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.scale import external_matrix, write_predictions
+from fastrec.estimators import XGBRanker
+from fastrec.scale import external_matrix, fit_on_parts, write_predictions
 from fastrec.scale.external import tree_values
+from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, ParquetFrame
 from fastrec.training import rec_learner
+from fastrec.validate import Lists
 
 N = 700
 PARAMS = {"max_depth": 3, "eta": 0.5, "nthread": 1, "max_bin": 64, "seed": 0}
@@ -125,3 +132,43 @@ def test_what_is_not_there_is_named(files, tmp_path):
     with pytest.raises(MissingColumnError, match="'nothing'"):
         write_predictions(booster, frame, folder / "test.parquet", tmp_path / "out.parquet", ids=["nothing"])
     assert not (tmp_path / "out.parquet").exists()
+
+
+TREES = {"rounds": 6, "max_depth": 3, "nthread": 1, "subsample": 1.0, "colsample_bytree": 1.0}
+
+
+def lists(count, seed, names="abcd"):
+    """Lists of five, of columns with few values: bins do not depend on how rows come."""
+    g = torch.Generator().manual_seed(seed)
+    n = 5 * count
+    x, city = torch.randint(0, 9, (n,), generator=g), torch.randint(0, len(names), (n,), generator=g)
+    score = x + 2.0 * (city == 1) + 3 * torch.rand(n, generator=g)
+    label = torch.zeros(count, 5).scatter_(1, score.reshape(count, 5).argmax(1, keepdim=True), 1.0).flatten()
+    table = Table({"x": x.double(), "city": [names[c] for c in city.tolist()]})
+    weight = torch.where(torch.arange(n) // 5 % 2 == 0, 1.0, 0.5)
+    return Lists(table, torch.arange(n) // 5, ["city"], ["x"], label=label, weight=weight)
+
+
+@pytest.mark.parametrize("objective", ["rank:ndcg", "binary:logistic"])
+def test_parts_grow_the_trees_of_the_whole(tmp_path, objective):
+    whole = lists(120, 0)
+    cuts = [torch.arange(a * 5, b * 5) for a, b in ((0, 50), (50, 51), (51, 120))]
+    whole.label[cuts[1]] = 0  # of the second part no list teaches anything
+    expected = XGBRanker("a", objective=objective, **TREES).fit(whole)
+    got = fit_on_parts(
+        XGBRanker("a", objective=objective, **TREES), [partial(whole.take, c) for c in cuts], tmp_path / "cache"
+    )
+    new = lists(30, 1, "abce")  # one value that training has not
+    assert got.predict(new).tolist() == pytest.approx(expected.predict(new).tolist(), abs=1e-5)
+    assert len(set(got.predict(new).tolist())) > 5
+    got.save(tmp_path / "saved")
+    assert torch.equal(XGBRanker.load(tmp_path / "saved").predict(new), got.predict(new))
+
+
+def test_what_cannot_be_grown_is_refused(tmp_path):
+    whole = lists(10, 0)
+    with pytest.raises(DataError, match="stops early"):
+        fit_on_parts(XGBRanker("a", early_stopping_rounds=3), [lambda: whole], tmp_path)
+    whole.label[:] = 0
+    with pytest.raises(DataError, match="no list to learn from"):
+        fit_on_parts(XGBRanker("a"), [lambda: whole], tmp_path)
