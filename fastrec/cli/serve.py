@@ -53,15 +53,11 @@ def serve(
     current version answers, and what is promoted takes over by itself. `/` describes it.
     """
     with readable_errors("the server is gone"):
-        from fastrec._core.imports import require
         from fastrec.registry import is_registry
+        from fastrec.serve.server.app import make_app
         from fastrec.serve.server.call import Limits
-        from fastrec.serve.server.process import make_app, open_events
+        from fastrec.serve.server.process import open_events, run_app
         from fastrec.serve.server.versions import Canary
-
-        for module in ("uvicorn", "httptools"):
-            require(module, module, "pip install 'fastrec-tabular[serve]'")
-        from fastrec.serve.server.process import run_app
 
         limits = Limits(
             batch_rows=batch_rows,

@@ -74,8 +74,7 @@ def test_a_torn_end_is_cut_off_and_the_log_goes_on(tmp_path: Path, cut: int) -> 
 
 @pytest.mark.parametrize("size", [0, 3, 17])
 def test_a_log_that_was_hardly_begun_is_begun_anew(tmp_path: Path, size: int) -> None:
-    store = MemoryStore(tmp_path)
-    store.close()
+    MemoryStore(tmp_path).close()
     os.truncate(tmp_path / "events-000000000000.log", size)
     store = MemoryStore(tmp_path)
     store.write({b"k": b"1"}, {})
