@@ -177,8 +177,10 @@ class Graph:
         return self._model(nodes, "part", ins, [self._info(c) for c in outputs]), read
 
     def _info(self, cut: GraphCut) -> Any:
-        shape = (ROWS,) if cut.width is None else (ROWS, cut.width)
-        kind, shape = self._inputs.get(cut.name, (self.type_of(cut.dtype), shape))
+        if cut.name in self._inputs:
+            kind, shape = self._inputs[cut.name]
+        else:
+            kind, shape = self.type_of(cut.dtype), (ROWS,) if cut.width is None else (ROWS, cut.width)
         return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
 
     def _model(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any]) -> Any:
