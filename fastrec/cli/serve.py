@@ -53,15 +53,11 @@ def serve(
     current version answers, and what is promoted takes over by itself. `/` describes it.
     """
     with readable_errors("the server is gone"):
-        from fastrec._core.imports import require
         from fastrec.registry import is_registry
+        from fastrec.serve.server.app import make_app
         from fastrec.serve.server.call import Limits
-        from fastrec.serve.server.process import make_app, open_events
+        from fastrec.serve.server.process import open_events, run_app
         from fastrec.serve.server.versions import Canary
-
-        for module in ("uvicorn", "httptools"):
-            require(module, module, "pip install 'fastrec-tabular[serve]'")
-        from fastrec.serve.server.process import run_app
 
         sizes = {"batch_rows": batch_rows, "queue_rows": queue_rows, "max_rows": max_rows}
         sizes |= {"max_body": int(max_body * 2**20), "max_wait": max_wait / 1000, "timeout": timeout}

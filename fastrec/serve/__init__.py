@@ -7,9 +7,9 @@ that features look back to.
 from fastrec.serve.export import Exported, export_run, export_session_ranker
 from fastrec.serve.next_items import ExportedNextItems, NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
+from fastrec.serve.server.app import make_app
 from fastrec.serve.server.batcher import Scorer
 from fastrec.serve.server.call import Limits, Refusal
-from fastrec.serve.server.process import make_app
 from fastrec.serve.server.versions import Canary
 from fastrec.serve.triton import write_triton
 from fastrec.serve.verify import Verified, metric_loss, verify_export, verify_session_ranker

@@ -37,12 +37,12 @@ from fastrec.validate import ListEvents, Lists
 
 def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
     """Write features, nets, forests and the stack as files of their own; return their description, in running order."""
-    (folder / "parts").mkdir()
+    (folder / "parts").mkdir()  # new: the folder is written anew each time
     # width -1: as wide as the longest row of the request
     raw = [GraphCut(i["name"], i["name"], i["type"], -1 if "events" in i else None) for i in about["inputs"]]
     raw += [GraphCut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
     ends = [
-        GraphCut(o["name"], graph.output_value(o["name"]), o["type"], None if o["width"] == 1 else o["width"])
+        GraphCut(o["name"], graph._outputs[o["name"]][0], o["type"], None if o["width"] == 1 else o["width"])
         for o in about["outputs"]
     ]
     for part in graph.marks:
@@ -76,48 +76,7 @@ def _write_part(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
     return {"name": part.name, "kind": part.kind, "file": file, "files": files, **sides}
 
 
-# The state of events of an export: what its made inputs are made from, and what ``serving.json`` says of it.
-
-
-def write_events(
-    part: Path, saved: SavedRun, made: Sequence[str], data: str | Path | Mapping[str, Table]
-) -> tuple[dict[str, Any], list[str]]:
-    """Write the features that are made outside of a graph and the events so far that they are made from.
-
-    Args:
-        part: the export's folder.
-        saved: the run.
-        made: the graph's inputs that are outputs of features.
-        data: the data with the tables of events (see ``predict_run``), or these tables by name, ``train`` or
-            ``history`` among them where features look back to the rows.
-
-    Returns:
-        What ``serving.json`` says of the events, and the columns that requests must have for them.
-
-    Raises:
-        DataError: a feature cannot be made from events, by name.
-        MissingFileError: a table is not there.
-    """
-    assert saved.features is not None
-    saved.features.save(part / "features")
-    if isinstance(data, Mapping):
-        frames = dict(data)
-    else:
-        files = _files(Path(data), saved.reading)
-        frames = {n: saved.read(p, n) for n, p in files.items() if n != "test"}
-    history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
-    online = write_online_state(part / "events", saved.features, frames, history, outputs=list(made))
-    types = {**frames, **({} if history is None else {HISTORY: history})}
-    lacking = [t for t in online.tables if t not in types and t not in online.optional_tables]
-    if lacking:
-        file = None if isinstance(data, Mapping) else data
-        why = f"the table of events {lacking[0]!r} is not there"
-        raise DataError(why, file=file, remedy="fastrec layout writes it")
-    columns = {t: {n: described(n, types[t][n]) for n in own} for t, own in online.tables.items() if t in types}
-    return {"tables": {t: {"columns": c} for t, c in columns.items()}, "history": history is not None}, online.inputs
-
-
-_SAMPLE = "sample.parquet"
+SAMPLE = "sample.parquet"
 LABELLED = "sample_labelled.parquet"
 _SENT = ("number", "datetime", "category")  # kinds of columns that a request may have
 SCORE = "score"
@@ -204,11 +163,41 @@ def export_run(
 def with_events(
     part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path | Mapping[str, Table]
 ) -> None:
-    """Write the state of events, and add it to ``about``; refuse lists and vectors, which requests do not have."""
+    """Write the features that are made outside of a graph and the events so far, and add them to ``about``.
+
+    Args:
+        part: the export's folder.
+        saved: the run.
+        sample: some of its rows.
+        about: the content of ``serving.json``.
+        data: the data with the tables of events (see ``predict_run``), or these tables by name, ``train`` or
+            ``history`` among them where features look back to the rows.
+
+    Raises:
+        DataError: a feature cannot be made from events, by name; or it reads lists or vectors, which requests lack.
+        MissingFileError: a table is not there.
+    """
     made = [i["name"] for i in about["inputs"] if i["made"]]
-    about["events"], asked = write_events(part, saved, made, data)
+    assert saved.features is not None
+    saved.features.save(part / "features")
+    if isinstance(data, Mapping):
+        frames = dict(data)
+    else:
+        files = _files(Path(data), saved.reading)
+        frames = {n: saved.read(p, n) for n, p in files.items() if n != "test"}
+    history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
+    online = write_online_state(part / "events", saved.features, frames, history, outputs=made)
+    types = {**frames, **({} if history is None else {HISTORY: history})}
+    lacking = [t for t in online.tables if t not in types and t not in online.optional_tables]
+    if lacking:
+        file = None if isinstance(data, Mapping) else data
+        why = f"the table of events {lacking[0]!r} is not there"
+        raise DataError(why, file=file, remedy="fastrec layout writes it")
+    columns = {t: {n: described(n, types[t][n]) for n in own} for t, own in online.tables.items() if t in types}
+    tables = {t: {"columns": c} for t, c in columns.items()}
+    about["events"] = {"tables": tables, "history": history is not None}
     known = {i["name"] for i in about["inputs"]} | {about["list"]}
-    for name in asked:
+    for name in online.inputs:
         if name not in known and name in sample:
             if sample[name].kind not in _SENT:
                 why = f"is a {sample[name].kind}, which a server takes from no request"
@@ -217,7 +206,7 @@ def with_events(
             about["inputs"].append({**described(name, sample[name], text=saved.reading.written(name)), "graph": False})
 
 
-def read_sample(run: Path, name: str = _SAMPLE) -> Table:
+def read_sample(run: Path, name: str = SAMPLE) -> Table:
     """Read rows that a run keeps, with all their columns, as its models read them; some test rows by default."""
     path = run / name
     if not path.is_file():
@@ -226,7 +215,7 @@ def read_sample(run: Path, name: str = _SAMPLE) -> Table:
     return Table.read(path)
 
 
-def sample_events(saved: SavedRun, sample: Table, name: str = _SAMPLE) -> ListEvents | None:
+def sample_events(saved: SavedRun, sample: Table, name: str = SAMPLE) -> ListEvents | None:
     """Read the events before the lists of rows that a run keeps; None: its models do not read them."""
     if saved.events is None:
         return None
@@ -280,7 +269,7 @@ def make_graph(
     if readers:
         if saved.events is None:
             raise DataError(f"{readers[0].name} reads events, and the run names none", remedy="Run the recipe again")
-        log = read_sample(saved.folder, _events_file(_SAMPLE))
+        log = read_sample(saved.folder, _events_file(SAMPLE))
         events, of_events = events_of(graph, readers, log, saved.events.item, saved.events.time)
     rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists, events)
     base = {}

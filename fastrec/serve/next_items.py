@@ -293,9 +293,6 @@ def read_next_items(folder: str | Path) -> dict[str, Any]:
     return about
 
 
-# ``verify_next_items``: compare the recommendations of an exported net with those of its run.
-
-
 def verify_next_items(
     folder: str | Path,
     run: str | Path,

@@ -70,7 +70,7 @@ def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> 
     if not set(wanted) <= set(runtime.get_available_providers()):
         raise _not_there(device, f"onnxruntime {runtime.__version__} has no {wanted[0]}")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1  # nodes of one call run in turn
     options.log_severity_level = 3  # warnings about nodes on the CPU are nothing that a reader could act on
     # A thread that spins while it waits for work takes the core that an event loop needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -118,9 +118,8 @@ def write_triton(
     if not is_plain_name(name):
         raise DataError(f"a model of Triton cannot be called {name!r}", remedy="Give a name without / and the like")
     about = _read(export_dir)
-    how = _TritonOptions(
-        max_batch_size, dynamic, tuple(preferred_sizes), max_delay_us, instances, device, about.get("list")
-    )
+    batching = {"preferred_batch_size": list(preferred_sizes) or None, "max_queue_delay_microseconds": max_delay_us}
+    how = _TritonOptions(max_batch_size, dynamic, batching, instances, device, about.get("list"))
     model = {"kind": "onnx", **about["model"], "inputs": about["inputs"], "outputs": about["outputs"]}
     models = {name: model}
     parts = about.get("parts") or []
@@ -146,8 +145,7 @@ class _TritonOptions:
 
     max_batch_size: int
     dynamic: bool
-    preferred_sizes: tuple[int, ...]
-    max_delay_us: int
+    batching: dict[str, Any]
     instances: int
     device: Device
     lists: str | None
@@ -207,8 +205,7 @@ def _config(name: str, model: Mapping[str, Any], how: _TritonOptions) -> dict[st
         raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
     config["instance_group"] = {"count": how.instances, "kind": Enum("KIND_CPU" if on_cpu else "KIND_GPU")}
     if joins:
-        sizes = list(how.preferred_sizes) or None
-        config["dynamic_batching"] = {"preferred_batch_size": sizes, "max_queue_delay_microseconds": how.max_delay_us}
+        config["dynamic_batching"] = how.batching
     if model["kind"] == "onnx" and not on_cpu:
         kinds = [{"name": "cuda", "parameters": [{"key": "use_tf32", "value": "0"}]}]  # exact
         if how.device == "tensorrt":

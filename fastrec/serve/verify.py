@@ -15,10 +15,10 @@ from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, MissingFileError
+from fastrec.errors import DataError
 from fastrec.estimators import SessionRanker
 from fastrec.estimators.session_ranker import known_events
-from fastrec.serve.export import LABELLED, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
+from fastrec.serve.export import LABELLED, SAMPLE, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
 from fastrec.serve.session import open_session, read_about
 from fastrec.table import Table, as_column
 from fastrec.validate import ListEvents, Lists, Rows
@@ -146,17 +146,23 @@ def score_rows(
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _kept_rows(saved: SavedRun) -> Rows:
-    # features are computed anew if the sample's rows and no others are needed, else taken as the run stored them
-    sample = read_sample(saved.folder)
+def _kept_rows(saved: SavedRun, name: str = SAMPLE) -> Rows:
+    """Read rows that a run keeps; those of ``LABELLED`` have labels."""
+    sample, labelled = read_sample(saved.folder, name), name == LABELLED
+    options: dict[str, Any] = {"cats": saved.cats, "conts": saved.conts}
     if saved.target is None:
         groups = sample[saved.config["list_column"]].group_numbers().cpu()
-        return Lists(sample, groups, cats=saved.cats, conts=saved.conts, events=sample_events(saved, sample))
+        options["events"] = sample_events(saved, sample, name)
+        return Lists(sample, groups, label=sample[saved.config["label"]].number() if labelled else None, **options)
+    options["n_outputs"] = saved.target.n_outputs
+    if labelled:
+        return Rows(sample, saved.task, label=saved.target.encode(sample), **options)
+    # features are computed anew if the sample's rows and no others are needed, else taken as the run stored them
     made = set() if saved.features is None else set(saved.features.outputs)
     needs_tables = saved.features is not None and any(s.table_inputs for s in saved.features.steps)
     if not saved.config["history"] and not needs_tables:
         return saved.rows(sample.drop([n for n in sample.names if n in made]))
-    return Rows(sample, saved.task, cats=saved.cats, conts=saved.conts, n_outputs=saved.target.n_outputs)
+    return Rows(sample, saved.task, **options)
 
 
 def _list_starts(groups: torch.Tensor) -> np.ndarray:
@@ -173,9 +179,6 @@ def _blocks(starts: np.ndarray, size: int) -> list[tuple[int, int]]:
         blocks.append((at, end))
         at = end
     return blocks
-
-
-# ``metric_loss``: compare the metric of a compressed graph with that of the full graph.
 
 
 @dataclass(frozen=True)
@@ -203,25 +206,13 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
         MissingFileError: the run keeps no such rows.
     """
     saved = SavedRun(run, trust=trust)
-    path = saved.folder / LABELLED
-    if not path.is_file():
-        raise MissingFileError("the run does not keep labelled rows", file=path, remedy="Run the recipe again")
-    table = Table.read(path)
-    options: dict[str, Any] = {"cats": saved.cats, "conts": saved.conts}
-    rows: Rows
-    events = sample_events(saved, table, LABELLED)
-    if saved.target is None:
-        groups = table[saved.config["list_column"]].group_numbers().cpu()
-        rows = Lists(table, groups, label=table[saved.config["label"]].number(), **options)
-    else:
-        n = saved.target.n_outputs
-        rows = Rows(table, saved.task, label=saved.target.encode(table), n_outputs=n, **options)
+    rows = _kept_rows(saved, LABELLED)
     scorer = Scorer.of(saved.config["metric"], saved.target)
     # both graphs, not the run: rounding of the graph itself must not count as loss
     with TemporaryDirectory() as whole:
         export_run(run, Path(whole) / "full", fold=fold, trust=trust)
-        full = _learned_scale(saved, score_rows(Path(whole) / "full", table, events=events))
-    compressed = _learned_scale(saved, score_rows(folder, table, events=events))
+        full = _learned_scale(saved, score_rows(Path(whole) / "full", rows.table, events=rows.events))
+    compressed = _learned_scale(saved, score_rows(folder, rows.table, events=rows.events))
     return Loss(scorer.name, len(rows), scorer(rows, full), scorer(rows, compressed))
 
 

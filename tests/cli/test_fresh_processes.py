@@ -63,7 +63,7 @@ assert not known, known
 def serve(folder, path, body):
     from pathlib import Path
     from fastrec.cli.serve import _as_export
-    from fastrec.serve.server.process import make_app
+    from fastrec.serve.server.app import make_app
     from tests.serve.server.calls import post
     app = make_app(_as_export(Path(folder)))
     answer = post(app, path, json.loads(Path(body).read_text()))

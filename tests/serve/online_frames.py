@@ -41,20 +41,10 @@ ITEMS = pa.table({"item": ["a", "b", "c"], "tags": [["x", "y"], ["y"], ["z", "x"
 
 def from_log() -> list[Feature]:
     """Generators that look at a log."""
-    of_item = History(
-        "item",
-        order="t",
-        table="log",
-        event="kind",
-        kinds=["click", "view"],
-        by_kind=True,
-        stats=["count", "since", "steps", "since_first"],
-        values=["kind", "x"],
-        sums=["x"],
-        name="of_item",
-    )
+    stats, kinds = ["count", "since", "steps", "since_first"], {"event": "kind", "kinds": ["click", "view"]}
+    more = {"stats": stats, "values": ["kind", "x"], "sums": ["x"], "name": "of_item"}
     return [
-        of_item,
+        History("item", order="t", table="log", by_kind=True, **kinds, **more),
         History("item", order="t", table="log", stats=["count"], sums="x", name="plain"),
         History("user", order="t", table="log", stats=["count", "since"], values=["x", "item"], name="of_user"),
         History(["user", "item"], order="t", table="log", stats=["count", "is_last"], name="pair"),
@@ -69,7 +59,6 @@ def from_log() -> list[Feature]:
 
 def from_rows() -> list[Feature]:
     """Generators that look at the frame's own rows."""
-    rolling = Rolling("x", ["mean", "count"], by="item", order="t", window=2)
     return [
         CumCount("user", order="t"),
         CumCount("item"),
@@ -77,7 +66,7 @@ def from_rows() -> list[Feature]:
         Lag("x", by="item", order="t", horizon=2),
         Lag("x", by="user", order="t", n=-1),
         Diff("t", by="item", order="t"),
-        rolling,
+        Rolling("x", ["mean", "count"], by="item", order="t", window=2),
         Rolling("x", ["sum", "max"], by="user", order="t", window="3s", min_count=0, name="timed"),
         Ewm("x", half_life=2, by="user", order="t"),
         CumStat("x", by="item", order="t", stats=["count", "sum", "min", "smaller"]),
@@ -142,7 +131,6 @@ def fitted(features: list[Feature], seed: int = 0) -> FeatureSet:
 
 def batch(fs: FeatureSet, asked: pa.Table, log: pa.Table, past: pa.Table | None) -> pa.Table:
     """What the features are when all is given at once."""
-    made = fs.transform(
-        asked, tables={"log": log, "items": ITEMS}, history=past if past is not None and len(past) else None
-    )
+    history = past if past is not None and len(past) else None
+    made = fs.transform(asked, tables={"log": log, "items": ITEMS}, history=history)
     return made if isinstance(made, pa.Table) else pa.table(made)

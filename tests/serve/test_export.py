@@ -44,27 +44,16 @@ class Sales(Competition):
     """Amounts, of which the earlier ones of a shop are known."""
 
     name, task, target, metric = "Sales", "regression", "amount", "rmse"
-    history = True
+    history, categories = True, ["city", "code"]
 
     def features(self):
-        return FeatureSet(
-            [
-                TargetEncode(["city", Cross("city", "code")], "amount"),
-                DatePart("when", ["hour", "dayofweek"]),
-                Cyclic("when", "hour"),
-                Lag("amount", by="shop", order="when"),
-            ]
-        )
-
-    @property
-    def categories(self):
-        return ["city", "code"]
+        encoded = TargetEncode(["city", Cross("city", "code")], "amount")
+        times = [DatePart("when", ["hour", "dayofweek"]), Cyclic("when", "hour")]
+        return FeatureSet([encoded, *times, Lag("amount", by="shop", order="when")])
 
     def models(self, *, bs):
-        return [
-            NetModel("net", model="TabularNet", epochs=2),
-            XGBModel("xgb", rounds=20, max_depth=3, early_stopping_rounds=None),
-        ]
+        trees = XGBModel("xgb", rounds=20, max_depth=3, early_stopping_rounds=None)
+        return [NetModel("net", model="TabularNet", epochs=2), trees]
 
 
 def shop_sales(n, seed):
@@ -91,14 +80,9 @@ class Clicks(Competition):
     fold_key, plain, categories = "list_id", ("price", "place"), ("city",)
 
     def features(self):
-        return FeatureSet(
-            [
-                TargetEncode("city", "clicked"),
-                GroupRank("price", by="list_id"),
-                GroupStats("price", by="list_id", stats=["mean", "min"], over="group"),
-            ],
-            key="list_id",
-        )
+        stats = GroupStats("price", by="list_id", stats=["mean", "min"], over="group")
+        steps = [TargetEncode("city", "clicked"), GroupRank("price", by="list_id"), stats]
+        return FeatureSet(steps, key="list_id")
 
     def models(self, *, bs):
         return [NetRanker("net", layers=[8], epochs=1), XGBRanker("xgb", rounds=15, max_depth=3)]
@@ -118,25 +102,24 @@ def click_lists(n, seed):
     return data
 
 
+def run_of(recipe, folder, train, test):
+    (folder / "data").mkdir()
+    train.to_parquet(folder / "data/train.parquet")
+    test.to_parquet(folder / "data/test.parquet")
+    run_competition(recipe, folder / "data", folder / "run")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def sales(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sales")
     both = shop_sales(900, 0)
-    (folder / "data").mkdir()
-    both[:700].to_parquet(folder / "data/train.parquet")
-    both[700:].drop(columns="amount").to_parquet(folder / "data/test.parquet")
-    run_competition(Sales(), folder / "data", folder / "run")
-    return folder
+    return run_of(Sales(), tmp_path_factory.mktemp("sales"), both[:700], both[700:].drop(columns="amount"))
 
 
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clicks")
-    (folder / "data").mkdir()
-    click_lists(200, 0).to_parquet(folder / "data/train.parquet")
-    click_lists(60, 1).drop(columns="clicked").to_parquet(folder / "data/test.parquet")
-    run_competition(Clicks(), folder / "data", folder / "run")
-    return folder
+    test = click_lists(60, 1).drop(columns="clicked")
+    return run_of(Clicks(), tmp_path_factory.mktemp("clicks"), click_lists(200, 0), test)
 
 
 @pytest.fixture(scope="module")
@@ -175,23 +158,26 @@ def test_what_is_said_of_the_inputs(sales, exported):
     assert json.loads((exported.folder / "serving.json").read_text()) == exported.about
 
 
+def by_parts(folder, values):
+    """The score that an export's parts give one after the other."""
+    for part in json.loads((folder / "serving.json").read_text())["parts"]:
+        path, names = folder / part["file"], [o["name"] for o in part["outputs"]]
+        if part["kind"] == "onnx":
+            feeds = {i["name"]: values[i["name"]] for i in part["inputs"]}
+            said = ort.InferenceSession(str(path)).run(names, feeds)
+        else:
+            matrix = values[part["inputs"][0]["name"]]
+            said = [xgb.Booster(model_file=path).inplace_predict(matrix, validate_features=False)[:, None]]
+        values = {**values, **dict(zip(names, said, strict=True))}
+    return values["score"]
+
+
 def test_parts_say_together_what_the_file_says(clicks, tmp_path):
     made = export_run(clicks / "run", tmp_path / "out", fold=0, parts=True)
     table = Table.read(clicks / "run/sample.parquet")
-    values = feeds_of(made.about, table)
-    kinds = set()
-    for part in made.about["parts"]:
-        kinds.add(part["kind"])
-        path, names = tmp_path / "out" / part["file"], [o["name"] for o in part["outputs"]]
-        if part["kind"] == "onnx":
-            session = ort.InferenceSession(str(path))
-            said = session.run(names, {i["name"]: values[i["name"]] for i in part["inputs"]})
-        else:
-            booster = xgb.Booster(model_file=path)
-            said = [booster.inplace_predict(values[part["inputs"][0]["name"]], validate_features=False)[:, None]]
-        values |= dict(zip(names, said, strict=True))
-    assert kinds == {"onnx", "xgboost"}
-    np.testing.assert_allclose(values["score"], score_rows(tmp_path / "out", table), atol=1e-5)
+    assert {part["kind"] for part in made.about["parts"]} == {"onnx", "xgboost"}
+    score = by_parts(tmp_path / "out", feeds_of(made.about, table))
+    np.testing.assert_allclose(score, score_rows(tmp_path / "out", table), atol=1e-5)
     folders = {f.name for f in write_triton(tmp_path / "out", tmp_path / "triton", name="clicks")}
     assert {"clicks", "clicks_features", "clicks_stack", "clicks_ensemble"} <= folders
 
@@ -229,15 +215,16 @@ class Notes(Competition):
         return [XGBModel("xgb", rounds=5, max_depth=2, early_stopping_rounds=None)]
 
 
-def test_text_and_lists_that_a_graph_does_not_make(tmp_path):
-    rng = np.random.default_rng(0)
+def notes(seed=0):
+    rng = np.random.default_rng(seed)
     words = rng.choice(["red shoe", "Red boot!", "a hat", None], 120)
     data = pd.DataFrame({"note": words, "tags": [["x"] * k for k in rng.integers(0, 4, 120)], "price": rng.random(120)})
-    data["good"] = ((words == "a hat") ^ (rng.random(120) < 0.2)).astype(int)
-    (tmp_path / "data").mkdir()
-    data.to_parquet(tmp_path / "data/train.parquet")
-    data.drop(columns="good").to_parquet(tmp_path / "data/test.parquet")
-    run_competition(Notes(), tmp_path / "data", tmp_path / "run")
+    return data.assign(good=((words == "a hat") ^ (rng.random(120) < 0.2)).astype(int))
+
+
+def test_text_and_lists_that_a_graph_does_not_make(tmp_path):
+    data = notes()
+    run_of(Notes(), tmp_path, data, data.drop(columns="good"))
     made = export_run(tmp_path / "run", tmp_path / "out")
     assert {i["name"] for i in made.about["inputs"] if i["made"]} == {"svd0_note", "svd1_note", "length_tags"}
     assert verify_export(tmp_path / "out", tmp_path / "run").holds
@@ -249,24 +236,16 @@ def test_text_and_lists_that_a_graph_does_not_make(tmp_path):
 
 
 class Texts(Notes):
+    categories = ()
+
     def features(self):
         return FeatureSet([TextSvd("note", 2, min_count=1)])
 
-    @property
-    def categories(self):
-        return []
-
 
 def test_a_run_without_events_is_served_without_data(tmp_path):
-    rng = np.random.default_rng(0)
-    words = rng.choice(["red shoe", "Red boot!", "a hat", None], 120)
-    data = pd.DataFrame({"note": words, "price": rng.random(120)})
-    data["good"] = ((words == "a hat") ^ (rng.random(120) < 0.2)).astype(int)
-    (tmp_path / "data").mkdir()
-    data.to_parquet(tmp_path / "data/train.parquet")
+    data = notes().drop(columns="tags")
     test = data.drop(columns="good")
-    test.to_parquet(tmp_path / "data/test.parquet")
-    run_competition(Texts(), tmp_path / "data", tmp_path / "run")
+    run_of(Texts(), tmp_path, data, test)
     done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "cannot make" not in done.output

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -14,7 +16,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError, MissingColumnError
+from competitions.trivago2019.competition import Trivago2019
+from competitions.trivago2019.simulate import simulate
+from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.features import (
     CoVisit,
     Cross,
@@ -177,9 +181,8 @@ def test_a_popular_key_keeps_few_events() -> None:
         rows = pa.table({"item": ["a"] * 50, "t": list(range(start, start + 50)), "x": [1.0] * 50})
         online.observe(rows, "log")
     assert online.store.nbytes() < 3000
-    assert online.features({"item": ["a"], "t": [5000]}).to_pylist() == [
-        {"h_count": 5000, "h_since": 1.0, "h_sum_x": 5000.0}
-    ]
+    wanted = {"h_count": 5000, "h_since": 1.0, "h_sum_x": 5000.0}
+    assert online.features({"item": ["a"], "t": [5000]}).to_pylist() == [wanted]
 
 
 def test_a_window_keeps_what_it_needs() -> None:
@@ -210,34 +213,24 @@ def test_requests_do_not_scan_the_events_of_others() -> None:
 class Odd(Grouped):
     """A generator that does not say where its events are."""
 
+    sources, outputs, within = ("user",), ("odd",), None
+
     def __init__(self) -> None: ...
-
-    @property
-    def sources(self) -> list:
-        return ["user"]
-
-    @property
-    def outputs(self) -> list[str]:
-        return ["odd"]
-
-    @property
-    def within(self) -> None:
-        return None
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         return {"odd": Column("number", torch.zeros(len(table)), name="odd")}
 
 
 def test_what_cannot_be_served_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match=r"Odd \(odd\) cannot be served"):
-        Online(FeatureSet([Odd()]))
     cross = Cross("user", "item")
     grouped = Lag("x", by=cross.outputs[0], order="t")
-    with pytest.raises(DataError, match=r"Lag \(.*\) cannot be served: its groups are of a column that Cross makes"):
-        Online(fitted([cross, grouped]))
-    named = History("user", order="t", table="history")
-    with pytest.raises(DataError, match=r"History \(.*\) cannot be served: its table has the name"):
-        Online(FeatureSet([named]))
+    for features, says in (
+        (FeatureSet([Odd()]), r"Odd \(odd\) cannot be served"),
+        (fitted([cross, grouped]), r"Lag \(.*\) cannot be served: its groups are of a column that Cross makes"),
+        (FeatureSet([History("user", order="t", table="history")]), r"History \(.*\) .* its table has the name"),
+    ):
+        with pytest.raises(DataError, match=says):
+            Online(features)
     with pytest.raises(DataError, match="no such output"):
         Online(fitted([grouped.__class__("x", by="user", order="t")]), outputs=["other"])
 
@@ -348,10 +341,8 @@ def test_no_rows_and_no_events() -> None:
 def test_a_table_that_features_do_without_may_lack():
     """Without items the likeness is missing, as in training; the table of events is needed."""
     log = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [1, 2]})
-    features = FeatureSet(
-        [JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")]
-    )
-    features.fit(log, tables={"log": log})
+    likeness = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+    features = FeatureSet([likeness]).fit(log, tables={"log": log})
     online = Online(features, tables={"log": log})
     assert online.optional_tables == {"items"}
     online.observe(log, "log")
@@ -359,3 +350,57 @@ def test_a_table_that_features_do_without_may_lack():
     made = online.features(rows).to_pydict()
     assert made == {"jaccard_mean": [None], "jaccard_max": [None]}
     assert np.isnan(features.transform(rows, tables={"log": log})["jaccard_mean"]).all()
+
+
+LOGS = ["log", "touches", "shown", "clicked"]
+
+
+def load(folder: Path) -> tuple[FeatureSet, Table, dict[str, Table]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        data = Trivago2019().load(folder, rows=None, device=torch.device("cpu"))
+    features = Trivago2019().features()
+    features.keep = "outputs"
+    features.fit(data.train, tables=data.tables, unlabeled=data.test)
+    return features, data.test, data.tables
+
+
+def replay_lists(features: FeatureSet, lists: Table, tables: dict[str, Table], count: int, **options: object) -> None:
+    """The events in order of time, those of the asking session one by one, and every list when its turn comes."""
+    online = Online(features, tables=tables, history=False, outputs=features.outputs, **options)
+    items = {n: t for n, t in tables.items() if n == "items"}  # the real files lack it
+    for name, table in items.items():
+        online.observe(table, name)
+    number, time = lists["list_id"].integer(), lists["timestamp"].integer()
+    asked = [int(i) for i in torch.unique(number)]
+    asked = sorted(asked, key=lambda i: int(time[number == i][0]))[:: max(len(asked) // count, 1)]
+    times = {n: tables[n]["timestamp"].integer().numpy() for n in LOGS}
+    waiting = {n: np.argsort(t, kind="stable") for n, t in times.items()}
+    seen: dict[str, list[int]] = {n: [] for n in LOGS}
+    for i in asked:
+        rows = lists.take(number == i)
+        now, session = int(time[number == i][0]), rows["session_id"].to_arrow()[0].as_py()
+        for name in LOGS:  # events at the list's own time are there already, and must not be seen
+            due = waiting[name][: np.searchsorted(times[name][waiting[name]], now, side="right")]
+            waiting[name] = waiting[name][len(due) :]
+            own = np.array([s == session for s in tables[name]["session_id"].to_arrow().take(due).to_pylist()], bool)
+            parts = [due[~own], *(due[k : k + 1] for k in np.flatnonzero(own))]
+            for part in parts:
+                online.observe(tables[name].take(torch.from_numpy(part)), name)
+                seen[name] += part.tolist()
+        given = {n: tables[n].take(torch.tensor(seen[n], dtype=torch.int64)) for n in LOGS}
+        want = features.transform(rows, tables={**given, **items})
+        equal(online.features(rows), want.to_arrow())
+    assert online.observed("touches") > 0
+
+
+def test_simulated_lists_get_the_features_of_the_batch(tmp_path: Path) -> None:
+    simulate(100, tmp_path)
+    replay_lists(*load(tmp_path), 12, keep=4, late=0)
+
+
+def test_real_lists_get_the_features_of_the_batch(data_dir: Path) -> None:
+    """Some seconds: the batch goes over the whole log for each list."""
+    if not (data_dir / "trivago2019" / "train.csv").is_file():
+        pytest.skip("no trivago files in FASTREC_DATA")
+    replay_lists(*load(data_dir / "trivago2019"), 3)

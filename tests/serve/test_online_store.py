@@ -34,6 +34,14 @@ def rows_of(online: Online) -> list[dict]:
     return online.features(ASKED).to_pylist()
 
 
+def kept(folder: Path, *keys: bytes) -> list[bytes | None]:
+    """What a store of this folder says when it is opened again."""
+    store = MemoryStore(folder)
+    values = store.get(keys)
+    store.close()
+    return values
+
+
 # The log of a folder -------------------------------------------------------------------------------------------------
 
 
@@ -67,22 +75,17 @@ def test_a_torn_end_is_cut_off_and_the_log_goes_on(tmp_path: Path, cut: int) -> 
     assert store.get([b"k"]) == [b"".join(b"%d" % i * 40 for i in range(4))]
     store.write({b"k": b"!"}, {})
     store.close()
-    store = MemoryStore(tmp_path)
-    assert store.get([b"k"])[0].endswith(b"3!")
-    store.close()
+    assert kept(tmp_path, b"k")[0].endswith(b"3!")
 
 
 @pytest.mark.parametrize("size", [0, 3, 17])
 def test_a_log_that_was_hardly_begun_is_begun_anew(tmp_path: Path, size: int) -> None:
-    store = MemoryStore(tmp_path)
-    store.close()
+    MemoryStore(tmp_path).close()
     os.truncate(tmp_path / "events-000000000000.log", size)
     store = MemoryStore(tmp_path)
     store.write({b"k": b"1"}, {})
     store.close()
-    store = MemoryStore(tmp_path)
-    assert store.get([b"k", b"other"]) == [b"1", None]
-    store.close()
+    assert kept(tmp_path, b"k", b"other") == [b"1", None]
 
 
 def test_damage_before_the_end_is_refused(tmp_path: Path) -> None:
@@ -117,9 +120,7 @@ def test_a_crash_between_snapshot_and_new_log_loses_nothing(tmp_path: Path) -> N
     store.write({b"k": b"2"}, {})
     store.close()
     shutil.copy(tmp_path / "old", tmp_path / "a" / "events-000000000000.log")  # the old log was not removed yet
-    store = MemoryStore(tmp_path / "a")
-    assert store.get([b"k"]) == [b"12"]
-    store.close()
+    assert kept(tmp_path / "a", b"k") == [b"12"]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -144,9 +145,7 @@ def test_threads_share_the_log(tmp_path: Path) -> None:
     for t in threads:
         t.join()
     store.close()
-    store = MemoryStore(tmp_path)
-    assert [len(v) for v in store.get([b"0", b"1", b"2", b"3", b"all"])] == [50, 50, 50, 50, 200]
-    store.close()
+    assert [len(v) for v in kept(tmp_path, b"0", b"1", b"2", b"3", b"all")] == [50, 50, 50, 50, 200]
 
 
 # Killed --------------------------------------------------------------------------------------------------------------
@@ -184,13 +183,13 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
         assert told
         before, acknowledged = acknowledged, told[-1]
         online = Online(fs, store=MemoryStore(tmp_path / "s"), tables={"log": SCHEMA}, keep=4, late=0)
-        kept = online.observed("log")
-        assert kept in (acknowledged, acknowledged + 3)
+        stored = online.observed("log")
+        assert stored in (acknowledged, acknowledged + 3)
         assert acknowledged > before
         asked = ASKED.set_column(2, "t", pa.array([1000] * 3))
-        equal(online.features(asked), batch(fs, asked, log.slice(0, kept), None))
+        equal(online.features(asked), batch(fs, asked, log.slice(0, stored), None))
         online.close()
-        acknowledged = kept
+        acknowledged = stored
 
 
 # Redis ---------------------------------------------------------------------------------------------------------------
@@ -205,10 +204,8 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = tmp_path_factory.mktemp("redis")
-    server = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)],
-        stdout=subprocess.DEVNULL,
-    )
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     url = f"redis://127.0.0.1:{port}/0"
     try:
         for _ in range(1200):
@@ -223,12 +220,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait()
 
 
-def stores(tmp_path: Path, url: str, name: str) -> list[EventStore]:
-    return [MemoryStore(), MemoryStore(tmp_path / "store"), RedisStore(url, name=name)]
-
-
 def test_all_stores_do_the_same(tmp_path: Path, redis_url: str) -> None:
-    for store in stores(tmp_path, redis_url, "same"):
+    stores: list[EventStore] = [MemoryStore(), MemoryStore(tmp_path / "store"), RedisStore(redis_url, name="same")]
+    for store in stores:
         assert store.write({b"a": b"12", b"b": b"3"}, {b"s": b"set"}) == {b"a": 2, b"b": 1}
         assert store.write({b"a": b"45"}, {b"s": b"again"}) == {b"a": 4}
         assert store.get([b"a", b"none", b"b", b"s"]) == [b"1245", None, b"3", b"again"]

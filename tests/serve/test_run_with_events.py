@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-import xgboost as xgb
 
 from fastrec.competition import run_competition
 from fastrec.competition.predict import SavedRun, read_rows, write_layout
@@ -23,6 +22,7 @@ import onnxruntime
 
 from fastrec.serve import export_run, make_app, metric_loss, verify_export, write_triton
 from fastrec.serve.export import event_feeds, feeds_of
+from tests.serve.test_export import by_parts
 
 
 class One(Looks):
@@ -65,16 +65,7 @@ def test_parts_say_together_what_the_file_says(folder: Path) -> None:
     values = {**feeds_of(about, rows.table), **event_feeds(about, rows.groups, rows.events)}
     whole = onnxruntime.InferenceSession(folder / "out" / "model.onnx")
     wanted = whole.run(["score"], {i.name: values[i.name] for i in whole.get_inputs()})[0]
-    for part in about["parts"]:
-        path, names = folder / "out" / part["file"], [o["name"] for o in part["outputs"]]
-        if part["kind"] == "onnx":
-            session = onnxruntime.InferenceSession(path)
-            said = session.run(names, {i["name"]: values[i["name"]] for i in part["inputs"]})
-        else:
-            matrix = values[part["inputs"][0]["name"]]
-            said = [xgb.Booster(model_file=path).inplace_predict(matrix, validate_features=False)[:, None]]
-        values |= dict(zip(names, said, strict=True))
-    np.testing.assert_allclose(values["score"], wanted, atol=1e-6)
+    np.testing.assert_allclose(by_parts(folder / "out", values), wanted, atol=1e-6)
 
 
 def test_triton_takes_events_as_wide_as_they_come(folder: Path, tmp_path: Path) -> None:

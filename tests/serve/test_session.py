@@ -20,9 +20,8 @@ def graph(tmp_path):
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [None]) for n in "xy")
     made = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "neg", [x], [y])
     path = tmp_path / "model.onnx"
-    path.write_bytes(
-        helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
     return path
 
 

@@ -150,13 +150,13 @@ def test_a_server_takes_lists_of_events(folder):
         assert ranked.json()["positions"] == np.argsort(-wanted[one.to_numpy()], kind="stable").tolist()
     finally:
         app.state.service.close()
-    first = columns_of_lists(scorer.spec, {n: v[:7] for n, v in sent.items()}, max_rows=99)
-    rest = columns_of_table(scorer.spec, pa.table(sent).slice(7), max_rows=99)
-    both = scorer.score_all([first, rest])
-    np.testing.assert_allclose(np.concatenate([b[0] for b in both]), wanted, atol=1e-5)
-    first = columns_of_lists(scorer.spec, {n: v[:7] for n, v in sent.items()}, max_rows=99)
-    rest = columns_of_lists(scorer.spec, {n: v[7:] for n, v in sent.items()}, max_rows=99)
-    np.testing.assert_allclose(np.concatenate([b[0] for b in scorer.score_all([first, rest])]), wanted, atol=1e-5)
+    for read, others in (
+        (columns_of_table, pa.table(sent).slice(7)),
+        (columns_of_lists, {n: v[7:] for n, v in sent.items()}),
+    ):
+        first = columns_of_lists(scorer.spec, {n: v[:7] for n, v in sent.items()}, max_rows=99)
+        both = scorer.score_all([first, read(scorer.spec, others, max_rows=99)])
+        np.testing.assert_allclose(np.concatenate([b[0] for b in both]), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -37,64 +37,40 @@ def tensor(name: str, kind: str, width: int | None = None) -> dict:
     return {"name": name, "type": kind, "width": width}
 
 
+def part(name: str, inputs: list, outputs: list, *, kind: str = "onnx", **more: object) -> dict:
+    file = f"parts/{name}.{'ubj' if kind == 'xgboost' else 'onnx'}"
+    return {"name": name, "kind": kind, "file": file, "inputs": inputs, "outputs": outputs, **more}
+
+
+MATRIX, CODES = tensor("matrix", "float32", 3), tensor("codes", "int64", 2)
+MARGIN, SAID = tensor("margin", "float32"), tensor("said", "float32")
+FILES = ["features.onnx", "features.onnx.data"]
 PARTS = [
-    {
-        "name": "features",
-        "kind": "onnx",
-        "file": "parts/features.onnx",
-        "files": ["features.onnx", "features.onnx.data"],
-        "inputs": [tensor("città", "string"), tensor("id", "int64")],
-        "outputs": [tensor("matrix", "float32", 3), tensor("codes", "int64", 2)],
-    },
-    {
-        "name": "forest",
-        "kind": "xgboost",
-        "file": "parts/forest.ubj",
-        "inputs": [tensor("matrix", "float32", 3)],
-        "outputs": [tensor("margin", "float32", 1)],
-    },
-    {
-        "name": "net",
-        "kind": "onnx",
-        "file": "parts/net.onnx",
-        "inputs": [tensor("codes", "int64", 2)],
-        "outputs": [tensor("said", "float32")],
-    },
-    {
-        "name": "stack",
-        "kind": "onnx",
-        "file": "parts/stack.onnx",
-        "inputs": [tensor("margin", "float32"), tensor("said", "float32")],
-        "outputs": [tensor("score", "float64")],
-    },
+    part("features", [tensor("città", "string"), tensor("id", "int64")], [MATRIX, CODES], files=FILES),
+    part("forest", [MATRIX], [tensor("margin", "float32", 1)], kind="xgboost"),
+    part("net", [CODES], [SAID]),
+    part("stack", [MARGIN, SAID], [tensor("score", "float64")]),
 ]
 
 
 def export(folder: Path, *, lists: str | None = None, parts: list | None = None, width: int = 1) -> Path:
     """An export's folder, but with other bytes for the files that are only copied."""
     inputs = [{"name": "città", "type": "string"}, {"name": "id", "type": "int64"}, {"name": "x", "type": "float64"}]
-    about = {
-        "format": 1,
-        "model": {"file": "model.onnx", "files": ["model.onnx", "model.onnx.data"]},
-        "inputs": [*inputs, {"name": "ok", "type": "bool"}],
-        "outputs": [{"name": "score", "type": "float64", "width": width}],
-        "list": lists,
-        "parts": parts,
-    }
+    model = {"file": "model.onnx", "files": ["model.onnx", "model.onnx.data"]}
+    outputs = [{"name": "score", "type": "float64", "width": width}]
+    about = {"format": 1, "model": model, "inputs": [*inputs, {"name": "ok", "type": "bool"}], "outputs": outputs}
+    about |= {"list": lists, "parts": parts}
     (folder / "parts").mkdir(parents=True)
-    for name in ("model.onnx", "model.onnx.data", "parts/features.onnx", "parts/features.onnx.data"):
-        (folder / name).write_bytes(name.encode())
-    for name in ("parts/forest.ubj", "parts/net.onnx", "parts/stack.onnx"):
+    names = ["model.onnx", "model.onnx.data", "parts/forest.ubj", "parts/net.onnx", "parts/stack.onnx"]
+    for name in [*names, *(f"parts/{n}" for n in FILES)]:
         (folder / name).write_bytes(name.encode())
     (folder / "serving.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
     return folder
 
 
 def test_one_model_that_joins_requests(tmp_path, parse):
-    source = export(tmp_path / "export")
-    (made,) = write_triton(
-        source, tmp_path / "repo", name="rank", max_batch_size=512, preferred_sizes=[64, 256], max_delay_us=500
-    )
+    options = {"max_batch_size": 512, "preferred_sizes": [64, 256], "max_delay_us": 500}
+    (made,) = write_triton(export(tmp_path / "export"), tmp_path / "repo", name="rank", **options)
     config = parse(made)
     assert (made.name, config.name, config.platform, config.max_batch_size) == ("rank", "rank", "onnxruntime_onnx", 512)
     assert [(t.name, parse.type(t.data_type), list(t.dims)) for t in config.input] == [
@@ -194,10 +170,9 @@ def test_a_forest_is_run_by_fil(tmp_path, parse):
     assert said["model_type"] == "xgboost_ubj"
     assert said["output_class"] == said["is_classifier"] == said["predict_proba"] == "false"
     assert (folder / "1" / "xgboost.ubj").read_bytes() == b"parts/forest.ubj"
-    several = [dict(PARTS[1], outputs=[tensor("margin", "float32", 5)])]
-    source = export(
-        tmp_path / "other", parts=[PARTS[0], *several, {**PARTS[3], "inputs": [tensor("margin", "float32", 5)]}]
-    )
+    five = tensor("margin", "float32", 5)
+    several = [PARTS[0], {**PARTS[1], "outputs": [five]}, {**PARTS[3], "inputs": [five]}]
+    source = export(tmp_path / "other", parts=several)
     config = parse(next(p for p in write_triton(source, tmp_path / "two", name="m") if p.name == "m_forest"))
     assert config.parameters["predict_proba"].string_value == "true"
     assert list(config.output[0].dims) == [5]
@@ -294,13 +269,10 @@ def test_an_ensemble_says_what_its_parts_say(dynamic, tmp_path, parse):
     sums = [node("Cast", ["margin"], ["wide"], to=kind.DOUBLE), node("Add", ["wide", "a"], ["score"])]
     (folder / "parts" / "stack.onnx").write_bytes(model_of(sums, *ends))
     (folder / "model.onnx").write_bytes(b"not run here")
-    a, b, matrix = tensor("a", "float64"), tensor("b", "float64"), tensor("matrix", "float32", 2)
-    margin, score = tensor("margin", "float32"), tensor("score", "float64")
-    parts = [
-        {"name": "features", "kind": "onnx", "file": "parts/features.onnx", "inputs": [a, b], "outputs": [matrix]},
-        {"name": "forest", "kind": "xgboost", "file": "parts/forest.ubj", "inputs": [matrix], "outputs": [margin]},
-        {"name": "stack", "kind": "onnx", "file": "parts/stack.onnx", "inputs": [margin, a], "outputs": [score]},
-    ]
+    a, b, matrix, score = (tensor(n, "float64") for n in ("a", "b", "matrix", "score"))
+    matrix |= {"type": "float32", "width": 2}
+    parts = [part("features", [a, b], [matrix]), part("forest", [matrix], [MARGIN], kind="xgboost")]
+    parts.append(part("stack", [MARGIN, a], [score]))
     about = {"model": {"file": "model.onnx"}, "inputs": [a, b], "outputs": [{**score, "width": 1}], "parts": parts}
     (folder / "serving.json").write_text(json.dumps(about))
     made = {p.name: p for p in write_triton(folder, tmp_path / "repo", name="m", dynamic=dynamic)}

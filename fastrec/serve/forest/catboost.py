@@ -34,8 +34,19 @@ def statistics_of(
     by_elements: dict[str, list[int]] = {}
     for i, one in enumerate(found):
         by_elements.setdefault(json.dumps(one["elements"], sort_keys=True), []).append(i)
-    elements = _Elements(numbers, cats)
-    combinations = [elements.places(found[ones[0]]["elements"]) for ones in by_elements.values()]
+    # elements of all combinations, each once: numbers above borders (the first never is), categories, single codes
+    known: tuple[list[Any], list[Any], list[Any]] = ([(0, np.inf, False)], [], [])
+
+    def place(element: Mapping[str, Any]) -> tuple[int, int]:
+        kind = element["combination_element"]
+        if kind == "float_feature":
+            feature = numbers[element["float_feature_index"]]
+            missing = feature["nan_value_treatment"] == "AsTrue"
+            return 0, _index(known[0], (feature["flat_feature_index"], element["border"], missing))
+        cat = _index(known[1], cats[element["cat_feature_index"]])
+        return (1, cat) if kind == "cat_feature_value" else (2, _index(known[2], (cat, element["value"])))
+
+    combinations = [[place(e) for e in found[ones[0]]["elements"]] for ones in by_elements.values()]
     longest = max(map(len, combinations))
     keys, starts, unknown, values = [], [], [], []
     of, index = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
@@ -53,44 +64,14 @@ def statistics_of(
     if len(np.unique(hashed)) < len(hashed):
         remedy = "Train again with another max_ctr_complexity="
         raise DataError("two combinations of categories of CatBoost's trees have the same hash", remedy=remedy)
-    every = np.array([[0] * (longest - len(c)) + c for c in elements.numbered(combinations)], np.int64)
+    before = (0, len(known[0]), len(known[0]) + len(known[1]))
+    filled = [[0] * (longest - len(c)) + [before[kind] + at for kind, at in c] for c in combinations]
     statistics = Statistics(
         # codes above the known ones get the hash of unknown categories in the models that CatBoost writes in Python
-        np.append(hashes, 0x7FFFFFFF).astype(np.int64), tuple(elements.above), tuple(elements.cats),
-        tuple(elements.exact), every, hashed, np.concatenate(starts), np.array(unknown), np.concatenate(values),
-        of, index,
+        np.append(hashes, 0x7FFFFFFF).astype(np.int64), *map(tuple, known), np.array(filled, np.int64), hashed,
+        np.concatenate(starts), np.array(unknown), np.concatenate(values), of, index,
     )  # fmt: skip
     return [Statistic(statistics, i) for i in range(len(found))]
-
-
-class _Elements:
-    """The elements of all combinations, each once."""
-
-    def __init__(self, numbers: Mapping[int, Any], cats: Mapping[int, int]) -> None:
-        self.numbers, self.columns = numbers, cats
-        self.above: list[tuple[int, float, bool]] = [(0, np.inf, False)]
-        self.cats: list[int] = []
-        self.exact: list[tuple[int, int]] = []
-
-    def places(self, elements: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-        """Return the list of each element, and its place there."""
-        return [self._place(element) for element in elements]
-
-    def numbered(self, combinations: Sequence[Sequence[tuple[int, int]]]) -> list[list[int]]:
-        """Convert places to numbers, after all combinations are known."""
-        before = (0, len(self.above), len(self.above) + len(self.cats))
-        return [[before[kind] + place for kind, place in places] for places in combinations]
-
-    def _place(self, element: Mapping[str, Any]) -> tuple[int, int]:
-        kind = element["combination_element"]
-        if kind == "float_feature":
-            feature = self.numbers[element["float_feature_index"]]
-            missing = feature["nan_value_treatment"] == "AsTrue"
-            return 0, _index(self.above, (feature["flat_feature_index"], element["border"], missing))
-        cat = _index(self.cats, self.columns[element["cat_feature_index"]])
-        if kind == "cat_feature_value":
-            return 1, cat
-        return 2, _index(self.exact, (cat, element["value"]))
 
 
 def _index(known: list[Any], value: Any) -> int:
@@ -172,13 +153,9 @@ def _shifted(x: np.ndarray) -> np.ndarray:
 
 
 _LINKS: dict[str, Link] = {
-    "Logloss": "logistic",
-    "CrossEntropy": "logistic",
-    "Focal": "logistic",
+    **dict.fromkeys(("Logloss", "CrossEntropy", "Focal", "MultiClassOneVsAll"), "logistic"),
     "MultiClass": "softmax",
-    "MultiClassOneVsAll": "logistic",
-    "Poisson": "exp",
-    "Tweedie": "exp",
+    **dict.fromkeys(("Poisson", "Tweedie"), "exp"),
 }
 
 
@@ -208,7 +185,7 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
     kinds = ("float_features", "categorical_features")
     columns = 1 + max(f["flat_feature_index"] for kind in kinds for f in features.get(kind, ()))
     scale, base = saved["scale_and_bias"]
-    base = np.atleast_1d(np.asarray(base, float))
+    base = np.atleast_1d(np.asarray(base, float))  # a number if there is one target
     splits = _Splits(saved, code_hashes(max((n_codes or {}).values(), default=0)))
     if "oblivious_trees" in saved:
         trees = [t for tree in saved["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]

@@ -246,9 +246,6 @@ class Forest(Trees):
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-# ``grow``: collect trees of a library into a ``Forest``.
-
-
 @dataclass
 class Tree:
     """One tree; row 0 is the root.
@@ -322,8 +319,6 @@ def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str,
     own |= {n: np.asarray(getattr(tree, n))[inner] for n in ("threshold", "missing_left")}
     return {**own, "target": np.full(len(order), tree.target), "roots": np.array([nodes])}
 
-
-# Links of objectives, from margins to predictions, as ONNX nodes.
 
 _NODES: dict[Link, str] = {
     "identity": "Identity", "logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp", "log1p_exp": "Softplus",

@@ -23,13 +23,9 @@ from fastrec.validate.target import Task
 # Convert LightGBM's trees, from its text format; rows take the side of its ``Tree::Decision``.
 
 _LINKS_FROM_LIGHTGBM: dict[str, Link] = {
-    "binary": "logistic",
-    "cross_entropy": "logistic",
+    **dict.fromkeys(("binary", "cross_entropy", "multiclassova"), "logistic"),
     "multiclass": "softmax",
-    "multiclassova": "logistic",
-    "poisson": "exp",
-    "gamma": "exp",
-    "tweedie": "exp",
+    **dict.fromkeys(("poisson", "gamma", "tweedie"), "exp"),
     "cross_entropy_lambda": "log1p_exp",
 }
 _IDENTITY = ("regression", "regression_l1", "huber", "fair", "quantile", "mape", "lambdarank", "rank_xendcg")
@@ -183,15 +179,12 @@ def _by_histograms(model: Any) -> Forest:
 
 # Convert XGBoost's trees, from its JSON format (https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html).
 
-_LINKS: dict[str, Link] = {
-    "binary:logistic": "logistic",
-    "reg:logistic": "logistic",
-    "multi:softprob": "softmax",
-    "count:poisson": "exp",
-    "reg:gamma": "exp",
-    "reg:tweedie": "exp",
-}
 _LOGITS = ("binary:logistic", "reg:logistic")  # whose base score is kept as a probability
+_LINKS: dict[str, Link] = {
+    **dict.fromkeys(_LOGITS, "logistic"),
+    "multi:softprob": "softmax",
+    **dict.fromkeys(("count:poisson", "reg:gamma", "reg:tweedie"), "exp"),
+}
 _KNOWN = (
     *_LINKS, "binary:logitraw", "rank:ndcg", "rank:map", "rank:pairwise", "reg:squarederror", "reg:squaredlogerror",
     "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror",

@@ -57,7 +57,7 @@ class Graph:
         self._outputs: dict[str, tuple[str, Any, int | str | None]] = {}
         self._constants: dict[str, np.ndarray] = {}
         self._named: dict[Any, Any] = {}
-        self._count = 0
+        self._count = 0  # of names and merged models
         self.known: dict[str, list[tuple[str, np.ndarray]]] = {}  # value → its places among known keys, and the keys
         self.scope = "graph"  # name of the model whose nets and forests are being written
         self.compress: Callable[[Any], Any] | None = None  # applied to nets' models
@@ -160,10 +160,6 @@ class Graph:
         place = sum(m.name.startswith(f"{self.scope}_") for m in self.marks)
         self.marks.append(GraphPart(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
 
-    def output_value(self, name: str) -> str:
-        """Return the value of an output."""
-        return self._outputs[name][0]
-
     def part(self, inputs: Sequence[GraphCut], outputs: Sequence[GraphCut]) -> tuple[Any, set[str]]:
         """Build the model of the nodes from some values to others, and the set of values that it reads."""
         helper = self._onnx.helper
@@ -181,8 +177,10 @@ class Graph:
         return self._model(nodes, "part", ins, [self._info(c) for c in outputs]), read
 
     def _info(self, cut: GraphCut) -> Any:
-        shape = (ROWS,) if cut.width is None else (ROWS, cut.width)
-        kind, shape = self._inputs.get(cut.name, (self.type_of(cut.dtype), shape))
+        if cut.name in self._inputs:
+            kind, shape = self._inputs[cut.name]
+        else:
+            kind, shape = self.type_of(cut.dtype), (ROWS,) if cut.width is None else (ROWS, cut.width)
         return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
 
     def _model(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any]) -> Any:

@@ -65,8 +65,6 @@ class Request:
         self._digests: dict[str, list[bytes | None]] = {}
         self._prefetch()
 
-    # What the steps make ---------------------------------------------------------------------------------------------
-
     def add(self, made: Made) -> None:
         """Add columns to the rows."""
         # The table is this request's own: a new one for every step would cost more than most steps.
@@ -114,8 +112,6 @@ class Request:
         # No step looks at the values of the rows in between.
         back = torch.zeros(len(self.rows), dtype=torch.int64).index_put_((places,), torch.arange(len(places)))
         return {n: c.take(back) for n, c in made.items()}
-
-    # Earlier rows of the frame ---------------------------------------------------------------------------------------
 
     def _with_past(self, asked: Table) -> Table:
         """Put the earlier rows that some step looks at before the requested ones.
@@ -166,8 +162,6 @@ class Request:
             groups[key] = np.frombuffer(value, rows.dtype) if value else rows[:0]
         self._bases |= dict(zip(absent, found[len(absent) :], strict=False))
         return np.concatenate([rows[:0], *(groups[k] for k in keys)])
-
-    # Events ----------------------------------------------------------------------------------------------------------
 
     def _prefetch(self) -> None:
         wanted: dict[tuple[int, tuple[str, ...]], tuple[EventIndex, EventLookup, Table | None]] = {}
@@ -292,9 +286,6 @@ def _stacked(a: Column, b: Column) -> Column:
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-# The old events of a key become sums, and the sums come back into a request's features.
 
 
 class Folder:

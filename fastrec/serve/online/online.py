@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec.errors import DataError, UnreadableFileError
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.features import CumTarget, FeatureSet
 from fastrec.features._engine.chain import compute, naming, naming_table
 from fastrec.features.base import Context, Feature
@@ -25,15 +25,12 @@ from fastrec.features.cum_target import smoothed
 from fastrec.features.lagged import seconds_in
 from fastrec.serve.online.fetching import Folder, Request
 from fastrec.serve.online.plan import (
-    ABOUT,
     HISTORY,
     EventIndex,
     RecordLayout,
     Values,
     history_outputs,
     make_plan,
-    read_settings,
-    write_settings,
 )
 from fastrec.serve.online.store import EventStore, MemoryStore, by_key, row_keys
 from fastrec.table import Column, Table, column_names
@@ -140,11 +137,7 @@ class Learner:
     def _sums(
         self, step: CumTarget, rows: Table, keys: Sequence[bytes | None]
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return for each target the count and the sum over the observed rows before each row: float64 ``[n]``.
-
-        Raises:
-            DataError: a row is older than rows that were added up.
-        """
+        """Return for each target the count and the sum over the observed rows before each row: float64 ``[n]``."""
         kind, n = self._dtype(step, rows), len(rows)
         places: dict[bytes, int] = {}
         of_row = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys], np.int64)
@@ -186,6 +179,7 @@ class Learner:
         return b"c" + bytes([number, place])  # 255: the rows of all keys
 
 
+ABOUT = "online.json"  # the arguments of an ``Online``, in a folder of its state
 _TYPES = b"mt"  # what the keys of the tables' types begin with
 _SIGNATURE = b"ms"  # the key of a digest of what is kept
 
@@ -280,8 +274,6 @@ class Online:
                 with naming_table(name):
                     rows = Table.read(given, self._plan.columns[name], device="cpu")
                 self._set_layout(name, rows)
-
-    # What a user calls -----------------------------------------------------------------------------------------------
 
     @property
     def inputs(self) -> list[str]:
@@ -405,7 +397,15 @@ class Online:
             MissingFileError, UnreadableFileError: there is nothing usable.
         """
         folder = Path(folder)
-        options = read_settings(folder)
+        path = folder / ABOUT
+        if not path.is_file():
+            raise MissingFileError("there is no such file", file=path, remedy="Give the folder that export wrote")
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            options = {n: said[n] for n in ("history", "outputs", "keep", "late", "learn")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            why = f"the state's settings cannot be read ({error!r})"
+            raise UnreadableFileError(why, file=path, remedy="Export the run again") from error
         features = FeatureSet.load(folder.parent / "features") if features is None else features
         if set(options["outputs"]) - {n for s in features.steps for n in s.outputs}:
             raise UnreadableFileError("it is the state of other features", file=folder, remedy="Export the run again")
@@ -420,8 +420,6 @@ class Online:
         except BaseException:
             own.close()
             raise
-
-    # Events ----------------------------------------------------------------------------------------------------------
 
     def _append(self, name: str, rows: Table, *, learn: bool) -> None:
         layout = self._layouts[name]
@@ -456,8 +454,6 @@ class Online:
         layout = RecordLayout.of(rows, self._plan.columns[name])
         kept = self.store.first(_TYPES + name.encode(), layout.to_text().encode())
         self._layouts[name] = RecordLayout.from_text(kept.decode())
-
-    # Requests --------------------------------------------------------------------------------------------------------
 
     def _read(self, requests: Any) -> Table:
         there = set(column_names(requests))
@@ -529,10 +525,10 @@ def write_online_state(
             if name not in online.tables:
                 continue
             rows = Table.read(frame, online.tables[name], device="cpu")
-            for start in range(0, len(rows), 200_000):
+            for start in range(0, len(rows), 200_000):  # blocks bound the memory
                 block = rows.slice(start, min(start + 200_000, len(rows)))
                 online._observe(block, name, learn=False)
         online.snapshot()
         online.close()
-        write_settings(part, settings)
+        (part / ABOUT).write_text(json.dumps({"format": 1, **settings}, indent=1), encoding="utf-8")
     return online

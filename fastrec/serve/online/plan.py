@@ -7,14 +7,13 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, UnreadableFileError
 from fastrec.features import CoVisit, CumTarget, FeatureSet, JaccardToHistory, JoinTable
 from fastrec.features.base import Feature, Fitted, Grouped
 from fastrec.features.columns import as_list
@@ -34,7 +33,7 @@ class Values:
 
     def __init__(self, store: EventStore) -> None:
         self.store = store
-        self._known: dict[int, str] = {}
+        self._known: dict[int, str] = {}  # read once from the store
         self._lists: dict[int, list[Any] | None] = {}
         self.fresh: dict[bytes, bytes] = {}  # to be written with the events that use them
 
@@ -423,28 +422,3 @@ def _columns(
 
 def _raw(step: Feature, made: Mapping[str, int]) -> list[str]:
     return [n for n in step.inputs if n not in made and n not in step.fit_only]
-
-
-# ``online.json``: how the state of events in a folder is to be read.
-
-ABOUT = "online.json"
-_NAMES = ("history", "outputs", "keep", "late", "learn")  # arguments of an ``Online``
-
-
-def write_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the arguments that an ``Online`` was made with."""
-    text = json.dumps({"format": 1, **{n: settings[n] for n in _NAMES}}, indent=1)
-    (folder / ABOUT).write_text(text, encoding="utf-8")
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Read the arguments that ``write_settings`` wrote."""
-    path = folder / ABOUT
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give the folder that export wrote")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {n: found[n] for n in _NAMES}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"the state's settings cannot be read ({error!r})"
-        raise UnreadableFileError(why, file=path, remedy="Export the run again") from error

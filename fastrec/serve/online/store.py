@@ -174,7 +174,7 @@ def sync_folder(folder: Path) -> None:
 
 _PART = struct.Struct("<BII")  # what is done, the key's and the value's length
 _APPEND, _SET, _COUNT, _REPLACE = range(4)
-_LENGTH = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")  # of the beginning that is replaced
 
 
 class MemoryStore:
@@ -211,8 +211,6 @@ class MemoryStore:
             except BaseException:
                 self._hold.close()
                 raise
-
-    # The methods of a store ------------------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``EventStore``."""
@@ -281,13 +279,11 @@ class MemoryStore:
             self._hold.close()
             self._log = None
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def copy_to(self, store: EventStore) -> None:
         """Copy everything into another store."""
         with self._lock:
             keys = list(self._data)
-            for start in range(0, len(keys), 10_000):
+            for start in range(0, len(keys), 10_000):  # a write each, which a store does whole
                 store.write({}, {k: bytes(self._data[k]) for k in keys[start : start + 10_000]})
             for name, number in self._counts.items():
                 store.count(name, number)
@@ -302,12 +298,11 @@ class MemoryStore:
         return len(self._data)
 
     def _keep(self, parts: list[tuple[int, bytes, bytes]]) -> int:
-        if self._log is None:
-            if self.folder is not None:
-                raise DataError("the store is closed", remedy="Open it again")
-            number = 0
-        else:
+        number = 0
+        if self._log is not None:
             number = self._log.append(b"".join(_PART.pack(what, len(k), len(v)) + k + v for what, k, v in parts))
+        elif self.folder is not None:
+            raise DataError("the store is closed", remedy="Open it again")
         for part in parts:
             self._do(*part)
         return number

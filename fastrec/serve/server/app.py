@@ -28,7 +28,7 @@ from fastrec.serve.server.versions import Canary
 _log = logging.getLogger("fastrec.serve")
 
 
-def build_app(
+def make_app(
     export: str | Path,
     *,
     events: EventState | None = None,
@@ -36,7 +36,28 @@ def build_app(
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """Build the application of ``make_app``."""
+    """Make an application for one export, registry, recommender or run; it is loaded and warm on return.
+
+    Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
+
+    Args:
+        export: what ``fastrec export`` wrote; a registry: its current version answers, and what is promoted takes over
+            within a second, without a request lost; or what ``Recommender.save`` wrote, or the run directory of a
+            recipe for next items, which ``/v1/recommend`` answers for.
+        events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
+        limits: how much it takes on; None: the defaults of ``Limits``.
+        token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:
+            everyone is answered, and only SIGHUP reloads.
+        canary: a version of the registry that answers a share of the requests; None: none does.
+
+    Returns:
+        A Starlette application; ``app.state.service`` holds the export.
+
+    Raises:
+        MissingFileError: there is no export.
+        UnreadableFileError: the files are not of one export, or are damaged.
+        MissingPackageError: onnxruntime is not installed.
+    """
     service: Any
     if recommend.recommends(export):
         service, own, page = recommend.RecommendService(export, limits=limits, canary=canary), _SESSIONS, recommend.page

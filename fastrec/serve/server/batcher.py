@@ -86,11 +86,6 @@ class Batcher:
         """Jobs in the queue."""
         return len(self._queue)
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything waits or is being scored."""
-        return bool(self._queue) or self._free < self._workers
-
     async def submit(self, job: Job) -> list[np.ndarray]:
         """Wait for the outputs of one job."""
         if self._queue and self.rows_waiting + job.rows > self._queue_rows:
@@ -150,7 +145,7 @@ class Batcher:
             job = self._queue[0]
             if batch and (rows + job.rows > self._max_rows or job.graph is not batch[0].graph):
                 break
-            batch.append(self._queue.popleft())
+            batch.append(self._queue.popleft())  # in their order: nothing overtakes
             rows += job.rows
         self.rows_waiting -= rows
         return batch

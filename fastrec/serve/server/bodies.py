@@ -20,8 +20,6 @@ from fastrec.serve.server.call import Limits, Refusal, shortened
 from fastrec.serve.server.columns import RequestColumns, arrow_type, from_array, from_arrow, from_values
 from fastrec.serve.server.spec import Input, Spec
 
-# The rows of a request as columns: names and lengths are checked here, values where the columns become arrays.
-
 
 def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
     """Read columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``."""

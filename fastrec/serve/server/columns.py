@@ -278,7 +278,16 @@ def event_arrays(
 def _parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
     """Flatten the values of all rows, and count those of each row: int64 ``[rows]``."""
     if isinstance(values, pa.ChunkedArray | pa.Array):
-        return _parts_of_arrow(column, values)
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        kind = values.type
+        if pa.types.is_null(kind):
+            return pa.nulls(0), np.zeros(len(values), np.int64)
+        if pa.types.is_fixed_size_list(kind):
+            values = values.cast(pa.large_list(kind.value_type))
+        elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            raise Refusal(422, f"its type is {shortened(str(kind))}, no list", column=column.name)
+        lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return values.flatten(), lengths
     rows = values.tolist() if isinstance(values, np.ndarray) else values
     rows = [v.tolist() if isinstance(v, np.ndarray) else list(v) if isinstance(v, tuple) else v for v in rows]
     odd = next((i for i, v in enumerate(rows) if v is not None and type(v) is not list), None)
@@ -286,20 +295,6 @@ def _parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
         raise Refusal(422, f"{shortened(rows[odd])} is no list of events' values", column=column.name, row=odd)
     rows = [v or [] for v in rows]
     return list(chain.from_iterable(rows)), np.fromiter(map(len, rows), np.int64, len(rows))
-
-
-def _parts_of_arrow(column: Input, values: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, np.ndarray]:
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    kind = values.type
-    if pa.types.is_null(kind):
-        return pa.nulls(0), np.zeros(len(values), np.int64)
-    if pa.types.is_fixed_size_list(kind):
-        values = values.cast(pa.large_list(kind.value_type))
-    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        raise Refusal(422, f"its type is {shortened(str(kind))}, no list", column=column.name)
-    lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return values.flatten(), lengths
 
 
 def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]) -> np.ndarray:
@@ -358,13 +353,10 @@ class RequestColumns:
     def table(self) -> pa.Table:
         """Convert to the rows that features of events take: with nulls, and times as timestamps."""
         arrays = self.arrays()
-        columns = [to_arrow(i, arrays[i.name]) for i in self.spec.sent]
-        fields = [(i.name, arrow_type(i)) for i in self.spec.sent]
+        columns = {i.name: to_arrow(i, arrays[i.name]) for i in self.spec.sent}
         if self.spec.list is not None:
-            lists = np.zeros(self.rows, np.int64) if self.lists is None else self.lists
-            columns.append(pa.array(lists))
-            fields.append((self.spec.list, pa.int64()))
-        return pa.table(columns, schema=pa.schema(fields))
+            columns[self.spec.list] = pa.array(np.zeros(self.rows, np.int64) if self.lists is None else self.lists)
+        return pa.table(columns)
 
 
 def arrays_together(batch: Sequence[RequestColumns]) -> dict[str, np.ndarray]:

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from fastrec._core.imports import require
-from fastrec.serve.server.call import Limits, Refusal
+from fastrec.serve.server.call import Refusal
 from fastrec.serve.server.protocols import bounded
 from fastrec.serve.server.recommend import recommends
 from fastrec.serve.server.service import EventState, Service
 from fastrec.serve.server.spec import read_spec
-from fastrec.serve.server.versions import Canary
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -89,43 +87,6 @@ class _Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(reload())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def make_app(
-    export: str | Path,
-    *,
-    events: EventState | None = None,
-    limits: Limits | None = None,
-    token: str | None = None,
-    canary: Canary | None = None,
-) -> Starlette:
-    """Make an application for one export, registry, recommender or run; it is loaded and warm on return.
-
-    Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
-
-    Args:
-        export: what ``fastrec export`` wrote; a registry: its current version answers, and what is promoted takes over
-            within a second, without a request lost; or what ``Recommender.save`` wrote, or the run directory of a
-            recipe for next items, which ``/v1/recommend`` answers for.
-        events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
-        limits: how much it takes on; None: the defaults of ``Limits``.
-        token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:
-            everyone is answered, and only SIGHUP reloads.
-        canary: a version of the registry that answers a share of the requests; None: none does.
-
-    Returns:
-        A Starlette application; ``app.state.service`` holds the export.
-
-    Raises:
-        MissingFileError: there is no export.
-        UnreadableFileError: the files are not of one export, or are damaged.
-        MissingPackageError: onnxruntime, starlette or orjson is not installed.
-    """
-    for module in ("onnxruntime", "starlette", "orjson"):
-        require(module, module, "pip install 'fastrec-tabular[serve]'")
-    from fastrec.serve.server.app import build_app
-
-    return build_app(export, events=events, limits=limits, token=token, canary=canary)
 
 
 @contextmanager

@@ -205,7 +205,7 @@ _HEADER = b"inference-header-content-length"
 _NAMES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "BYTES", "bool": "BOOL"}
 _BINARY = {"BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 _BINARY |= {f"{u.upper()}INT{8 * size}": f"<{u or 'i'}{size}" for size in (1, 2, 4, 8) for u in ("", "u")}
-_VERSION = "1"
+_VERSION = "1"  # of the protocol; a registry's number is in the header
 
 
 async def server(service: Service, call: Call) -> Response:

@@ -418,9 +418,6 @@ def _version(folder: Path) -> str:
     return hashlib.sha256(json.dumps(digests_below(folder, but="")).encode()).hexdigest()
 
 
-# ``RecommendService``: what is behind ``/v1/recommend``: the current model, its queue, and what is counted.
-
-
 class RecommendService(Service):
     """The model that is served, for sessions. Requests that wait are answered together, one batch at a time.
 
@@ -438,24 +435,11 @@ class RecommendService(Service):
         stages = Histogram("fastrec_stage_seconds", "Time of a stage for a request's batch.", SECONDS, ("stage",))
         self.metrics.stages = stages
 
-    async def answer(self, asked: AskedSessions, timeout: float, came: float) -> Answer:
-        """Return the items of each session of a request, and the seconds of each stage."""
-        if not asked.rows:
-            return [], {}
-        job: Any = Job(self.scorer, asked, timeout, came)  # type: ignore[arg-type]
-        best, seconds = await self.batcher.submit(job)
-        for stage, took in seconds.items():
-            self.metrics.stages.see(took, stage)
-        return best, seconds
-
     def _load(self, folder: str | Path, version: int | None = None) -> Any:
         model = open_model(folder, threads=self.limits.threads, device=self.limits.device)
         model.version = version
         model.warm()
         return model
-
-
-# The address of our own where items are recommended.
 
 
 async def recommend(service: RecommendService, call: Call) -> Response:
@@ -464,7 +448,12 @@ async def recommend(service: RecommendService, call: Call) -> Response:
     read = partial(parse_sessions, call.body, call.content_type, spec, call.query("k"), service.limits)
     asked, alone = await service.parse(len(call.body), read)
     call.version = service.scorer.label
-    best, seconds = await service.answer(asked, call.timeout, call.came)
+    best, seconds = [], {}
+    if asked.rows:
+        job: Any = Job(service.scorer, asked, call.timeout, call.came)  # type: ignore[arg-type]
+        best, seconds = await service.batcher.submit(job)
+    for stage, took in seconds.items():
+        service.metrics.stages.see(took, stage)
     answers: list[dict[str, Any]] = [{"ids": ids, "scores": scores} for ids, scores in best]
     body = write_json(answers[0] if alone else {"sessions": answers})
     timing = ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())

@@ -189,9 +189,9 @@ class Service:
             seen=self.metrics.batch,
         )
         self.stopping = False
-        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parse")
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parse")  # large bodies: the loop goes on
         self._history = ThreadPoolExecutor(1, thread_name_prefix="events")  # one: events keep their order
-        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")  # a reload takes seconds
         self._reloading = False
 
     def choose(self, request_id: object) -> Scorer:

@@ -72,10 +72,10 @@ class Source:
         """Return the export's folder, and its number in the registry; refuse a registry with none."""
         if self.registry is None:
             return self.folder, None
-        found = self.registry.current
-        if found is None:
+        version = self.registry.current
+        if version is None:
             raise DataError("no version of the registry is current", file=self.folder, remedy="Promote one")
-        return _export_of(found), found.number
+        return _export_of(version), version.number
 
     def version(self, number: int) -> Path:
         """Return the export of a version; refuse one that is not there or has none."""
@@ -117,7 +117,7 @@ class RegistryEvents:
         self.registry, self._folder = registry, registry.folder / OBSERVED.parent
         self._log: EventLog | None = None
         self._open: dict[int, Online] = {}
-        self._lock = RLock()
+        self._lock = RLock()  # a state is opened while others observe
 
     def state_of(self, version: Version) -> Online:
         """Open the state of a version's events, with all that was observed since it was added."""

@@ -7,6 +7,18 @@ import numpy as np
 import pytest
 
 
+def same(amounts: np.ndarray) -> np.ndarray:
+    return amounts
+
+
+def above_one(amounts: np.ndarray) -> np.ndarray:
+    return amounts > 1
+
+
+def classes(amounts: np.ndarray) -> np.ndarray:
+    return np.clip(amounts.round(), 0, 3)
+
+
 @pytest.fixture(scope="session")
 def run() -> Callable[..., np.ndarray]:
     """Runs an ONNX model on one thread, as one that adds up in order."""

@@ -71,6 +71,12 @@ def codes_of(cats: int) -> dict[int, int]:
     return {i: SIZES[i] + UNSEEN for i in range(cats)}
 
 
+def same(margins, model, forest: Forest, cats: int, *frames: pd.DataFrame) -> None:
+    for frame in frames:
+        got = margins(forest, matrix_of(frame, cats))
+        np.testing.assert_allclose(got, own_margins(model, frame, cats), rtol=1e-12, atol=1e-12)
+
+
 def statistics_in(forest: Forest) -> list[Statistic]:
     return [d for d in forest.derived if isinstance(d, Statistic)]
 
@@ -98,9 +104,7 @@ def test_any_model(margins, seed, cats, conts, n, loss, way):
     train = frame_of(seed, cats, conts, n)
     model = trained(train, cats, loss, seed, **way)
     forest = forest_of_catboost(model, codes_of(cats))
-    for frame in (train, frame_of(seed + 1, cats, conts, 100, UNSEEN)):
-        got = margins(forest, matrix_of(frame, cats))
-        np.testing.assert_allclose(got, own_margins(model, frame, cats), rtol=1e-12, atol=1e-12)
+    same(margins, model, forest, cats, train, frame_of(seed + 1, cats, conts, 100, UNSEEN))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +127,7 @@ def test_combinations_of_every_kind_of_element(loss, more, margins):
     if loss == "Logloss":
         assert len(known.above) > 1
         assert known.exact
-    for frame in (train, frame_of(1, 4, 2, 2000, UNSEEN)):
-        got = margins(forest, matrix_of(frame, 4))
-        np.testing.assert_allclose(got, own_margins(model, frame, 4), rtol=1e-12, atol=1e-12)
+    same(margins, model, forest, 4, train, frame_of(1, 4, 2, 2000, UNSEEN))
 
 
 @pytest.mark.parametrize("loss", ["RMSE", "Logloss"])
@@ -142,9 +144,7 @@ def test_statistics_of_models_trained_on_a_gpu(loss, margins, tmp_path):
     model = catboost.CatBoost().load_model(str(tmp_path / "m.json"), format="json")
     forest = forest_of_catboost(model, codes_of(3))
     assert statistics_in(forest)
-    for frame in (train, frame_of(6, 3, 1, 400, UNSEEN)):
-        got = margins(forest, matrix_of(frame, 3))
-        np.testing.assert_allclose(got, own_margins(model, frame, 3), rtol=1e-12, atol=1e-12)
+    same(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
 
 
 def test_codes_with_the_same_hash(margins):

@@ -10,20 +10,17 @@ import pytest
 
 from fastrec.errors import DataError
 from fastrec.serve.forest import forest_of_catboost
+from tests.serve.forest.conftest import above_one, classes, same
 
 catboost = pytest.importorskip("catboost")
 
 LOSSES = {
-    "RMSE": lambda y: y,
-    "MAE": lambda y: y,
-    "Poisson": abs,
-    "Tweedie:variance_power=1.5": abs,
-    "Logloss": lambda y: y > 1,
+    **dict.fromkeys(("RMSE", "MAE", "QueryRMSE"), same),
+    **dict.fromkeys(("Poisson", "Tweedie:variance_power=1.5"), abs),
+    "Logloss": above_one,
     "CrossEntropy": lambda y: (y > 1) * 0.8 + 0.1,
-    "MultiClass": lambda y: np.clip(y.round(), 0, 3),
-    "MultiClassOneVsAll": lambda y: np.clip(y.round(), 0, 3),
-    "QueryRMSE": lambda y: y,
-    "YetiRank": lambda y: np.clip(y.round(), 0, 3) / 3,
+    **dict.fromkeys(("MultiClass", "MultiClassOneVsAll"), classes),
+    "YetiRank": lambda y: classes(y) / 3,
 }
 CODES = {1: 3, 2: 16, 3: 9}
 
@@ -47,9 +44,8 @@ def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
     for part in (rows, odd_rows):
         np.testing.assert_allclose(margins(forest, part), own_margins(model, part), rtol=1e-13, atol=1e-13)
     kind = {"logistic": "Probability", "softmax": "Probability", "exp": "Exponent"}.get(forest.link)
-    assert kind == {"Po": "Exponent", "Tw": "Exponent", "Lo": "Probability", "Cr": "Probability"}.get(
-        loss[:2], "Probability" if loss.startswith("Multi") else None
-    )
+    shares, powers = ("Logloss", "CrossEntropy", "Multi"), ("Poisson", "Tweedie")
+    assert kind == ("Probability" if loss.startswith(shares) else "Exponent" if loss.startswith(powers) else None)
     if kind is not None:
         expected = model.predict(rows, prediction_type=kind).reshape(400, -1)
         np.testing.assert_allclose(linked(forest, own_margins(model, rows)), expected[:, -forest.targets :], rtol=1e-12)

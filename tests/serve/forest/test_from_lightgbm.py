@@ -9,30 +9,17 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.serve.forest import forest_of_lightgbm
+from tests.serve.forest.conftest import above_one, classes, same
 
 lgb = pytest.importorskip("lightgbm")
 
 
-def classes(amounts: np.ndarray) -> np.ndarray:
-    return np.clip(amounts.round(), 0, 3)
-
-
 OBJECTIVES = {
-    "regression": lambda y: y,
-    "l1": lambda y: y,
-    "huber": lambda y: y,
-    "fair": lambda y: y,
-    "quantile": lambda y: y,
-    "mape": lambda y: y,
-    "poisson": abs,
+    **dict.fromkeys(("regression", "l1", "huber", "fair", "quantile", "mape"), same),
+    **dict.fromkeys(("poisson", "tweedie"), abs),
     "gamma": lambda y: abs(y) + 0.1,
-    "tweedie": abs,
-    "binary": lambda y: y > 1,
-    "cross_entropy": lambda y: y > 1,
-    "multiclass": classes,
-    "multiclassova": classes,
-    "lambdarank": classes,
-    "rank_xendcg": classes,
+    **dict.fromkeys(("binary", "cross_entropy"), above_one),
+    **dict.fromkeys(("multiclass", "multiclassova", "lambdarank", "rank_xendcg"), classes),
 }
 
 
@@ -84,9 +71,8 @@ def test_categories_by_the_thousand_make_no_table_of_all(margins):
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_forests_of_many_sets_are_several_nodes(most, rows, odd_rows, amounts, margins, monkeypatch):
-    booster = trained(
-        rows, classes(amounts), (2,), objective="multiclass", num_class=4, rounds=12, min_data_per_group=1
-    )
+    several = {"objective": "multiclass", "num_class": 4}
+    booster = trained(rows, classes(amounts), (2,), rounds=12, min_data_per_group=1, **several)
     forest = forest_of_lightgbm(booster)
     monkeypatch.setattr("fastrec._core.limits.FOREST_SETS", most)
     ensembles = [n for n in forest.model().graph.node if n.op_type == "TreeEnsemble"]
@@ -107,16 +93,11 @@ def test_thresholds_between_two_floats_decide_as_before(margins):
 @pytest.mark.parametrize(
     ("objective", "more"),
     [
-        ("binary", {}),
+        *((o, {}) for o in ("binary", "poisson", "cross_entropy", "cross_entropy_lambda")),
+        *((o, {"num_class": 4}) for o in ("multiclass", "multiclassova")),
+        *((o, {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}) for o in ("regression", "binary")),
         ("binary", {"sigmoid": 2.5}),
         ("regression", {"reg_sqrt": True}),
-        ("poisson", {}),
-        ("cross_entropy", {}),
-        ("cross_entropy_lambda", {}),
-        ("multiclass", {"num_class": 4}),
-        ("multiclassova", {"num_class": 4}),
-        ("regression", {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}),
-        ("binary", {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}),
     ],
     ids=str,
 )

@@ -9,19 +9,16 @@ from sklearn import ensemble, linear_model, tree
 from fastrec.errors import DataError
 from fastrec.serve.forest import forest_of_sklearn
 
+ONE, FOREST = ("DecisionTree", "ExtraTree"), ("RandomForest", "ExtraTrees", "GradientBoosting")
 SMALL = {
-    tree.DecisionTreeClassifier: {},
-    tree.DecisionTreeRegressor: {},
-    tree.ExtraTreeClassifier: {},
-    tree.ExtraTreeRegressor: {},
-    ensemble.RandomForestClassifier: {"n_estimators": 9},
-    ensemble.RandomForestRegressor: {"n_estimators": 9},
-    ensemble.ExtraTreesClassifier: {"n_estimators": 9},
-    ensemble.ExtraTreesRegressor: {"n_estimators": 9},
-    ensemble.GradientBoostingClassifier: {"n_estimators": 9},
-    ensemble.GradientBoostingRegressor: {"n_estimators": 9},
-    ensemble.HistGradientBoostingClassifier: {"max_iter": 9},
-    ensemble.HistGradientBoostingRegressor: {"max_iter": 9},
+    getattr(home, f"{name}{task}"): few
+    for names, home, few in (
+        (ONE, tree, {}),
+        (FOREST, ensemble, {"n_estimators": 9}),
+        (("HistGradientBoosting",), ensemble, {"max_iter": 9}),
+    )
+    for name in names
+    for task in ("Classifier", "Regressor")
 }
 TAKES_NO_NAN = (ensemble.GradientBoostingClassifier, ensemble.GradientBoostingRegressor)
 

@@ -10,29 +10,17 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.serve.forest import booster_of_margins, forest_of_xgboost
+from tests.serve.forest.conftest import above_one, classes, same
 
 CATS = ["q", "q", "c", "q", "q"]
 
 
-def classes(amounts: np.ndarray) -> np.ndarray:
-    return np.clip(amounts.round(), 0, 3)
-
-
 OBJECTIVES = {
-    "reg:squarederror": lambda y: y,
-    "reg:absoluteerror": lambda y: y,
-    "reg:pseudohubererror": lambda y: y,
-    "reg:squaredlogerror": abs,
+    **dict.fromkeys(("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror"), same),
+    **dict.fromkeys(("reg:squaredlogerror", "reg:tweedie", "count:poisson"), abs),
     "reg:gamma": lambda y: abs(y) + 0.1,
-    "reg:tweedie": abs,
-    "count:poisson": abs,
-    "binary:logistic": lambda y: y > 1,
-    "binary:logitraw": lambda y: y > 1,
-    "reg:logistic": lambda y: y > 1,
-    "multi:softprob": classes,
-    "rank:ndcg": classes,
-    "rank:map": lambda y: y > 1,
-    "rank:pairwise": classes,
+    **dict.fromkeys(("binary:logistic", "binary:logitraw", "reg:logistic", "rank:map"), above_one),
+    **dict.fromkeys(("multi:softprob", "rank:ndcg", "rank:pairwise"), classes),
 }
 
 
@@ -77,9 +65,8 @@ def test_every_objective(objective, types, rows, odd_rows, amounts, margins):
 def test_other_ways_to_grow(more, rows, odd_rows, amounts, margins):
     for objective in ("reg:squarederror", "binary:logistic"):
         booster = trained(rows, OBJECTIVES[objective](amounts), CATS, objective=objective, **more)
-        np.testing.assert_array_equal(
-            margins(forest_of_xgboost(booster), odd_rows), own_margins(booster, odd_rows, CATS)
-        )
+        expected = own_margins(booster, odd_rows, CATS)
+        np.testing.assert_array_equal(margins(forest_of_xgboost(booster), odd_rows), expected)
 
 
 @pytest.mark.parametrize("most", [1, 20])

@@ -74,6 +74,12 @@ def said(run, forests: EstimatorForests, data: Rows) -> np.ndarray:
     return run(helper.make_model(graph, opset_imports=opsets, ir_version=10), x=values, **starts)
 
 
+def agree(run, model, data: Rows, rtol: float = 1e-6, atol: float = 1e-6) -> EstimatorForests:
+    forests = forests_of(model)
+    np.testing.assert_allclose(said(run, forests, data), model.predict(data).numpy(), rtol=rtol, atol=atol)
+    return forests
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("kind", TREES)
 def test_every_task_of_every_library(kind, task, run):
@@ -83,10 +89,8 @@ def test_every_task_of_every_library(kind, task, run):
     if task not in model.tasks and task != "several":
         pytest.skip(f"{kind} has no {task}")
     model.fit(rows_of(frame_of(), task), seed=3)
-    forests = forests_of(model)
     for seed, more in ((0, ()), (1, ("paris", "york"))):
-        data = rows_of(frame_of(seed, more), task)
-        np.testing.assert_allclose(said(run, forests, data), model.predict(data).numpy(), rtol=1e-6, atol=1e-6)
+        agree(run, model, rows_of(frame_of(seed, more), task))
 
 
 @pytest.mark.parametrize(("kind", "objective", "task"), [
@@ -101,16 +105,14 @@ def test_objectives_of_ones_own(kind, objective, task, run):
     data = rows_of(frame_of(), task)
     if task == "regression":
         data = replace(data, label=data.label.abs())
-    model = TREES[kind](objective=objective).fit(data, seed=3)
-    np.testing.assert_allclose(said(run, forests_of(model), data), model.predict(data).numpy(), rtol=1e-6, atol=1e-6)
+    agree(run, TREES[kind](objective=objective).fit(data, seed=3), data)
 
 
 def test_a_forest_of_lightgbm_that_ranks_adds_up(run):
     pytest.importorskip("lightgbm")
     data = rows_of(frame_of(), "ranking")
     model = LGBMModel("t", rounds=5, early_stopping_rounds=None, boosting="rf", bagging_freq=1, bagging_fraction=0.6)
-    model.fit(data, seed=3)
-    np.testing.assert_allclose(said(run, forests_of(model), data), model.predict(data).numpy(), rtol=1e-6, atol=1e-6)
+    agree(run, model.fit(data, seed=3), data)
 
 
 @pytest.mark.parametrize("objective", ["rank:ndcg", "binary:logistic"])
@@ -118,9 +120,7 @@ def test_a_forest_of_lightgbm_that_ranks_adds_up(run):
 def test_a_ranker_with_and_without_margins_to_start_from(margin, objective, run):
     model = XGBRanker("t", rounds=8, margin=margin, objective=objective, columns=["x", "z", "city", "shop"], nthread=1)
     model.fit(rows_of(frame_of(), "ranking"), seed=3)
-    forests, data = forests_of(model), rows_of(frame_of(1), "ranking")
-    assert forests.start == margin
-    np.testing.assert_allclose(said(run, forests, data), model.predict(data).numpy(), rtol=1e-6, atol=1e-6)
+    assert agree(run, model, rows_of(frame_of(1), "ranking")).start == margin
 
 
 @pytest.mark.parametrize("prepare", [True, False])
@@ -130,10 +130,7 @@ def test_trees_of_scikit_learn(kind, task, prepare, run):
     ending = "Regressor" if task in ("regression", "several") else "Classifier"
     few = {"max_iter": 5} if kind.startswith("Hist") else {"n_estimators": 5}
     model = SKModel("t", getattr(ensemble, kind + ending)(**few), prepare=prepare, cats="code")
-    train = rows_of(frame_of(), task)
-    model.fit(train, seed=3)
-    forests, data = forests_of(model), rows_of(frame_of(1), task)
-    np.testing.assert_allclose(said(run, forests, data), model.predict(data).numpy(), rtol=1e-9, atol=1e-12)
+    agree(run, model.fit(rows_of(frame_of(), task), seed=3), rows_of(frame_of(1), task), 1e-9, 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["RandomForest", "HistGradientBoosting", "GradientBoosting"])

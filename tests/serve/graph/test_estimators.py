@@ -76,9 +76,8 @@ def rows_of(task, n, seed, *, label=True, odd=False):
         groups = np.repeat(np.arange(n // 5) * 7, 5)
         y = np.zeros(n)
         y[np.arange(0, n, 5) + (signal.reshape(-1, 5) + rng.normal(size=(n // 5, 5))).argmax(1)] = 1
-        return Lists(
-            table, torch.from_numpy(groups), cats=CATS, conts=CONTS, label=torch.from_numpy(y) if label else None
-        )
+        given = {"label": torch.from_numpy(y)} if label else {}
+        return Lists(table, torch.from_numpy(groups), cats=CATS, conts=CONTS, **given)
     noisy = signal + rng.normal(size=n) * 0.5
     y, k = {
         "binary": (noisy > 0.5, 1),
@@ -109,23 +108,20 @@ def served(make, rows):
     graph.output("score", value_of(graph, made, torch.float64), np.float64, None if made.ndim == 1 else made.shape[1])
     session = ort.InferenceSession(graph.model().SerializeToString())
     read = [i.name for i in session.get_inputs()]
-    feeds = graph_feeds({n: rows.table[n] for n in kept if n in read}, rows.table) | (
-        {"lists": groups} if "lists" in read else {}
-    )
+    feeds = graph_feeds({n: rows.table[n] for n in kept if n in read}, rows.table)
+    feeds |= {"lists": groups} if "lists" in read else {}
     whole = session.run(None, feeds)[0]
     for a, b in ((0, 5), (5, 15)) if rows.task == "ranking" else ((0, 1), (1, 8)):
-        np.testing.assert_allclose(
-            session.run(None, {n: v[a:b] for n, v in feeds.items()})[0], whole[a:b], atol=1e-5, rtol=1e-5
-        )
+        part = session.run(None, {n: v[a:b] for n, v in feeds.items()})[0]
+        np.testing.assert_allclose(part, whole[a:b], atol=1e-5, rtol=1e-5)
     return whole
 
 
 def check(model, task, *, atol=1e-6, rtol=1e-6):
     model.fit(rows_of(task, 400, 0), seed=0)
     rows = rows_of(task, 200, 1, label=False, odd=True)
-    np.testing.assert_allclose(
-        served(lambda r: prediction(model, r), rows), model.predict(rows).numpy(), atol=atol, rtol=rtol
-    )
+    said = served(lambda r: prediction(model, r), rows)
+    np.testing.assert_allclose(said, model.predict(rows).numpy(), atol=atol, rtol=rtol)
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -215,14 +211,8 @@ def blends_of(task, models):
         return [*plain, BoostedBlend(models, rounds=5), HillClimb(models)]
     linear = {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)
     ranked = [] if task == "multiclass" else [RankMean(models)]
-    return [
-        OneBase("a"),
-        MeanBlend(models),
-        linear(models),
-        TreeBlend(models, task, rounds=5),
-        HillClimb(models),
-        *ranked,
-    ]
+    trees = [TreeBlend(models, task, rounds=5), HillClimb(models)]
+    return [OneBase("a"), MeanBlend(models), linear(models), *trees, *ranked]
 
 
 def test_one_without_a_form_is_refused_by_name():

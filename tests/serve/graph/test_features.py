@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fastrec.errors import FastrecError
 from fastrec.features import Diff, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
 from fastrec.features.base import GENERATORS
 from fastrec.table import Table
@@ -117,3 +120,20 @@ def test_statistics_that_sort_a_list_are_outside():
     features = FeatureSet([GroupStats("price", by="list", stats="median", over="group")], key="list").fit(lists_of(0))
     served = Served(features, Table.read(lists_of(0)), lists="list")
     assert "median" in served.outside["median_price__list"]
+
+
+OTHERS = {name: Table.read(t) for name, t in tables().items()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(chosen=st.lists(st.sampled_from(CASES), min_size=2, max_size=6, unique=True), seed=st.integers(1, 10_000))
+def test_any_set_is_served_as_it_transforms(chosen, seed):
+    first, second = (to_table(columns(n, seed=s)) for n, s in ((40, seed), (23, seed + 1)))
+    try:
+        features = FeatureSet([EXAMPLES[n][i]() for n, i in chosen], key="row").fit(first, tables=OTHERS)
+    except FastrecError:  # two of them make a column of one name, or learn nothing of these rows
+        return
+    served = Served(features, Table.read(first))
+    if served.outputs:
+        for frame in (first, second):
+            assert_served_alike(features, served, frame, tables=OTHERS)

@@ -6,8 +6,30 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 from urllib.parse import unquote
+
+from fastrec.serve import make_app
+
+CLOSE: list[Callable[[], None]] = []  # called by conftest after a test
+
+
+def serve(export: Any, **options: Any) -> Any:
+    """An application of one test."""
+    app = make_app(export, **options)
+    CLOSE.append(app.state.service.close)
+    return app
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test in an event loop."""
+
+    @wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*args, **fixtures))
+
+    return run
 
 
 @dataclass

@@ -10,7 +10,15 @@ pytest.importorskip("starlette")
 pytest.importorskip("orjson")
 
 from fastrec.serve import make_app
+from tests.serve.server.calls import CLOSE
 from tests.serve.server.exports import write_export
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Any:
+    yield
+    while CLOSE:
+        CLOSE.pop()()
 
 
 @pytest.fixture(scope="session")

@@ -18,24 +18,25 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 INT_MISSING = -(2**63)
 CITIES = {"Köln": 1.0, "Oslo": 2.0, "": 3.0, "東京": 4.0}  # "" is missing; unseen: 0
 USERS = {2**53: 1.0, 2**53 + 1: 2.0, 2**63 - 1: 3.0, INT_MISSING: 4.0}  # doubles cannot tell the first two apart
+
+
+def _input(name: str, kind: str, missing: Any = None, *, required: bool = True, time: Any = None) -> dict[str, Any]:
+    return {"name": name, "type": kind, "missing": missing, "time": time, "required": required, "made": False}
+
+
 INPUTS = [
-    {"name": "city", "type": "string", "missing": "", "time": None, "required": True, "made": False},
-    {"name": "user", "type": "int64", "missing": INT_MISSING, "time": None, "required": True, "made": False},
-    {"name": "price", "type": "float64", "missing": None, "time": None, "required": True, "made": False},
-    {"name": "ratio", "type": "float32", "missing": None, "time": None, "required": False, "made": False},
-    {"name": "mobile", "type": "bool", "missing": None, "time": None, "required": True, "made": False},
-    {"name": "at", "type": "int64", "missing": INT_MISSING, "time": {"unit": "us", "zone": None}, "required": False,
-     "made": False},
-    {"name": "seen", "type": "int64", "missing": INT_MISSING, "time": {"unit": "s", "zone": "Europe/Berlin"},
-     "required": False, "made": False},
-]  # fmt: skip
+    _input("city", "string", ""),
+    _input("user", "int64", INT_MISSING),
+    _input("price", "float64"),
+    _input("ratio", "float32", required=False),
+    _input("mobile", "bool"),
+    _input("at", "int64", INT_MISSING, required=False, time={"unit": "us", "zone": None}),
+    _input("seen", "int64", INT_MISSING, required=False, time={"unit": "s", "zone": "Europe/Berlin"}),
+]
 _ONNX = {
-    "string": TensorProto.STRING,
-    "int64": TensorProto.INT64,
-    "float64": TensorProto.DOUBLE,
-    "float32": TensorProto.FLOAT,
-    "bool": TensorProto.BOOL,
-}
+    "string": TensorProto.STRING, "int64": TensorProto.INT64, "float64": TensorProto.DOUBLE,
+    "float32": TensorProto.FLOAT, "bool": TensorProto.BOOL,
+}  # fmt: skip
 SPLIT = 40.0  # of the tree, on price
 
 
@@ -99,13 +100,9 @@ def write_export(folder: Path, *, weights: int = 0, task: str = "binary", extra:
         changes: other fields of serving.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = INPUTS + [
-        {"name": f"x{i}", "type": "float64", "missing": None, "time": None, "required": True, "made": False}
-        for i in range(extra)
-    ]
+    inputs = [*INPUTS, *(_input(f"x{i}", "float64") for i in range(extra))]
     if task == "ranking":
-        inputs = [*inputs, {"name": "list_id", "type": "int64", "missing": None, "time": None, "required": False,
-                            "made": False}]  # fmt: skip
+        inputs.append(_input("list_id", "int64"))
         changes = {"list": "list_id", "item": "item_id", **changes}
     width = 2 if task == "multiclass" else 1
     graph = onnx_graph(weights, [i["name"] for i in INPUTS], extra, task)
@@ -114,24 +111,13 @@ def write_export(folder: Path, *, weights: int = 0, task: str = "binary", extra:
     onnx.checker.check_model(model)
     raw = model.SerializeToString()
     (folder / "model.onnx").write_bytes(raw)
-    for one in inputs:  # an input that may be left out has a missing value
-        if one["name"] == "list_id":
-            one["required"] = True
     said = {
-        "format": 1,
-        "fastrec": "0.1.0",
-        "name": "Toy",
-        "task": task,
-        "metric": "auc",
-        "model": {"file": "model.onnx", "sha256": hashlib.sha256(raw).hexdigest()},
-        "inputs": inputs,
+        "format": 1, "fastrec": "0.1.0", "name": "Toy", "task": task, "metric": "auc",
+        "model": {"file": "model.onnx", "sha256": hashlib.sha256(raw).hexdigest()}, "inputs": inputs,
         "outputs": [{"name": "score", "type": "float64", "width": width}],
         "classes": ["no", "yes"] if task == "multiclass" else None,
-        "target": None,
-        "list": None,
-        "item": None,
-        "events": None,
-    }
+        "target": None, "list": None, "item": None, "events": None,
+    }  # fmt: skip
     (folder / "serving.json").write_text(json.dumps({**said, **changes}), encoding="utf-8")
     return folder
 
@@ -198,37 +184,19 @@ def onnx_graph(weights: int, names: list[str], extra: int, task: str) -> Any:
 
 
 def _vocabulary(nodes: list[Any], name: str, output: str, kind: int, codes: dict[Any, float]) -> None:
-    nodes.append(
-        helper.make_node(
-            "LabelEncoder",
-            [name],
-            [output],
-            domain="ai.onnx.ml",
-            keys_tensor=helper.make_tensor("k", kind, [len(codes)], list(codes)),
-            values_tensor=helper.make_tensor("v", TensorProto.FLOAT, [len(codes)], list(codes.values())),
-            default_tensor=helper.make_tensor("d", TensorProto.FLOAT, [1], [0.0]),
-        )
-    )
+    keys = helper.make_tensor("k", kind, [len(codes)], list(codes))
+    values = helper.make_tensor("v", TensorProto.FLOAT, [len(codes)], list(codes.values()))
+    tensors = {"keys_tensor": keys, "values_tensor": values}
+    tensors["default_tensor"] = helper.make_tensor("d", TensorProto.FLOAT, [1], [0.0])
+    nodes.append(helper.make_node("LabelEncoder", [name], [output], domain="ai.onnx.ml", **tensors))
 
 
 def _tree(source: str, output: str) -> Any:
     """``price <= SPLIT`` → -0.25, else and missing → 0.25."""
     return helper.make_node(
-        "TreeEnsembleRegressor",
-        [source],
-        [output],
-        domain="ai.onnx.ml",
-        n_targets=1,
-        nodes_treeids=[0, 0, 0],
-        nodes_nodeids=[0, 1, 2],
-        nodes_featureids=[0, 0, 0],
-        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
-        nodes_values=[SPLIT, 0.0, 0.0],
-        nodes_truenodeids=[1, 0, 0],
-        nodes_falsenodeids=[2, 0, 0],
-        nodes_missing_value_tracks_true=[0, 0, 0],
-        target_treeids=[0, 0],
-        target_nodeids=[1, 2],
-        target_ids=[0, 0],
+        "TreeEnsembleRegressor", [source], [output], domain="ai.onnx.ml", n_targets=1, nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0], nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_values=[SPLIT, 0.0, 0.0], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
+        nodes_missing_value_tracks_true=[0, 0, 0], target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 0],
         target_weights=[-0.25, 0.25],
-    )
+    )  # fmt: skip

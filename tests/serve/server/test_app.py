@@ -14,21 +14,20 @@ import pytest
 
 from fastrec.errors import MissingFileError
 from fastrec.serve import Limits, make_app
-from tests.serve.server.calls import get, post, post_soon, request
+from tests.serve.server.calls import get, post, post_soon, serve
 from tests.serve.server.exports import by_hand, columns, write_export
 
 ROWS = {"columns": columns(3)}
 
 
 def test_health_and_readiness(exports: dict[str, Path]) -> None:
-    app = make_app(exports["binary"])
+    app = serve(exports["binary"])
     for path in ("/health", "/ready", "/v2/health/live", "/v2/health/ready"):
         assert get(app, path).status == 200
     app.state.service.stopping = True
     assert get(app, "/health").status == 200
     assert get(app, "/ready").status == get(app, "/v2/health/ready").status == 503
     assert post(app, "/v1/score", ROWS).status == 200  # what still comes is answered
-    app.state.service.close()
 
 
 def test_an_app_without_an_export(tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ def test_an_app_without_an_export(tmp_path: Path) -> None:
 
 
 def test_the_token_is_asked_for_everywhere_but_for_health(exports: dict[str, Path]) -> None:
-    app = make_app(exports["binary"], token="s3cret")
+    app = serve(exports["binary"], token="s3cret")
     gets = ("/metrics", "/openapi.json", "/", "/v2", "/v2/models/Toy", "/v2/models/Toy/ready")
     posts = ("/v1/score", "/v1/rank", "/v1/events", "/v1/reload", "/v2/models/Toy/infer")
     for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"}, {"authorization": "s3cret"}):
@@ -52,10 +51,10 @@ def test_the_token_is_asked_for_everywhere_but_for_health(exports: dict[str, Pat
     right = {"authorization": "Bearer s3cret"}
     assert post(app, "/v1/score", ROWS, right).status == 200
     assert get(app, "/metrics", right).status == 200
-    app.state.service.close()
 
 
 def test_other_addresses_and_methods(apps: Any) -> None:
+    assert post(apps["binary"], "/v1/reload", b"").status == 403  # without a token nobody reloads
     lost, method = get(apps["binary"], "/v1/nothing"), get(apps["binary"], "/v1/score")
     assert (lost.status, lost.json()) == (404, {"error": "there is no such address"})
     assert method.status == 405
@@ -72,7 +71,7 @@ def test_a_deadline_that_is_no_number(apps: Any, sent: str) -> None:
 def test_a_failure_of_the_server_says_nothing_of_its_inside(
     exports: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make_app(exports["binary"])
+    app = serve(exports["binary"])
 
     def fail(feeds: Any) -> Any:
         raise RuntimeError("secret")
@@ -82,7 +81,6 @@ def test_a_failure_of_the_server_says_nothing_of_its_inside(
     assert answer.status == 500
     assert "secret" not in answer.json()["error"]
     assert "secret" in caplog.text
-    app.state.service.close()
 
 
 def samples(text: str) -> dict[str, float]:
@@ -102,7 +100,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_what_is_counted(tmp_path: Path) -> None:
-    app = make_app(write_export(tmp_path / "export", name='A "name" \\ with\nall'))
+    app = serve(write_export(tmp_path / "export", name='A "name" \\ with\nall'))
     for rows in (1, 3, 300):
         assert post(app, "/v1/score", {"columns": columns(rows)}).status == 200
     assert post(app, "/v1/score", b"{").status == 400
@@ -114,17 +112,11 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert found['fastrec_request_seconds_count{path="/v1/score"}'] == 4
     assert found["fastrec_rows_total"] == 304
     assert found["fastrec_batch_rows_sum"] == 304
-    assert [found[f'fastrec_batch_rows_bucket{{le="{b}"}}'] for b in ("1", "4", "256", "1024", "+Inf")] == [
-        1,
-        2,
-        2,
-        3,
-        3,
-    ]
+    buckets = {b: found[f'fastrec_batch_rows_bucket{{le="{b}"}}'] for b in ("1", "4", "256", "1024", "+Inf")}
+    assert list(buckets.values()) == [1, 2, 2, 3, 3]
     assert found["fastrec_queue_rows"] == found["fastrec_queue_requests"] == 0
     version = app.state.service.scorer.spec.version
     assert found[f'fastrec_model_info{{name="A \\"name\\" \\\\ with\\nall",version="{version}"}}'] == 1
-    app.state.service.close()
 
 
 def test_openapi_describes_the_columns_and_its_example_is_answered(apps: Any) -> None:
@@ -158,7 +150,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_shows_names_as_text_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
-    app = make_app(write_export(tmp_path / "export", name="<script>alert(1)</script>"))
+    app = serve(write_export(tmp_path / "export", name="<script>alert(1)</script>"))
     answer = get(app, "/")
     assert answer.headers["content-type"].startswith("text/html")
     page = Tags()
@@ -166,11 +158,10 @@ def test_the_page_shows_names_as_text_and_fetches_nothing_from_elsewhere(tmp_pat
     assert page.fetched == ["openapi.json", "metrics"]
     assert "<script>alert(1)</script>" in page.text
     assert b"<script" not in answer.body
-    app.state.service.close()
 
 
 def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
-    app = make_app(write_export(tmp_path / "export"))
+    app = serve(write_export(tmp_path / "export"))
     seconds = app.state.service.metrics.seconds
     for took in [0.002] * 90 + [0.02] * 9 + [0.2]:
         seconds.see(took, "/v1/score")
@@ -178,15 +169,13 @@ def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
     assert seconds.within(0.99) == {("/v1/score",): (100, 0.025)}
     answer = get(app, "/docs")
     assert b"<tr><td>/v1/score<td>100<td>2.5 ms<td>25 ms" in answer.body
-    app.state.service.close()
 
 
 def test_ids_are_taken_and_nothing_is_made_of_them(tmp_path: Path) -> None:
-    app = make_app(write_export(tmp_path / "export", ids=["row"]))
+    app = serve(write_export(tmp_path / "export", ids=["row"]))
     plain = post(app, "/v1/score", ROWS).json()
     assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}).json() == plain
     assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}).status == 422
-    app.state.service.close()
 
 
 RIGHT = {"authorization": "Bearer t"}
@@ -194,7 +183,7 @@ RIGHT = {"authorization": "Bearer t"}
 
 def test_a_reload_puts_the_new_export_in_the_old_ones_place(tmp_path: Path) -> None:
     folder, rows = write_export(tmp_path / "export"), columns(5)
-    app = make_app(folder, token="t")
+    app = serve(folder, token="t")
     before = post(app, "/v1/score", {"columns": rows}, RIGHT).json()["scores"]
     assert before == pytest.approx(by_hand(rows), abs=1e-6)
     write_export(folder, weights=1)
@@ -203,12 +192,11 @@ def test_a_reload_puts_the_new_export_in_the_old_ones_place(tmp_path: Path) -> N
     after = post(app, "/v1/score", {"columns": rows}, RIGHT).json()["scores"]
     assert after == pytest.approx(by_hand(rows, weights=1), abs=1e-6)
     assert after != before
-    app.state.service.close()
 
 
 def test_a_reload_that_fails_leaves_the_old_export(tmp_path: Path) -> None:
     folder = write_export(tmp_path / "export")
-    app = make_app(folder, token="t")
+    app = serve(folder, token="t")
     before = post(app, "/v1/score", ROWS, RIGHT).json()
     (folder / "model.onnx").write_bytes(b"half a file")
     answer = post(app, "/v1/reload", b"", RIGHT)
@@ -220,16 +208,11 @@ def test_a_reload_that_fails_leaves_the_old_export(tmp_path: Path) -> None:
     assert post(app, "/v1/score", ROWS, RIGHT).json() == before
     counted = samples(get(app, "/metrics", RIGHT).body.decode())
     assert counted['fastrec_reloads_total{outcome="failed"}'] == 2
-    app.state.service.close()
-
-
-def test_only_who_has_a_token_reloads(apps: Any) -> None:
-    assert post(apps["binary"], "/v1/reload", b"").status == 403
 
 
 def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path: Path) -> None:
     folder, rows = write_export(tmp_path / "export"), columns(2)
-    app = make_app(folder, token="t", limits=Limits(workers=2))
+    app = serve(folder, token="t", limits=Limits(workers=2))
     known = [by_hand(rows, weights=w) for w in (0, 1)]
 
     async def run() -> tuple[list[Any], list[int]]:
@@ -257,40 +240,24 @@ def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path
         assert len(which) == 1
         seen.add(which[0])
     assert seen == {0, 1}
-    app.state.service.close()
 
 
 def test_who_hangs_up_in_the_middle_of_a_body_stops_nothing(apps: Any) -> None:
-    async def hang_up() -> int:
-        messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-        said: list[Any] = []
-
-        async def receive() -> Any:
-            return messages.pop(0)
-
-        async def send(message: Any) -> None:
-            said.append(message)
-
-        scope = {
-            "type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b"",
-            "root_path": "", "headers": [(b"content-type", b"application/json")], "http_version": "1.1",
-            "scheme": "http", "client": None, "server": None, "asgi": {"version": "3.0"}, "state": {},
-        }  # fmt: skip
-        await apps["binary"](scope, receive, send)
-        return said[0]["status"]
-
-    assert asyncio.run(hang_up()) == 400
-    assert asyncio.run(request(apps["binary"], "GET", "/health")).status == 200
+    assert asyncio.run(silent(apps["binary"], b"{", hangs_up=True))[0] == 400
+    assert get(apps["binary"], "/health").status == 200
 
 
-async def silent(app: Any, part: bytes, client: str = "127.0.0.1") -> tuple[int, dict[bytes, bytes], bytes]:
-    """A body of which one part comes, and never the next."""
+async def silent(
+    app: Any, part: bytes, client: str = "127.0.0.1", *, hangs_up: bool = False
+) -> tuple[int, dict[bytes, bytes], bytes]:
+    """A body of which one part comes, and never the next: the client is silent, or gone."""
     parts, said = [{"type": "http.request", "body": part, "more_body": True}], []
+    parts += [{"type": "http.disconnect"}] if hangs_up else []
 
     async def receive() -> Any:
         if not parts:
             await asyncio.Event().wait()
-        return parts.pop()
+        return parts.pop(0)
 
     async def send(message: Any) -> None:
         said.append(message)
@@ -305,12 +272,11 @@ async def silent(app: Any, part: bytes, client: str = "127.0.0.1") -> tuple[int,
 
 
 def test_the_deadline_holds_while_a_body_is_read(exports: dict[str, Path]) -> None:
-    app = make_app(exports["binary"], limits=Limits(timeout=0.05))
+    app = serve(exports["binary"], limits=Limits(timeout=0.05))
     status, headers, body = asyncio.run(silent(app, b"{"))
     assert status == 408
     assert headers[b"connection"] == b"close"
     assert json.loads(body) == {"error": "the body did not come within 0.05 s"}
-    app.state.service.close()
 
 
 @pytest.mark.parametrize("patience", [0.0, 1e9])
@@ -318,7 +284,7 @@ def test_silent_clients_do_not_shut_others_out(
     exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
     monkeypatch.setattr("fastrec._core.limits.SLOW_BODY", patience)
-    app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
+    app = serve(exports["binary"], limits=Limits(timeout=600, max_body=1000))
     good = json.dumps({"columns": columns(1)}).encode()
     good += b" " * (900 - len(good))
 
@@ -345,11 +311,10 @@ def test_silent_clients_do_not_shut_others_out(
         assert (await post_soon(app, "/v1/score", good)).status == 200
 
     asyncio.run(work())
-    app.state.service.close()
 
 
 def test_a_client_may_fill_its_own_share_alone(exports: dict[str, Path]) -> None:
-    app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
+    app = serve(exports["binary"], limits=Limits(timeout=600, max_body=1000))
 
     async def work() -> None:
         waiting = [asyncio.create_task(silent(app, b" " * 990, "192.0.2.1")) for _ in range(20)]
@@ -361,4 +326,3 @@ def test_a_client_may_fill_its_own_share_alone(exports: dict[str, Path]) -> None
         await asyncio.gather(*waiting, return_exceptions=True)
 
     asyncio.run(work())
-    app.state.service.close()

@@ -6,19 +6,18 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fastrec.serve import Limits, Scorer, make_app
+from fastrec.serve import Limits, Scorer
 from fastrec.serve.server.batcher import Batcher, Job
 from fastrec.serve.server.bodies import columns_of_lists
 from fastrec.serve.server.call import Refusal
 from fastrec.serve.server.columns import RequestColumns
-from tests.serve.server.calls import post_soon
+from tests.serve.server.calls import CLOSE, in_loop, post_soon, serve
 from tests.serve.server.exports import by_hand, columns
 
 
@@ -46,12 +45,10 @@ def checked(scorer: Scorer, rows: dict[str, list[Any]]) -> RequestColumns:
     return columns_of_lists(scorer.spec, rows, max_rows=10_000)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def batcher(**options: Any) -> Batcher:
-    return Batcher(**{"workers": 1, "max_rows": 100, "max_wait": 0.0, "queue_rows": 1000, **options})
+    made = Batcher(**{"workers": 1, "max_rows": 100, "max_wait": 0.0, "queue_rows": 1000, **options})
+    CLOSE.append(made.close)
+    return made
 
 
 async def submit(made: Batcher, scorer: Scorer, rows: int, seed: int = 0, timeout: float = 300) -> Any:
@@ -66,146 +63,121 @@ async def until(ready: Any) -> None:
     raise AssertionError("it never came")
 
 
-def test_what_waits_while_the_worker_is_busy_goes_together(gate: Gate) -> None:
-    async def work() -> None:
-        made = batcher(max_rows=10)
-        first = asyncio.create_task(submit(made, gate, 1))
-        await until(lambda: gate.batches)
-        sizes = [3, 4, 3, 2, 20, 1]
-        rest = [asyncio.create_task(submit(made, gate, n, seed=n)) for n in sizes]
-        await until(lambda: made.jobs_waiting == 6)
-        assert made.rows_waiting == 33
-        gate.open.set()
-        np.testing.assert_allclose(await first, by_hand(columns(1)), atol=1e-6)
-        for n, scores in zip(sizes, await asyncio.gather(*rest)):
-            np.testing.assert_allclose(scores, by_hand(columns(n, n)), atol=1e-6)
-        assert gate.batches == [[1], [3, 4, 3], [2], [20], [1]]  # in their order, and a large one alone
-        assert made.rows_waiting == made.jobs_waiting == 0
-        made.close()
-
-    run(work())
+@in_loop
+async def test_what_waits_while_the_worker_is_busy_goes_together(gate: Gate) -> None:
+    made = batcher(max_rows=10)
+    first = asyncio.create_task(submit(made, gate, 1))
+    await until(lambda: gate.batches)
+    sizes = [3, 4, 3, 2, 20, 1]
+    rest = [asyncio.create_task(submit(made, gate, n, seed=n)) for n in sizes]
+    await until(lambda: made.jobs_waiting == 6)
+    assert made.rows_waiting == 33
+    gate.open.set()
+    np.testing.assert_allclose(await first, by_hand(columns(1)), atol=1e-6)
+    for n, scores in zip(sizes, await asyncio.gather(*rest)):
+        np.testing.assert_allclose(scores, by_hand(columns(n, n)), atol=1e-6)
+    assert gate.batches == [[1], [3, 4, 3], [2], [20], [1]]  # in their order, and a large one alone
+    assert made.rows_waiting == made.jobs_waiting == 0
 
 
-def test_what_comes_at_once_goes_together_without_waiting(gate: Gate) -> None:
-    async def work() -> None:
-        gate.open.set()
-        made = batcher()
-        await asyncio.gather(*[submit(made, gate, 1) for _ in range(20)])
-        assert gate.batches == [[1] * 20]
-        made.close()
-
-    run(work())
+@in_loop
+async def test_what_comes_at_once_goes_together_without_waiting(gate: Gate) -> None:
+    gate.open.set()
+    made = batcher()
+    await asyncio.gather(*[submit(made, gate, 1) for _ in range(20)])
+    assert gate.batches == [[1] * 20]
 
 
-def test_several_workers_score_at_once(gate: Gate) -> None:
-    async def work() -> None:
-        made = batcher(workers=2)
-        both = []
-        for n in (1, 2):
-            both.append(asyncio.create_task(submit(made, gate, n)))
-            await until(lambda n=n: len(gate.batches) == n)
-        assert gate.batches == [[1], [2]]  # the second began before the first had ended
-        gate.open.set()
-        await asyncio.gather(*both)
-        made.close()
-
-    run(work())
+@in_loop
+async def test_several_workers_score_at_once(gate: Gate) -> None:
+    made = batcher(workers=2)
+    both = []
+    for n in (1, 2):
+        both.append(asyncio.create_task(submit(made, gate, n)))
+        await until(lambda n=n: len(gate.batches) == n)
+    assert gate.batches == [[1], [2]]  # the second began before the first had ended
+    gate.open.set()
+    await asyncio.gather(*both)
 
 
-def test_a_batch_waits_for_more_where_it_may(gate: Gate) -> None:
-    async def work() -> None:
-        gate.open.set()
-        made = batcher(max_rows=4, max_wait=60.0)
-        tasks = []
-        for _ in range(4):
-            tasks.append(asyncio.create_task(submit(made, gate, 1)))
-            await asyncio.sleep(0.02)
-        await asyncio.gather(*tasks)  # full: it went without waiting for the minute to pass
-        assert gate.batches == [[1, 1, 1, 1]]
-        made.close()
-        made = batcher(max_rows=4, max_wait=0.05)
-        began = time.monotonic()
-        await submit(made, gate, 3)
-        assert time.monotonic() - began >= 0.05
-        assert gate.batches[1:] == [[3]]
-        made.close()
-
-    run(work())
+@in_loop
+async def test_a_batch_waits_for_more_where_it_may(gate: Gate) -> None:
+    gate.open.set()
+    made = batcher(max_rows=4, max_wait=60.0)
+    tasks = []
+    for _ in range(4):
+        tasks.append(asyncio.create_task(submit(made, gate, 1)))
+        await asyncio.sleep(0.02)
+    await asyncio.gather(*tasks)  # full: it went without waiting for the minute to pass
+    assert gate.batches == [[1, 1, 1, 1]]
+    made = batcher(max_rows=4, max_wait=0.05)
+    began = time.monotonic()
+    await submit(made, gate, 3)
+    assert time.monotonic() - began >= 0.05
+    assert gate.batches[1:] == [[3]]
 
 
-def test_a_full_queue_says_when_to_come_again(gate: Gate) -> None:
-    async def work() -> None:
-        made = batcher(queue_rows=10)
-        tasks = [asyncio.create_task(submit(made, gate, 5))]
-        await until(lambda: gate.batches)
-        tasks.append(asyncio.create_task(submit(made, gate, 50)))  # an empty queue takes any
-        await until(lambda: made.jobs_waiting == 1)
+@in_loop
+async def test_a_full_queue_says_when_to_come_again(gate: Gate) -> None:
+    made = batcher(queue_rows=10)
+    tasks = [asyncio.create_task(submit(made, gate, 5))]
+    await until(lambda: gate.batches)
+    tasks.append(asyncio.create_task(submit(made, gate, 50)))  # an empty queue takes any
+    await until(lambda: made.jobs_waiting == 1)
+    with pytest.raises(Refusal) as error:
+        await submit(made, gate, 1)
+    assert error.value.status == 503
+    assert type(error.value.retry_after) is int
+    assert error.value.retry_after >= 1
+    gate.open.set()
+    await asyncio.gather(*tasks)
+    assert (await submit(made, gate, 1)).shape == (1,)
+
+
+@in_loop
+async def test_who_is_not_answered_in_time_is_told_and_taken_out(gate: Gate) -> None:
+    made = batcher()
+    job = Job(gate, checked(gate, columns(1)), 300)
+    being_scored = asyncio.create_task(made.submit(job))
+    await until(lambda: gate.batches)
+    made._give_up(job)  # as its alarm does: a real one might ring before a slow machine has begun to score
+    waiting = asyncio.create_task(submit(made, gate, 2, timeout=0.05))
+    for task in (being_scored, waiting):
         with pytest.raises(Refusal) as error:
-            await submit(made, gate, 1)
-        assert error.value.status == 503
-        assert type(error.value.retry_after) is int
-        assert error.value.retry_after >= 1
-        gate.open.set()
-        await asyncio.gather(*tasks)
-        assert (await submit(made, gate, 1)).shape == (1,)
-        made.close()
-
-    run(work())
+            await task
+        assert error.value.status == 504
+    assert made.jobs_waiting == made.rows_waiting == 0
+    gate.open.set()
+    assert len(await submit(made, gate, 3)) == 3
+    assert gate.batches == [[1], [3]]  # what nobody waits for is not scored
 
 
-def test_who_is_not_answered_in_time_is_told_and_taken_out(gate: Gate) -> None:
-    async def work() -> None:
-        made = batcher()
-        job = Job(gate, checked(gate, columns(1)), 300)
-        being_scored = asyncio.create_task(made.submit(job))
-        await until(lambda: gate.batches)
-        made._give_up(job)  # as its alarm does: a real one might ring before a slow machine has begun to score
-        waiting = asyncio.create_task(submit(made, gate, 2, timeout=0.05))
-        for task in (being_scored, waiting):
-            with pytest.raises(Refusal) as error:
-                await task
-            assert error.value.status == 504
-        assert made.jobs_waiting == made.rows_waiting == 0
-        gate.open.set()
-        assert len(await submit(made, gate, 3)) == 3
-        assert gate.batches == [[1], [3]]  # what nobody waits for is not scored
-        made.close()
-
-    run(work())
+@in_loop
+async def test_a_bad_value_harms_no_other_request_of_its_batch(gate: Gate) -> None:
+    gate.open.set()
+    made = batcher()
+    bad = {**columns(3), "user": [1, "no", 3]}
+    tasks = [submit(made, gate, 2, seed=1), made.submit(Job(gate, checked(gate, bad), 10)), submit(made, gate, 4)]
+    good, refused, other = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.column, refused.row) == (422, "user", 1)
+    np.testing.assert_allclose(good, by_hand(columns(2, 1)), atol=1e-6)
+    np.testing.assert_allclose(other, by_hand(columns(4)), atol=1e-6)
+    assert gate.batches[0] == [2, 3, 4]
 
 
-def test_a_bad_value_harms_no_other_request_of_its_batch(gate: Gate) -> None:
-    async def work() -> None:
-        gate.open.set()
-        made = batcher()
-        bad = {**columns(3), "user": [1, "no", 3]}
-        tasks = [submit(made, gate, 2, seed=1), made.submit(Job(gate, checked(gate, bad), 10)), submit(made, gate, 4)]
-        good, refused, other = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(refused, Refusal)
-        assert (refused.status, refused.column, refused.row) == (422, "user", 1)
-        np.testing.assert_allclose(good, by_hand(columns(2, 1)), atol=1e-6)
-        np.testing.assert_allclose(other, by_hand(columns(4)), atol=1e-6)
-        assert gate.batches[0] == [2, 3, 4]
-        made.close()
-
-    run(work())
-
-
-def test_requests_to_two_exports_do_not_mix(exports: dict[str, Path], gate: Gate) -> None:
-    async def work() -> None:
-        gate.open.set()
-        made, other = batcher(), Gate(exports["binary"])
-        other.open.set()
-        await asyncio.gather(*[submit(made, s, 1) for s in (gate, gate, other, other, gate)])
-        assert (gate.batches, other.batches) == ([[1, 1], [1]], [[1, 1]])
-        made.close()
-
-    run(work())
+@in_loop
+async def test_requests_to_two_exports_do_not_mix(exports: dict[str, Path], gate: Gate) -> None:
+    gate.open.set()
+    made, other = batcher(), Gate(exports["binary"])
+    other.open.set()
+    await asyncio.gather(*[submit(made, s, 1) for s in (gate, gate, other, other, gate)])
+    assert (gate.batches, other.batches) == ([[1, 1], [1]], [[1, 1]])
 
 
 def test_lists_of_several_requests_stay_apart(exports: dict[str, Path]) -> None:
     """In this export a score has 100 more for each row of its list."""
-    app = make_app(exports["ranking"], limits=Limits(workers=1))
+    app = serve(exports["ranking"], limits=Limits(workers=1))
 
     async def work() -> None:
         bodies = [{**columns(n, n)} for n in (2, 3, 4)]
@@ -215,14 +187,13 @@ def test_lists_of_several_requests_stay_apart(exports: dict[str, Path]) -> None:
         for n, answer, more in zip((2, 3, 4), answers, extra):
             np.testing.assert_allclose(answer.json()["scores"], np.array(by_hand(columns(n, n))) + more, atol=1e-5)
 
-    run(work())
+    asyncio.run(work())
     assert "fastrec_batch_requests_sum 3.0" in app.state.service.metrics.text()
     assert "fastrec_batch_requests_count 1\n" in app.state.service.metrics.text()
-    app.state.service.close()
 
 
 def test_bodies_of_all_forms_share_a_batch(exports: dict[str, Path]) -> None:
-    app = make_app(exports["binary"], limits=Limits(workers=1))
+    app = serve(exports["binary"], limits=Limits(workers=1))
 
     async def work() -> None:
         rows = columns(3)
@@ -233,13 +204,12 @@ def test_bodies_of_all_forms_share_a_batch(exports: dict[str, Path]) -> None:
         for answer, sent in zip(answers, (rows, without, rows, rows)):
             np.testing.assert_allclose(answer.json()["scores"], by_hand(sent), atol=1e-6)
 
-    run(work())
+    asyncio.run(work())
     assert "fastrec_batch_requests_count 1\n" in app.state.service.metrics.text()
-    app.state.service.close()
 
 
 def test_a_deadline_in_the_header_and_a_full_queue_over_http(exports: dict[str, Path], gate: Gate) -> None:
-    app = make_app(exports["binary"], limits=Limits(workers=1, queue_rows=2))
+    app = serve(exports["binary"], limits=Limits(workers=1, queue_rows=2))
     app.state.service.scorer = gate
 
     async def work() -> None:
@@ -256,12 +226,11 @@ def test_a_deadline_in_the_header_and_a_full_queue_over_http(exports: dict[str, 
         gate.open.set()
         assert [(await a).status for a in (first, waiting)] == [200, 200]
 
-    run(work())
-    app.state.service.close()
+    asyncio.run(work())
 
 
 def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: Gate) -> None:
-    app = make_app(exports["binary"], limits=Limits(workers=1, max_body=1000))
+    app = serve(exports["binary"], limits=Limits(workers=1, max_body=1000))
     app.state.service.scorer = gate
 
     async def work() -> None:
@@ -276,5 +245,4 @@ def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: Gate) 
         assert [a.status for a in await asyncio.gather(*waiting)] == [200] * 8
         assert (await post_soon(app, "/v1/score", body)).status == 200
 
-    run(work())
-    app.state.service.close()
+    asyncio.run(work())

@@ -107,10 +107,8 @@ def test_every_form_of_events_is_one_table(served: Any) -> None:
     wanted = {"user": pa.int64(), "at": pa.timestamp("us", "UTC"), "page": pa.string(), "value": pa.float64()}
     assert counts.schemas == [pa.schema(wanted)] * 3
     assert post(app, "/v1/events", {"table": "log", "rows": [{**rows[0], "at": None, "value": None}]}).status == 200
-    assert (
-        post(app, "/v1/events?table=log", stream(arrow.slice(0, 1).set_column(1, "at", pa.nulls(1))), ARROW).status
-        == 200
-    )
+    timeless = arrow.slice(0, 1).set_column(1, "at", pa.nulls(1))
+    assert post(app, "/v1/events?table=log", stream(timeless), ARROW).status == 200
     assert [t["at"].to_pylist() for t in counts.tables[3:]] == [[None], [None]]
     assert counts.tables[3]["value"].to_pylist() == [None]
 
@@ -137,13 +135,10 @@ def test_bad_events_are_refused_and_not_taken_in(served: Any, body: Any, column:
     assert not counts.file.exists()
 
 
-def test_columns_that_are_made_cannot_be_sent(served: Any) -> None:
+def test_columns_that_are_made_cannot_be_sent_nor_served_without_events(served: Any) -> None:
     answer = post(served[0], "/v1/score", {"columns": columns(2)})
     assert (answer.status, answer.json()["column"]) == (422, "ratio")
     assert "from events" in answer.json()["error"]
-
-
-def test_an_export_that_needs_events_is_not_served_without(served: Any) -> None:
     with pytest.raises(DataError, match="ratio"):
         make_app(served[0].state.service.scorer.folder)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from fastrec.serve import Canary, Limits, NextItemGraph, export_next_items, make
 from fastrec.serve.server.recommend import open_model
 from fastrec.stacking import Stack
 from fastrec.table import Table
-from tests.serve.server.calls import get, post, post_soon
+from tests.serve.server.calls import get, post, post_soon, serve
 from tests.serve.server.test_fuzz import CUTS, KINDS, TREES, held, mutated
 from tests.serve.server.test_v1 import ARROW, stream
 
@@ -240,14 +241,11 @@ def test_other_wrong_requests(served):
 
 
 def test_too_many_items_at_once(folders):
-    app = make_app(folders["shop"], limits=Limits(max_rows=10**6, max_body=2**26))
-    app.state.service.scorer.spec = app.state.service.scorer.spec.__class__(
-        **{**vars(app.state.service.scorer.spec), "items": 10**6}
-    )
+    app = serve(folders["shop"], limits=Limits(max_rows=10**6, max_body=2**26))
+    app.state.service.scorer.spec = replace(app.state.service.scorer.spec, items=10**6)
     answer = post(app, PATH, {"sessions": [{"items": []}] * 100, "k": 10**6})
     assert answer.status == 413
     assert "smaller k" in answer.json()["error"]
-    app.state.service.close()
 
 
 def test_pages_token_and_reload(folders, tmp_path):
@@ -342,7 +340,7 @@ def test_a_run_that_ranks_reads_the_context(tmp_path):
     shutil.rmtree(run)  # it went along
     with pytest.raises(DataError, match="its ranker is a run"):
         Recommender.load(tmp_path / "shop")
-    app = make_app(tmp_path / "shop")
+    app = serve(tmp_path / "shop")
     sessions = [{"items": s, "context": {"age": i + 0.5}} for i, s in enumerate(walks(4))]
     said = asked(app, {"sessions": sessions, "k": 3})["sessions"]
     again = Recommender.load(tmp_path / "shop", ranker=SavedRun(tmp_path / "shop" / "ranker"))
@@ -360,7 +358,6 @@ def test_a_run_that_ranks_reads_the_context(tmp_path):
     assert wrong.status == 422
     assert wrong.json()["column"] == "age"
     assert post(app, PATH, {"items": [], "context": {"age": "x"}}).status in (200, 422)
-    app.state.service.close()
 
 
 BODIES = st.fixed_dictionaries(

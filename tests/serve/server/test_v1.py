@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastrec.serve import Limits, make_app
-from tests.serve.server.calls import Answer, get, post, request
+from fastrec.serve import Limits
+from tests.serve.server.calls import Answer, get, post, request, serve
 from tests.serve.server.exports import by_hand, columns, write_export
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
 
-def stream(table: pa.Table, **options: Any) -> bytes:
+def stream(table: pa.Table, chunk: int | None = 3, **options: Any) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table, max_chunksize=3)
+        writer.write_table(table, max_chunksize=chunk)
     return sink.getvalue().to_pybytes()
+
+
+stream_whole = partial(stream, chunk=None)
 
 
 def as_rows(rows: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -72,7 +76,8 @@ def test_nan_and_null_are_missing_in_floats(apps: Any) -> None:
     np.testing.assert_allclose(scores, by_hand({**rows, "price": [None, None, 50.0]}), atol=1e-6)
 
 
-def test_several_scores_a_row_come_with_their_classes(apps: Any) -> None:
+def test_several_scores_a_row_come_with_their_classes_and_have_no_order(apps: Any) -> None:
+    assert post(apps["multiclass"], "/v1/rank", {"columns": GOOD}).status == 422
     rows = columns(3)
     answer = post(apps["multiclass"], "/v1/score", {"columns": rows}).json()
     assert answer["classes"] == ["no", "yes"]
@@ -80,9 +85,8 @@ def test_several_scores_a_row_come_with_their_classes(apps: Any) -> None:
 
 
 def test_one_score_of_two_classes_is_that_of_the_second(tmp_path: Path) -> None:
-    app = make_app(write_export(tmp_path / "export", classes=["no", "yes"]))
+    app = serve(write_export(tmp_path / "export", classes=["no", "yes"]))
     assert list(post(app, "/v1/score", {"columns": columns(2)}).json()) == ["scores"]
-    app.state.service.close()
 
 
 def test_no_rows(apps: Any) -> None:
@@ -104,6 +108,8 @@ def test_rank_orders_candidates_and_equal_ones_by_position(apps: Any) -> None:
 
 
 def test_rank_gives_the_best_k(apps: Any) -> None:
+    unnamed = post(apps["ranking"], "/v1/rank", {"columns": columns(4)}).json()
+    assert unnamed["ids"] == unnamed["positions"]
     rows = {**columns(8), "item_id": [2**60 + i for i in range(8)]}
     all_of_them = post(apps["ranking"], "/v1/rank", {"columns": rows}).json()
     few = post(apps["ranking"], "/v1/rank", {"columns": rows, "k": 3}).json()
@@ -111,11 +117,6 @@ def test_rank_gives_the_best_k(apps: Any) -> None:
     assert few["ids"][0] > 2**60
     assert post(apps["ranking"], "/v1/rank?k=3", stream(pa.table(rows)), ARROW).json() == few
     assert post(apps["ranking"], "/v1/rank", {"columns": rows, "k": 100}).json() == all_of_them
-
-
-def test_candidates_without_ids_are_known_by_position(apps: Any) -> None:
-    answer = post(apps["ranking"], "/v1/rank", {"columns": columns(4)}).json()
-    assert answer["ids"] == answer["positions"]
 
 
 def test_context_holds_for_every_row(apps: Any) -> None:
@@ -204,10 +205,6 @@ def test_what_cannot_be_ranked(apps: Any, path: str, body: Any, says: str) -> No
     assert says in answer.json()["error"]
 
 
-def test_several_scores_have_no_order(apps: Any) -> None:
-    assert post(apps["multiclass"], "/v1/rank", {"columns": GOOD}).status == 422
-
-
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
 def test_other_content_types_are_refused(apps: Any, kind: str) -> None:
     assert post(apps["binary"], "/v1/score", {"columns": GOOD}, {"content-type": kind}).status == 415
@@ -216,6 +213,10 @@ def test_other_content_types_are_refused(apps: Any, kind: str) -> None:
 
 
 def test_arrow_that_is_malformed_or_does_not_fit(apps: Any) -> None:
+    broken = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))  # no UTF-8
+    table = pa.table({**{k: v[:1] for k, v in GOOD.items()}, "city": broken})
+    assert post(apps["binary"], "/v1/score", stream(table), ARROW).status == 400
+
     def sent(table: pa.Table) -> Answer:
         return post(apps["binary"], "/v1/score", stream(table), ARROW)
 
@@ -232,14 +233,8 @@ def test_arrow_that_is_malformed_or_does_not_fit(apps: Any) -> None:
     assert sent(nothing).status == 200
 
 
-def test_text_of_arrow_that_is_no_utf8_is_refused(apps: Any) -> None:
-    broken = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
-    table = pa.table({**{k: v[:1] for k, v in GOOD.items()}, "city": broken})
-    assert post(apps["binary"], "/v1/score", stream(table), ARROW).status == 400
-
-
 def test_bodies_and_requests_have_bounds(exports: Any) -> None:
-    app = make_app(exports["binary"], limits=Limits(max_rows=10, max_body=4000))
+    app = serve(exports["binary"], limits=Limits(max_rows=10, max_body=4000))
     score = "/v1/score"
     assert post(app, score, {"columns": columns(10)}).status == 200
     for body in ({"columns": columns(11)}, {"rows": as_rows(columns(11))}, {"rows": [0] * 11}):
@@ -252,7 +247,6 @@ def test_bodies_and_requests_have_bounds(exports: Any) -> None:
     announced = asyncio.run(request(app, "POST", score, b"", {**kind, "content-length": "5000"}))
     assert announced.status == 413
     assert get(app, "/health").status == 200
-    app.state.service.close()
 
 
 @pytest.mark.parametrize("how", ["zstd", "lz4"])
@@ -271,9 +265,8 @@ def test_compressed_arrow_is_refused_before_it_is_unpacked(apps: Any, how: str) 
 def views(text: str, rows: int) -> pa.Array:
     """Text that is in a body once, and that every row is a view of."""
     one = pa.array([text], pa.string_view()).buffers()
-    return pa.Array.from_buffers(
-        pa.string_view(), rows, [None, pa.py_buffer(one[1].to_pybytes()[:16] * rows), *one[2:]]
-    )
+    buffers = [None, pa.py_buffer(one[1].to_pybytes()[:16] * rows), *one[2:]]
+    return pa.Array.from_buffers(pa.string_view(), rows, buffers)
 
 
 def codes(values: pa.Array, rows: int) -> pa.Array:
@@ -281,17 +274,13 @@ def codes(values: pa.Array, rows: int) -> pa.Array:
 
 
 def test_what_unpacks_to_more_than_a_body_may_have_is_refused(exports: Any) -> None:
-    app = make_app(exports["binary"], limits=Limits(max_body=10_000, max_rows=50))
+    app = serve(exports["binary"], limits=Limits(max_body=10_000, max_rows=50))
     good = columns(40)
     for city in (views("q" * 100, 40), codes(pa.array(["q" * 100]), 40)):
         assert post(app, "/v1/score", stream_whole(pa.table({**good, "city": city})), ARROW).status == 200
     lists = pa.ListArray.from_arrays([0] * 40 + [40], codes(pa.array(["q" * 300]), 40))
-    for city in (
-        views("q" * 300, 40),
-        codes(pa.array(["q" * 300]), 40),
-        lists,
-        pa.ListArray.from_arrays([0] * 40 + [10**9], pa.nulls(10**9)),
-    ):
+    nulls = pa.ListArray.from_arrays([0] * 40 + [10**9], pa.nulls(10**9))
+    for city in (views("q" * 300, 40), codes(pa.array(["q" * 300]), 40), lists, nulls):
         body = stream_whole(pa.table({**good, "city": city}))
         assert len(body) < 10_000
         answer = post(app, "/v1/score", body, ARROW)
@@ -300,29 +289,15 @@ def test_what_unpacks_to_more_than_a_body_may_have_is_refused(exports: Any) -> N
     for odd in (pa.array([[1] * 100]), pa.array(["q"], pa.string_view())):
         answer = post(app, "/v1/score", stream_whole(pa.table({**good, "city": codes(odd, 40)})), ARROW)
         assert (answer.status, answer.json()["column"]) == (422, "city")
-    app.state.service.close()
 
 
 def test_rows_of_all_batches_count(exports: Any) -> None:
-    app = make_app(exports["binary"], limits=Limits(max_rows=10))
+    app = serve(exports["binary"], limits=Limits(max_rows=10))
     assert post(app, "/v1/score", stream(pa.table(columns(10))), ARROW).status == 200  # batches of 3
     assert post(app, "/v1/score", stream(pa.table(columns(11))), ARROW).status == 413
     raw = bytearray(stream(pa.table(columns(11))))
     at = raw.index((3).to_bytes(8, "little"))
     raw[at : at + 8] = (-(2**40)).to_bytes(8, "little", signed=True)  # a batch that makes room for others
     assert post(app, "/v1/score", bytes(raw), ARROW).status in (400, 413)
-    app.state.service.close()
-
-
-def test_a_million_missing_values_of_arrow_cost_nothing(exports: Any) -> None:
-    app = make_app(exports["binary"], limits=Limits(max_rows=10))
-    empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes
+    empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes stand for a million missing values
     assert post(app, "/v1/score", stream_whole(empty), ARROW).status == 413
-    app.state.service.close()
-
-
-def stream_whole(table: pa.Table, **options: Any) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()

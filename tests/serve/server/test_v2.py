@@ -103,9 +103,8 @@ def test_tensors_in_binary(apps: Any) -> None:
     answer = post(apps["binary"], INFER, body, kind)
     assert answer.headers["content-type"] == "application/octet-stream"
     head, tail = read_binary(answer)
-    assert head["outputs"] == [
-        {"name": "score", "datatype": "FP64", "shape": [9], "parameters": {"binary_data_size": 72}}
-    ]
+    size = {"binary_data_size": 72}
+    assert head["outputs"] == [{"name": "score", "datatype": "FP64", "shape": [9], "parameters": size}]
     assert np.frombuffer(tail, "<f8").tolist() == plain
     asked = [{"name": "score", "parameters": {"binary_data": True}}]
     _, tail = read_binary(post(apps["binary"], INFER, {"inputs": in_json(rows), "outputs": asked}))
@@ -124,12 +123,8 @@ def test_mixed_tensors_and_narrow_types(apps: Any) -> None:
         if one["name"] in narrow:
             datatype, dtype = narrow[one["name"]]
             raw = np.array(rows[one["name"]]).astype(dtype).tobytes()
-            one = {
-                "name": one["name"],
-                "shape": [4],
-                "datatype": datatype,
-                "parameters": {"binary_data_size": len(raw)},
-            }
+            size = {"binary_data_size": len(raw)}
+            one = {"name": one["name"], "shape": [4], "datatype": datatype, "parameters": size}
             tail += raw
         heads.append(one)
     head = json.dumps({"inputs": heads}).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from fastrec.registry import Registry
 from fastrec.serve import make_app
 from fastrec.serve.server.call import Limits, Refusal
 from fastrec.serve.server.versions import Canary, takes_canary
-from tests.serve.server.calls import get, post, post_soon
+from tests.serve.server.calls import get, post, post_soon, serve
 from tests.serve.server.exports import by_hand, columns, write_export
+from tests.serve.server.test_online import event, with_events
 
 ROWS = columns(2)
 
@@ -31,7 +33,7 @@ def registry(tmp_path: Path) -> Registry:
 
 
 def test_a_registry_is_served_and_the_answer_says_by_which_version(registry: Registry) -> None:
-    app = make_app(registry.folder, token="t")
+    app = serve(registry.folder, token="t")
     right = {"authorization": "Bearer t"}
     answer = post(app, "/v1/score", {"columns": ROWS}, right)
     assert answer.json()["scores"] == pytest.approx(by_hand(ROWS, weights=1), abs=1e-6)
@@ -42,7 +44,6 @@ def test_a_registry_is_served_and_the_answer_says_by_which_version(registry: Reg
     assert answer.json()["scores"] == pytest.approx(by_hand(ROWS, weights=0), abs=1e-6)
     assert answer.headers["x-model-version"] == "1"
     assert 'fastrec_answers_total{version="2",status="200"} 1' in get(app, "/metrics", right).body.decode()
-    app.state.service.close()
 
 
 def test_an_export_of_its_own_says_the_beginning_of_its_hash(apps: Any) -> None:
@@ -52,7 +53,7 @@ def test_an_export_of_its_own_says_the_beginning_of_its_hash(apps: Any) -> None:
 
 def test_promotions_are_taken_over_and_no_request_is_lost(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.005)
-    app = make_app(registry.folder, limits=Limits(workers=2))
+    app = serve(registry.folder, limits=Limits(workers=2))
     service = app.state.service
     known = {str(k + 1): by_hand(ROWS, weights=k) for k in (0, 1)}
 
@@ -77,14 +78,13 @@ def test_promotions_are_taken_over_and_no_request_is_lost(registry: Registry, mo
         assert answer.json()["scores"] == pytest.approx(known[version], abs=1e-6)
         seen.add(version)
     assert seen == {"1", "2"}
-    service.close()
 
 
 def test_a_version_that_cannot_be_served_changes_nothing(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.005)
-    app = make_app(registry.folder)
+    app = serve(registry.folder)
     broken = write_export(tmp_path / "broken")
     (broken / "model.onnx").write_bytes(b"half a file")
     registry.promote(broken)
@@ -99,14 +99,13 @@ def test_a_version_that_cannot_be_served_changes_nothing(
     asyncio.run(asyncio.wait_for(run(), 300))
     assert app.state.service.metrics.reloads._values == {("failed",): 1}  # said once
     assert post(app, "/v1/score", {"columns": ROWS}).headers["x-model-version"] == "2"
-    app.state.service.close()
 
 
 def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.002)
-    app = make_app(registry.folder)
+    app = serve(registry.folder)
     service = app.state.service
     current, left = service.source.current, [PermissionError("no right")] * 5
 
@@ -132,7 +131,6 @@ def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
     left.append(PermissionError("no right"))
     with pytest.raises(Refusal, match="the old export goes on"):
         asyncio.run(service.reload())
-    service.close()
 
 
 def test_an_export_with_events_but_no_state_is_refused(tmp_path: Path) -> None:
@@ -154,7 +152,7 @@ def test_a_canary_takes_a_stable_share_of_the_ids(registry: Registry) -> None:
     assert some[0.05] < some[0.3]
     assert some[0.3] != {i for i in ids if takes_canary(i, Canary(8, 0.3))}
 
-    app = make_app(registry.folder, canary=Canary(1, 0.3))
+    app = serve(registry.folder, canary=Canary(1, 0.3))
     said, name = {}, app.state.service.scorer.spec.name
     for i in ids[:40]:
         by_header = post(app, "/v1/score", {"columns": ROWS}, {"x-request-id": i})
@@ -167,7 +165,6 @@ def test_a_canary_takes_a_stable_share_of_the_ids(registry: Registry) -> None:
     own = Canary(1, 0.3)
     assert said == {i: {"1" if takes_canary(i, own) else "2"} for i in ids[:40]}
     assert post(app, "/v1/score", {"columns": ROWS}).headers["x-model-version"] == "2"
-    app.state.service.close()
 
 
 def _tensors() -> list[dict[str, Any]]:
@@ -195,3 +192,94 @@ def test_what_cannot_be_served_is_said(registry: Registry, tmp_path: Path) -> No
         with pytest.raises(DataError):
             Canary.read(text)
     assert Canary.read("7=0.05") == Canary(7, 0.05)
+
+
+TOKEN = {"authorization": "Bearer t"}
+USERS = [7, 2**53 + 1, 5]  # 2, 1 and no events come with the exports
+
+
+def ask(app: Any) -> dict[str, Any]:
+    rows = {k: v * len(USERS) for k, v in columns(1).items()}
+    rows |= {"user": USERS, "at": ["2026-02-01T00:00:00"] * len(USERS)}
+    answer = post(app, "/v1/score", {"columns": rows}, TOKEN)
+    assert answer.status == 200, answer.body
+    return {"version": answer.headers["x-model-version"], "body": answer.body, "rows": rows}
+
+
+def counted(said: dict[str, Any], weights: int) -> list[float]:
+    """How many events of each user the scores tell of."""
+    scores = json.loads(said["body"])["scores"]
+    return [round((s - h) * 1000, 2) for s, h in zip(scores, by_hand(said["rows"], weights=weights))]
+
+
+def observe(app: Any, *users: int) -> None:
+    answer = post(app, "/v1/events?table=log", {"rows": [event(u) for u in users]}, TOKEN)
+    assert answer.status == 200, answer.body
+
+
+def reload(app: Any) -> None:
+    assert post(app, "/v1/reload", b"", TOKEN).status == 200
+
+
+def test_a_rollback_gives_the_same_bytes_and_lacks_no_event(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry")
+    registry.promote(with_events(tmp_path / "a"))
+    app = make_app(registry.folder, token="t")
+    first = ask(app)
+    assert counted(first, 0) == [2, 1, 0]
+    observe(app, 7, 5)
+    before = ask(app)
+    assert counted(before, 0) == [3, 1, 1]
+    registry.promote(with_events(tmp_path / "b", weights=1))  # of a log that has what was observed: it counts once
+    reload(app)
+    second = ask(app)
+    assert (second["version"], counted(second, 1)) == ("2", [2, 1, 0])
+    registry.rollback()
+    reload(app)
+    again = ask(app)
+    assert (again["version"], again["body"]) == ("1", before["body"])
+    registry.rollback()
+    reload(app)
+    assert ask(app)["body"] == second["body"]
+    observe(app, 5, 5)  # while version 2 is current
+    refused = post(app, "/v1/events?table=log", {"rows": [event(5), {"user": "x", "at": "soon"}]}, TOKEN)
+    assert refused.status == 422
+    assert counted(ask(app), 1) == [2, 1, 2]
+    registry.promote(1)
+    reload(app)
+    after = ask(app)
+    assert (after["version"], counted(after, 0)) == ("1", [3, 1, 3])
+    app.state.service.close()
+    assert (registry.version(1).export / "events").is_dir()
+    app = make_app(registry.folder, token="t")  # a server that starts anew
+    assert ask(app)["body"] == after["body"]
+    app.state.service.close()
+    fresh = Registry(tmp_path / "fresh")
+    fresh.promote(registry.version(1).export)
+    app = make_app(fresh.folder, token="t")
+    assert ask(app)["body"] == first["body"]  # a version's own files never changed
+    app.state.service.close()
+
+
+def test_events_that_no_state_took_in_before_a_kill_are_taken_in(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "registry")
+    registry.promote(with_events(tmp_path / "a"))
+    app = make_app(registry.folder, token="t")
+    observe(app, 7)
+    app.state.service.close()
+    kept = tmp_path / "kept"
+    shutil.copytree(registry.folder / "events" / "0001", kept)
+    app = make_app(registry.folder, token="t")
+    observe(app, 5, 5)
+    observe(app, 7)
+    whole = ask(app)
+    app.state.service.close()
+    shutil.rmtree(registry.folder / "events" / "0001")  # as if it had died between the log and the state
+    shutil.copytree(kept, registry.folder / "events" / "0001")
+    with (registry.folder / "events" / "observed.log").open("ab") as file:
+        file.write(b"\x09\x00\x00\x00torn")
+    with pytest.warns(match="cut short"):
+        app = make_app(registry.folder, token="t")
+    assert counted(ask(app), 0) == [4, 1, 2]
+    assert ask(app)["body"] == whole["body"]
+    app.state.service.close()
