@@ -59,6 +59,7 @@ def serve(
         from fastrec.serve.server.process import make_app, open_events
         from fastrec.serve.server.versions import Canary
 
+        # Told of before an export is loaded.
         for module in ("uvicorn", "httptools"):
             require(module, module, "pip install 'fastrec-tabular[serve]'")
         from fastrec.serve.server.process import run_app
