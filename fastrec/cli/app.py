@@ -141,6 +141,7 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         from fastrec.report.text import leaderboard_table
 
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        # The allocator keeps freed memory: steps of a run ask for the same sizes again.
         with keep_memory():
             options["minutes"] = None if minutes is None else Budget(minutes, began=began)
             loaded = recipe()

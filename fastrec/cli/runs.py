@@ -124,6 +124,7 @@ def promote(
         folder = Registry(registry)
         if source.isdigit() and not Path(source).exists():
             made = folder.promote(int(source), why=why)
+        # A run over a table: sessions are served by the run itself.
         elif export and (Path(source) / "decision.json").is_file():
             from fastrec.serve.export import export_run
 

@@ -120,7 +120,9 @@ def fit_models(run: TableRun) -> None:
     else:
         run.left_out = run.budget.left_out
         run.predictions = cross_fit_in_time(run, rules, models, store)
+    # Without those that were left out.
     rules, models = ([m for m in part if m.name in run.predictions] for part in (rules, models))
+    # After the folds, whose predictions judge the models: those of all rows only predict the test.
     if run.refits:
         _refit(run, [*rules, *models], store)
     train = run.train

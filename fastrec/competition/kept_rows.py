@@ -71,6 +71,7 @@ def keep_rows(run: TableRun) -> str | None:
     place = run.parts.folder_of(
         "rows", digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
     )
+    # Written last: what is whole already is not written again.
     if (place / "about.json").is_file():
         return place.name
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}

@@ -188,15 +188,26 @@ def run_sessions(run: Run) -> None:
         train, test = recipe.read(run.data, run.rows)
         advance(len(train) + len(test))
     recipe.submission.texts(train.items)  # ids that cannot be written are refused before hours of training, not after
-    blend = _blend(run)
+    chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
+    blend = SessionBlend(dict(recipe.models(bs=run.bs)), **chosen, exclude_seen=recipe.exclude_seen)
+    for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
+        net.device = run.device
+    # Models and weights of an interrupted run are found again by what they were made from.
+    if run.parts is not None:
+        limit = recipe.minutes if run.budget is None else run.budget.minutes
+        blend.store = SessionParts(run.parts, run.seed, run.device.type, limit)
     left = recipe.minutes if run.budget is None else max(run.budget.left / 60, 0.05)
     with stages.stage("train", unit="sessions") as advance:
         blend.fit(train, seed=run.seed, minutes=left)
         advance(len(train))
     for name, scores in blend.valid.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in scores.items()))
+    best, popular = {}, blend.popular_beside()
     with stages.stage("predict", len(test), unit="sessions") as advance:
-        best = {**_popular(recipe, blend, train, test), **blend.recommend_each(test, recipe.k, advance)}
+        if popular is not None:  # any model must beat the most popular items, where they are not among the models
+            popular.fit(train)
+            best["popularity"] = popular.recommend(test, recipe.k, recipe.exclude_seen)
+        best |= blend.recommend_each(test, recipe.k, advance)
     scores = _scores(recipe, blend, best, test, train)
     with run_folder(run) as part:
         with stages.stage("write"):
@@ -218,29 +229,6 @@ def run_sessions(run: Run) -> None:
 
 
 SESSIONS = [run_sessions]
-
-
-def _blend(run: Run) -> SessionBlend:
-    recipe = run.recipe
-    chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
-    blend = SessionBlend(dict(recipe.models(bs=run.bs)), **chosen, exclude_seen=recipe.exclude_seen)
-    for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
-        net.device = run.device
-    if run.parts is not None:
-        limit = recipe.minutes if run.budget is None else run.budget.minutes
-        blend.store = SessionParts(run.parts, run.seed, run.device.type, limit)
-    return blend
-
-
-def _popular(
-    recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
-) -> dict[str, Any]:
-    # Recommend the most popular items, which any model must beat; empty if they are among the models
-    model = blend.popular_beside()
-    if model is None:
-        return {}
-    model.fit(train)
-    return {"popularity": model.recommend(test, recipe.k, recipe.exclude_seen)}
 
 
 def _scores(

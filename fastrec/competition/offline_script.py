@@ -78,7 +78,10 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
             continue
         found[name] = file
         sources[name], tree = _parsed(file)
-        if _asks_for_its_place(tree):
+        # `__file__` may be read where a recipe that runs as a script finds its workspace.
+        guards = [n for n in tree.body if isinstance(n, ast.If) and "__package__" in ast.unparse(n.test)]
+        allowed = {id(n) for guard in guards for n in ast.walk(guard)}
+        if any(isinstance(n, ast.Name) and n.id == "__file__" and id(n) not in allowed for n in ast.walk(tree)):
             beside.append(name)
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
         for wanted in _imports(tree, package):
@@ -124,13 +127,6 @@ def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:i]), place.with_name(f"{place.name}.py")
 
 
-def _asks_for_its_place(tree: ast.Module) -> bool:
-    # Whether ``__file__`` is read, except where a recipe that runs as a script finds its workspace
-    guards = [n for n in tree.body if isinstance(n, ast.If) and "__package__" in ast.unparse(n.test)]
-    allowed = {id(n) for guard in guards for n in ast.walk(guard)}
-    return any(isinstance(n, ast.Name) and n.id == "__file__" and id(n) not in allowed for n in ast.walk(tree))
-
-
 _MARK = "# fastrec script: what follows is copied\n"
 _ALONG = ("trees", "compiled")  # optional parts that a recipe may use without importing them: what is here goes along
 
@@ -172,6 +168,7 @@ def write_script(
     out, stages = Path(out), stages or Stages()
     if minutes is not None and not minutes > 0:
         raise DataError(f"a budget of {minutes:g} minutes is no time", remedy="Give a number above 0")
+    # Before pip is asked for anything.
     check_replaceable(out, "submit.py")
     sources = recipe_sources(folder)
     for name in sources.beside:

@@ -235,6 +235,7 @@ def predict_run(
         return SavedNextItems(run, trust=trust, device=device).write(data, out, stages)
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
+    # Before the models: a missing id must not cost the time of predicting.
     keys = line_keys(saved.form, table, rows)
     missing = next((n for n in (saved.form.keys) if n not in keys), None)
     if missing is not None:

@@ -108,6 +108,7 @@ class Reading:
         for name in table.column_names:
             values = made = table[name]
             wanted = types.get(name) if names is None or name in names else None
+            # A run knows its columns; a recipe's first reading may find texts that stand for missing values.
             refuse = wanted is not None and name not in self.gaps
             if name in self.texts:
                 made = as_type(made, "text", column=name, file=file)

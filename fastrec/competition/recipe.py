@@ -139,10 +139,23 @@ class Competition(ABC):
             device: where the tables go.
         """
         found = read_folder(data, rows=rows, device=device, reading=self.reading)
+        train, test, name = found.train, found.test, self.list_column
         if self.task == "ranking":
-            return _by_list(found, self.list_column)
-        names = [self.target] if isinstance(self.target, str) else list(self.target or ())
-        return _test_apart(found, names) if found.test is None and names else found
+            train, test = (
+                t if t is None or name not in t else t.take(torch.argsort(t[name].group_numbers(), stable=True))
+                for t in (train, test)
+            )
+            return replace(found, train=train, test=test)
+        names = [n for n in ([self.target] if isinstance(self.target, str) else self.target or ()) if n in train]
+        if test is not None:
+            return found
+        missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
+        for name in names:
+            missing |= train[name].is_missing()
+        if not bool(missing.any()) or bool(missing.all()):
+            return found
+        test = train.take(missing.nonzero().squeeze(1)).drop(names)
+        return replace(found, train=train.take((~missing).nonzero().squeeze(1)), test=test)
 
     def features(self) -> FeatureSet | None:
         """Return the features; None: the columns as they are."""
@@ -231,26 +244,6 @@ class Competition(ABC):
             tasks = [t for t in get_metric(self.metric).tasks if t != "ranking"]
             task = tasks[0] if len(tasks) == 1 else None
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
-
-
-def _by_list(found: CompetitionData, name: str) -> CompetitionData:
-    train, test = (
-        t if t is None or name not in t else t.take(torch.argsort(t[name].group_numbers(), stable=True))
-        for t in (found.train, found.test)
-    )
-    return replace(found, train=train, test=test)
-
-
-def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData:
-    # Take the rows without a target as the test
-    train = found.train
-    missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
-    for name in (n for n in names if n in train):
-        missing |= train[name].is_missing()
-    if not bool(missing.any()) or bool(missing.all()):
-        return found
-    test = train.take(missing.nonzero().squeeze(1)).drop([n for n in names if n in train])
-    return replace(found, train=train.take((~missing).nonzero().squeeze(1)), test=test)
 
 
 # Mistakes in a recipe that are refused before its data are read.

@@ -127,6 +127,7 @@ def run_competition(
     if isinstance(competition, str | Path):
         competition = load_competition(competition)
     out = Path(out)
+    # Before anything else: it takes no time, and all that follows does.
     check_run_folder(out)
     check_recipe(competition, bs=bs)
     kind = competition._kind

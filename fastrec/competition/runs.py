@@ -64,6 +64,7 @@ def list_runs(folder: str | Path) -> list[RunSummary]:
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of run directories")
     found = [_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
+    # A loss is listed in ascending order.
     signs = {s.name: -1 if _scores(folder / s.name).get("greater_is_better", True) else 1 for s in found}
     return sorted(found, key=lambda s: (s.competition, s.metric, signs[s.name] * s.score, s.name))
 
@@ -151,6 +152,7 @@ def _of_rows(
         values[scored] = as_scored(metric, y[scored], values[scored], folds).numpy()
         predicted.append(values)
     known = ~(np.isnan(predicted[0]) | np.isnan(predicted[1])).reshape(len(y), -1).any(1)
+    # Rows of one key are drawn together: they are not independent.
     keys = None
     if "fold_key" in rows.column_names:
         keys = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

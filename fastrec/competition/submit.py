@@ -97,6 +97,7 @@ def submission_values(
         DataError: the form has another number of columns than there are predictions.
     """
     own = target.restore(prediction)
+    # A metric of classes has made a decision: classes are written, in the target's own values.
     if decision.threshold is not None:
         return {form.values[0]: target.decode(decision.classes(own))}
     if decision.cuts is not None:
@@ -104,6 +105,7 @@ def submission_values(
     if target.task == "multiclass" and len(form.values) == 1:
         return {form.values[0]: target.decode(own.argmax(1))}
     wide = own if own.dim() == 2 else own.unsqueeze(1)
+    # One column for each class: what is learned is the probability of class 1.
     if target.task == "binary" and len(form.values) == 2:
         wide = torch.stack([1 - own, own], 1)
     if wide.shape[1] != len(form.values):

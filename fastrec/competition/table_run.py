@@ -40,6 +40,7 @@ def read(run: TableRun) -> None:
         found = recipe.load(run.data, rows=run.rows, device=run.device)
         found.settle_types(recipe.reading.types)
         advance(len(found.train) + (0 if found.test is None else len(found.test)))
+    # A file with a header alone: as if there were none.
     if found.test is not None and not len(found.test):
         found.test = None
     if recipe.task == "ranking":

@@ -75,6 +75,7 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     values = predicted[best]
     if len(values) != len(label):
         return results
+    # Folds in order of time leave the first rows without predictions.
     known = np.isfinite(values).all(1) & np.isfinite(label).all(1)
     label, values = label[known], values[known]
     if task == "multiclass":
@@ -230,7 +231,11 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         raise MissingFileError(
             "there is no scores.json", file=run, remedy="Give the directory of a finished run, as in fastrec run --out"
         )
-    lists = _read_lists(run / "lists.parquet")
+    lists = read_table(run / "lists.parquet") if (run / "lists.parquet").exists() else None
+    for column in ("split", "fold_key", "length", "touched"):
+        if lists is not None and column not in lists.column_names:
+            file = run / "lists.parquet"
+            raise MissingColumnError("the column is not there", file=file, column=column, remedy="Run again")
     curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
     figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
     greater = scores.get("greater_is_better") is not False
@@ -257,7 +262,14 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         for split in SPLITS:
             _add_lists(results, split, lists, repeats=repeats)
     elif results.task != "ranking":
-        _add_intervals(results, scores)
+        # A run without lists has computed the intervals of its stack and its best base model itself.
+        gap, standings = scores.get("stack_over_best"), {}
+        for name, ends in (scores.get("intervals") or {}).items():
+            other = gap and name != results.best and results.best == "stack"
+            if ends:
+                to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other else None  # not -0.0
+                standings[name] = Standing(Interval(*ends), to_best)
+        results.standings |= {"oof": standings} if standings else {}
     if models:
         outputs = list(results.config.get("outputs") or [])
         results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
@@ -278,19 +290,6 @@ def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[st
     return sorted(
         names, key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack")
     )
-
-
-def _add_intervals(results: RunResults, scores: dict[str, Any]) -> None:
-    # a run without lists has computed the intervals of its stack and its best base model itself
-    gap = scores.get("stack_over_best")
-    standings = {}
-    for name, ends in (scores.get("intervals") or {}).items():
-        other = gap and name != results.best and results.best == "stack"
-        if ends:
-            to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other else None  # not -0.0
-            standings[name] = Standing(Interval(*ends), to_best)
-    if standings:
-        results.standings["oof"] = standings
 
 
 def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int) -> None:
@@ -335,16 +334,6 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
     for label, wanted in (("touched before", True), ("not touched", False)):
         # null, unknown, is in neither slice
         add_slice(by_touched, label, pc.fill_null(pc.equal(rows["touched"], wanted), False).to_numpy())
-
-
-def _read_lists(path: Path) -> pa.Table | None:
-    if not path.exists():
-        return None
-    lists = read_table(path)
-    for column in ("split", "fold_key", "length", "touched"):
-        if column not in lists.column_names:
-            raise MissingColumnError("the column is not there", file=path, column=column, remedy="Run again")
-    return lists
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

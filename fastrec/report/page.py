@@ -257,7 +257,14 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
             score, standing = score_of(results, split, name), standing_of(results, split, name)
             below = ends(standing.score, 3) if standing else ""
             cells.append(Cell() if score is None else Cell(f"{score:.4f}", below))
-            cells.append(_difference_cell(results, split, name))
+            gap = standing.to_best if standing else None
+            top = score_of(results, split, results.best or "")
+            if name == results.best:
+                cells.append(Cell("best", even=True))
+            elif gap:
+                cells.append(Cell(signed(gap.mean, 4), ends(gap, 3), even=gap.low <= 0 <= gap.high))
+            else:
+                cells.append(Cell() if score is None or top is None else Cell(signed(score - top, 4)))
         cells += [Cell(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
         rows.append(Row(name, colours[name], cells, best=name == results.best))
     if results.oracle is not None and "test" in shown:
@@ -287,17 +294,6 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
         else "The best first. The interval is a bootstrap's over rows, or over whole groups."
     )
     return Section("Leaderboard", "leaderboard.html", data, note)
-
-
-def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
-    if name == results.best:
-        return Cell("best", even=True)
-    standing = standing_of(results, split, name)
-    if standing and standing.to_best:
-        gap = standing.to_best
-        return Cell(signed(gap.mean, 4), ends(gap, 3), even=gap.low <= 0 <= gap.high)
-    score, best = score_of(results, split, name), score_of(results, split, results.best or "")
-    return Cell() if score is None or best is None else Cell(signed(score - best, 4))
 
 
 def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[Panel]:

@@ -227,17 +227,20 @@ def test_files_that_are_not_there(tmp_path, data):
 def test_a_competition_that_is_not_there(tmp_path, data):
     options = ["--data", data, "--out", tmp_path / "out"]
     refused(["run", tmp_path / "nothing", *options], r"nothing/competition\.py': there is no such file")
-    refused(
-        ["simulate", tmp_path, "--sessions", 100, "--out", tmp_path / "out"], r"simulate\.py': there is no such file"
-    )
+    made = ["--sessions", 100, "--out", tmp_path / "out"]
+    refused(["simulate", tmp_path, *made], r"simulate\.py': there is no such file")
     (tmp_path / "competition.py").write_text("x = 1\n")
     refused(["run", tmp_path, *options], "holds 0 subclasses of Competition")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_recipe_with_a_mistake_can_be_mended(tmp_path):
-    file = tmp_path / "a" / "b" / "competition.py"
-    file.parent.mkdir(parents=True)
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "a" / tmp_path.name).mkdir(parents=True)  # a folder is a module's name: each test has its own
+    return tmp_path / "a" / tmp_path.name / "competition.py"
+
+
+def test_a_recipe_with_a_mistake_can_be_mended(file):
     file.write_text("import no_such_module\n")
     for _ in range(2):
         with pytest.raises(ModuleNotFoundError):
@@ -246,9 +249,7 @@ def test_a_recipe_with_a_mistake_can_be_mended(tmp_path):
     assert load_competition(file.parent).name == "Tiny"
 
 
-def test_an_edited_recipe_is_read_again(tmp_path):
-    file = tmp_path / "e" / "f" / "competition.py"
-    file.parent.mkdir(parents=True)
+def test_an_edited_recipe_is_read_again(file):
     text = RECIPE.replace("MODEL", TREES)
     file.write_text(text)
     first = type(load_competition(file.parent))
@@ -260,9 +261,7 @@ def test_an_edited_recipe_is_read_again(tmp_path):
         assert f'name = "{name}"' in inspect.getsource(type(again))
 
 
-def test_two_recipes_in_one_file(tmp_path):
-    file = tmp_path / "c" / "d" / "competition.py"
-    file.parent.mkdir(parents=True)
+def test_two_recipes_in_one_file(file):
     file.write_text(RECIPE.replace("MODEL", TREES) + "\nclass Second(Tiny):\n    pass\n")
     with pytest.raises(DataError, match="2 subclasses"):
         load_competition(file.parent)
@@ -289,9 +288,8 @@ def test_bad_rows_are_named(tmp_path, data):
     k = next(i for i, line in enumerate(lines) if "clickout item" in line)
     lines[k] = lines[k].rstrip("\n") + "|dear\n"
     (tmp_path / "train.csv").write_text("".join(lines))
-    refused(
-        ["run", TRIVAGO, "--data", tmp_path, "--out", tmp_path / "o"], rf"train\.csv', column 'prices', row {k - 1}: "
-    )
+    command = ["run", TRIVAGO, "--data", tmp_path, "--out", tmp_path / "o"]
+    refused(command, rf"train\.csv', column 'prices', row {k - 1}: ")
 
 
 @pytest.mark.parametrize("option", [("--rows", "0"), ("--seed", "-1"), ("--bs", "many")])
@@ -327,23 +325,15 @@ def test_ctrl_c_leaves_no_half_of_a_run(workspace, data, tmp_path, resume):
     assert [p.name for p in tmp_path.iterdir()] == ([".out.parts"] if resume else [])
 
 
-@pytest.mark.parametrize("size", [2_000, 40_000])
-def test_a_full_disk_while_simulating(size, tmp_path):
+@pytest.mark.parametrize(("command", "size"), [("simulate", 2_000), ("simulate", 40_000), ("run", 5_000)])
+def test_a_full_disk_is_a_line(workspace, data, tmp_path, command, size):
     """No file can grow above ``size`` bytes."""
     setup = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
-    running = start("simulate", TRIVAGO, "--sessions", 100, "--out", tmp_path / "out", setup=setup)
+    words = {"simulate": [TRIVAGO, "--sessions", 100], "run": [workspace / "tiny", "--data", data, "--no-resume"]}
+    running = start(command, *words[command], "--out", tmp_path / "out", setup=setup)
     _, err = running.communicate(timeout=120)
     assert running.returncode == 1
-    assert len(err.splitlines()) == 1
-    assert re.match(r"error: file .*/out.*could not be written", err)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_at_the_end_of_a_run(workspace, data, tmp_path):
-    setup = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))"
-    running = start("run", workspace / "tiny", "--data", data, "--out", tmp_path / "out", "--no-resume", setup=setup)
-    _, err = running.communicate(timeout=120)
-    assert running.returncode == 1
+    assert command == "run" or len(err.splitlines()) == 1
     assert re.match(r"error: file .*/out.*could not be written", err.splitlines()[-1])
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []

@@ -98,6 +98,7 @@ class SubmissionFormat(SubmissionForm):
         if len(outside):
             problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {self.candidates} of its row"
             self.fail(problem, ids.row[outside], path, f"List only ids from that row's {self.candidates}")
+        # Allowed, as the official rule is: it only loses score.
         left_out = np.setdiff1d(offered, listed)
         some = f"{len(left_out)} {self.candidates} in {len(np.unique(left_out // n_codes))} rows are not listed"
         warnings = (f"{some}: an answer among them scores 0",) if len(left_out) else ()
@@ -146,6 +147,7 @@ def form_around(submission: str | Path) -> SubmissionForm:
 
 def run_around(path: str | Path) -> Path | None:
     """Return the run directory that a path is in, or None."""
+    # The nearest one: runs may lie in a folder of runs.
     runs = (p for p in Path(path).absolute().parents if (p / "scores.json").is_file())
     return next((p for p in runs if (p / "config.json").is_file()), None)
 

@@ -146,6 +146,7 @@ class ValueForm(SubmissionForm):
         """See ``check_submission``."""
         path, test_path = Path(path), Path(test_path)
         table = self.read_lines(path)
+        # Lists that are cut have no line for every candidate.
         match = self.match(table, wanted_rows(self, test_path), path, complete=self.per_list is None)
         warnings = ()
         if (match[1:] < match[:-1]).any():
@@ -409,7 +410,12 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
             numbers = form.numbers(table, name, path)
         except SubmissionError:
             numbers = None
-        if numbers is None or target.task == "multiclass" or _are_classes(numbers, target):
+        # The numbers of a binary task may be its own raw values, and not probabilities.
+        raw = target.classes.values.to_pylist()
+        plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw)
+        raw = {float(v) for v in raw} if plain else {0.0, 1.0}
+        own = numbers is None or (raw != {0.0, 1.0} and set(np.unique(numbers)) <= raw)
+        if own or target.task == "multiclass":
             known = pa.array([str(v) for v in target.classes.values.to_pylist()], pa.large_string())
             codes = pc.index_in(pc.cast(table[name], pa.large_string()), value_set=known)
             if codes.null_count:
@@ -428,14 +434,6 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
     if target.task == "binary":
         return made[:, -1], False
     return made[:, 0] if made.shape[1] == 1 else made, False
-
-
-def _are_classes(numbers: np.ndarray, target: Target) -> bool:
-    # Whether a binary task's numbers are its own raw values, and not probabilities
-    raw = target.classes.values.to_pylist()
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw):
-        return False
-    return {float(v) for v in raw} != {0.0, 1.0} and set(np.unique(numbers)) <= {float(v) for v in raw}
 
 
 def _score_lists(

@@ -75,6 +75,7 @@ def lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advanc
         said += len(caught)
         if found.test is None or found.targets is None:
             raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
+        # Whole parts: no user is learned from and scored.
         held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
         none = found.train.slice(0, 0)
         rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
