@@ -224,12 +224,8 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
 def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, file: Path) -> None:
     """Refuse new rows that the run has learned from, before anything is trained.
 
-    Args:
-        ids: the columns that tell rows apart.
-        rows: old rows, then new ones.
-        old: how many are old.
-        numbers: the place of each new row in its file.
-        file: where the new rows are.
+    ``rows`` are ``old`` rows, then new ones, of which ``numbers`` are the places in their file; ``ids`` tell rows
+    apart.
     """
     if not ids:
         return

@@ -28,16 +28,9 @@ def worth(rows: int) -> bool:
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
-    """Rank rows whose groups are contiguous, ascending and small, as an item's list in most logs.
+    """Rank values ``[n]`` whose groups are contiguous, ascending and small, as an item's list in most logs.
 
-    Args:
-        values: float64 or int64 ``[n]``.
-        codes: groups, int64 ``[n]``.
-        absent: bool ``[n]``: values that are missing.
-        method: see ``fastrec.segments.rank_in_group``.
-
-    Returns:
-        float64 ``[n]``, NaN where the value is missing; None: the groups are others, or there is no compiler.
+    Returns float64 ``[n]``, NaN where ``absent``; None: the groups are others, or there is no compiler.
     """
     small = values.device.type != "cpu" or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
     if method not in _TIES or small:
@@ -147,11 +140,7 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def run_starts(first: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each place's run: int64 ``[n]``; 0 before the first run.
-
-    Args:
-        first: bool ``[n]``, True where a run begins.
-    """
+    """Return the first place of each place's run: int64 ``[n]``, 0 before the first; ``first`` marks where one begins."""
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
     if not first.is_cuda and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))
@@ -257,15 +246,7 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
 
 
 def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum up floats inside each group, each place included; the values may be overwritten.
-
-    Args:
-        ordered: float ``[n]`` in sorted order, without NaN.
-        groups: the groups.
-
-    Returns:
-        float64 ``[n]`` in sorted order.
-    """
+    """Sum up sorted floats ``[n]`` inside each group, each place included; the values may be overwritten."""
     return _segmented_cumsum(ordered.double(), groups) if len(ordered) else ordered.double()
 
 

@@ -18,15 +18,9 @@ Parts = tuple[torch.Tensor, ...]
 
 
 def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> torch.Tensor:
-    """Return the least key that is no more than ``span`` below each key.
+    """Return the least key that is no more than ``span`` (``beyond``: less than it) below each of ``[n]``.
 
-    Args:
-        keys: int64 or float64 ``[n]``, in the unit of ``span``.
-        span: above 0.
-        beyond: less than ``span`` below instead.
-
-    Returns:
-        ``[n]``, of the keys' type; integers are exact, and the lowest one where there is none so low.
+    Of the keys' type; integers are exact, and the lowest one where there is none so low.
     """
     if keys.is_floating_point():
         bound = keys - float(span)
@@ -38,14 +32,7 @@ def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> 
 def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Find the first place from ``low`` on whose key is not below the bound; ``high`` if there is none.
 
-    Args:
-        keys: ``[m]``, ascending from each ``low`` up to its ``high``.
-        bounds: ``[n]``, of the keys' type.
-        low: int64 ``[n]``.
-        high: int64 ``[n]``, not below ``low``.
-
-    Returns:
-        int64 ``[n]``, by as many halvings as the longest stretch has.
+    Keys ascend from each ``low`` (int64 ``[n]``) up to its ``high``. By as many halvings as the longest stretch has.
     """
     if not len(low):
         return low
@@ -57,12 +44,7 @@ def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, 
 
 
 def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each sorted place's group with the same key: int64 ``[n]``.
-
-    Args:
-        groups: the groups.
-        keys: ``[n]``, sorted.
-    """
+    """Return the first place of each sorted place's group with the same (sorted) key: int64 ``[n]``."""
     new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     new[1:] = (keys[1:] != keys[:-1]) | (groups.codes[1:] != groups.codes[:-1])
     return run_starts(new)

@@ -324,14 +324,9 @@ def rows_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return runs of neighbouring elements, one after the other.
+    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]`` each), one after the other.
 
-    Args:
-        starts: where each run begins, int64 ``[n]``.
-        lengths: how long it is, int64 ``[n]``.
-
-    Returns:
-        The offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
+    As offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
     """
     offsets = offsets_of(lengths)
     shift = torch.repeat_interleave(starts - offsets[:-1], lengths)

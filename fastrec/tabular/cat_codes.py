@@ -17,12 +17,8 @@ from fastrec.tabular.procs.procs import Categorify
 
 
 class Codes:
-    """The codes of a column's rows.
-
-    Args:
-        values: codes ``[n]`` in the frame's order, or the column's numbers.
-        lookup: finds the codes of numbers; None: they are codes.
-        missing: bool ``[n]``, rows of numbers that have none.
+    """The codes of a column's rows: ``values`` ``[n]`` in the frame's order, or numbers whose codes ``lookup`` finds;
+    ``missing`` (bool ``[n]``) has none.
     """
 
     def __init__(self, values: torch.Tensor, lookup: Lookup | None = None, missing: torch.Tensor | None = None) -> None:
@@ -42,14 +38,9 @@ class Codes:
 def codes_of(
     columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
-    """Encode a column.
+    """Encode a column; with ``training`` its classes are learnt first, without ``categorify`` its values are codes.
 
-    Args:
-        categorify: knows its classes; None: its values are codes.
-        training: its classes are learnt now, from these rows; None: they are known.
-
-    Returns:
-        The codes; they hold no memory beyond the frame's, or one to four bytes for each row.
+    The codes hold no memory beyond the frame's, or one to four bytes for each row.
     """
     column = columns.raw(name)
     if categorify is None:

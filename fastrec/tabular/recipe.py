@@ -63,11 +63,10 @@ class FrameRecipe:
         return fill.flagged if fill is not None else []
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Warn of columns that lack a number here and lacked none in training: their predictions are NaN.
+        """Warn of columns that lack a number in prepared ``[n, n_cont]`` and lacked none in training: their
+        predictions are NaN.
 
-        Args:
-            numbers: prepared, float ``[n, n_cont]``.
-            rows: their positions in the frame that was given; None: as they come.
+        ``rows`` are their positions in the frame that was given; None: as they come.
         """
         if self.gaps is None:  # a stream's: nobody has looked at all of its training rows
             return

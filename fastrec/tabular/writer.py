@@ -67,10 +67,8 @@ class BlockLoops:
     ) -> BlockLoops | None:
         """Return the loops for columns; None if a proc does more than fill and scale.
 
-        Args:
-            held: place among continuous columns → column, of those that are written.
-            places: where each of the frame's rows goes; None: where it stands.
-            order: the frame's rows that count, where ``made.ys`` is in their order; None: it is in the frame's.
+        ``held``: place among continuous columns → column. ``places``: where each frame row goes. ``order``: that of
+        ``made.ys``, if not the frame's.
         """
         if not all(type(p) in (FillMissing, Normalize) for p in made.procs):
             return None

@@ -60,11 +60,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Whole lines.
-
-    Args:
-        text: uint8, ``limits.LOG_PAD`` bytes longer than the lines.
-    """
+    """Whole lines: ``text`` (uint8) is ``limits.LOG_PAD`` bytes longer than they are."""
 
     text: np.ndarray
     stop: int
