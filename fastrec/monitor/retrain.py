@@ -63,13 +63,10 @@ class Newest:
 
 @dataclass
 class Past:
-    """All rows, and which of them are known when a period begins.
+    """All rows, before a window cuts them, and which of them are known when a period begins.
 
-    Args:
-        rows: old and new ones, before a window cuts them.
-        codes: int64 ``[n]``, number of each row's period.
-        ticks: ``[n]``, its time; None: there is no gap.
-        gap: rows have to be more than this before a period's first one, in ticks: the recipe's ``time_gap``.
+    ``codes`` (int64 ``[n]``) number the periods. Rows have to be more than ``gap`` before a period's first, in
+    ``ticks``.
     """
 
     rows: Table

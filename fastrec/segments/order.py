@@ -42,15 +42,10 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
 
 
 def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: bool) -> Tensor:
-    """Find the place of the last event of each row's group that is before it.
+    """Find the last event of each row's group that is before it, int64 ``[q]``: its place, -1 where there is none.
 
-    Args:
-        keys: the rows' groups (0 = none) and order keys, int64 ``[q]`` each.
-        events: those of the events, sorted, int64 ``[e]`` each; one event or more.
-        strict: an event at exactly a row's place is not before it.
-
-    Returns:
-        int64 ``[q]``, -1 where there is none.
+    ``keys`` are the rows' groups (0 = none) and order keys, int64 ``[q]`` each; ``events`` those of one event or more,
+    sorted, int64 ``[e]``. With ``strict`` an event at exactly a row's place is not before it.
     """
     highest = max(int(events[0][-1]) - 1, 0)
     buckets = max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS)
@@ -140,7 +135,7 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def run_starts(first: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each place's run: int64 ``[n]``, 0 before the first; ``first`` marks where one begins."""
+    """Return the first place of each place's run, which ``first`` marks: int64 ``[n]``, 0 before the first run."""
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
     if not first.is_cuda and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))

@@ -60,19 +60,12 @@ def count_before(marks: torch.Tensor) -> torch.Tensor:
 def fold_windows(
     values: Parts, first: torch.Tensor, end: torch.Tensor, join: Callable[..., Parts], *, empty: float = 0.0
 ) -> Parts:
-    """Reduce the rows of each window by blocks of 1, 2, 4, … rows: the binary digits of its length.
+    """Reduce ``values`` (one or more ``[m]``) of each window by blocks of 1, 2, 4, … rows: the binary digits of its
+    length.
 
-    Takes n log w steps for windows of up to w rows, and memory for one size of block at a time.
-
-    Args:
-        values: one or more ``[m]``, a row's own contribution.
-        first: int64 ``[q]``, each window's first place.
-        end: int64 ``[q]``, the place after its last.
-        join: ``(a, b, rows in a, rows in b)`` → both together; an ``a`` of no rows is ``empty``.
-        empty: what a window without rows comes to.
-
-    Returns:
-        As many ``[q]``.
+    Takes n log w steps for windows of up to w rows, and memory for one size of block at a time. A window is from the
+    place ``first`` up to ``end``, int64 ``[q]`` each; ``join`` makes one of two blocks and their rows; a window
+    without rows is ``empty``. Returns as many ``[q]`` as there are ``values``.
     """
     length, place = end - first, first.clone()
     total = tuple(torch.full(first.shape, empty, dtype=v.dtype, device=v.device) for v in values)
@@ -121,14 +114,8 @@ def window_squares(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor)
 def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     """Take the median of the rows of each window, of an even number the mean of the middle two; NaN if empty.
 
-    Args:
-        values: float64 ``[m]``, no NaN.
-        codes: int64 ``[m]``, ascending: the groups, which no window reaches across.
-        first: int64 ``[q]``, each window's first place.
-        end: int64 ``[q]``, the place after its last.
-
-    Returns:
-        float64 ``[q]``.
+    ``values`` are float64 ``[m]`` without NaN; no window, from ``first`` up to ``end`` (int64 ``[q]``), reaches across
+    groups, which ascend. Returns float64 ``[q]``.
     """
     result = torch.full(first.shape, torch.nan, dtype=torch.float64, device=values.device)
     filled = (end > first).nonzero().squeeze(1)

@@ -144,6 +144,7 @@ def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: to
     # Encode all rows block by block, in the smallest integer type that holds codes below ``size``
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
+    # Codes are int32 or int64 on their way: those of a whole column would take four to eight bytes a row.
     step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))

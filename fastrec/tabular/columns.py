@@ -297,6 +297,7 @@ class TrainingRows:
 
     @cached_property
     def _sample(self) -> slice | np.ndarray:
+        # Every so many rows, not the first ones: logs are sorted by time, and numbers drift.
         step = max(min(self.count // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED), 1)
         return slice(0, self.count, step) if isinstance(self.rows, slice) else self.rows.numpy()[::step]
 

@@ -288,7 +288,7 @@ def _vectors(column: Column, width: int) -> Tensor:
             made[~missing] = flat.elements.number(torch.float32).reshape(-1, width)
         except DataError as error:
             raise _of_row(error, flat.values, error.row, "vectors") from error
-    made = made.nan_to_num(0.0, torch.inf, -torch.inf)
+    made = made.nan_to_num(0.0, torch.inf, -torch.inf)  # a missing element counts as a missing vector does
     return made.masked_fill_(missing[:, None], 0.0)
 
 

@@ -157,6 +157,7 @@ class Packed:
         """Return whether a CUDA device holds a copy already, or has twice its memory free."""
         if device in self._copies:
             return True
+        # As much again is left to the model and its gradients.
         return device.type == "cuda" and self.nbytes < torch.cuda.mem_get_info(device)[0] / 2
 
     def __getstate__(self) -> dict[str, Any]:

@@ -231,6 +231,7 @@ class StreamLoader(Shared, TfmdDL):
             )
 
     def _window(self) -> int:
+        # Two buffers of rows are read ahead; the others are mixed.
         ahead = 2 * max(self.buffer_rows // limits.READ_AHEAD, 1)
         return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows - ahead, 1)
 
