@@ -229,7 +229,8 @@ class Column:
 
     def to(self, device: DeviceLike) -> Column:
         """Return the column on another device (opaque values and distinct values stay on the host)."""
-        if self.kind == "opaque" or self.values.device == (device := resolve_device(device)):
+        here = None if self.kind == "opaque" else self.values.device
+        if here is None or here == device or here == (device := resolve_device(device)):
             return self
         what = f"copying the column {self.name!r} of {len(self):,} rows to {device}"
         with naming_out_of_memory(what, "Keep the table on the host, or read fewer rows or columns", device=device):
