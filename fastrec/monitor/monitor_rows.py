@@ -201,10 +201,8 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
 
 
 def prediction_columns(source: Any) -> dict[str, Column]:
-    """Find the predictions of a table: columns called ``prediction…`` or ``score``, else its only column of numbers.
-
-    Args:
-        source: values ``[n]``, a table of any library, or a file.
+    """Find the predictions of a table, file or array: columns called ``prediction…`` or ``score``, else the only
+    numbers.
 
     Raises:
         DataError: there is none, or it cannot be told which it is.

@@ -162,12 +162,9 @@ def as_type(
 
 
 def times_in_text(texts: pa.Array, form: str | None = None, *, zoned: bool | None = None) -> pa.Array:
-    """Parse text as times in microseconds; missing if it is none.
+    """Parse text ``[n]`` as times in microseconds, by ISO 8601 or ``form`` (of ``strptime``); missing if it is none.
 
-    Args:
-        texts: ``[n]``.
-        form: as of ``strptime``, beside which ISO 8601 is understood; None: ISO 8601 alone.
-        zoned: whether they have an offset from UTC, and become moments; None: whether any has. The others are none.
+    ``zoned``: whether they have an offset from UTC, and become moments; None: whether any has. The others are none.
     """
     import pandas as pd
 

@@ -352,12 +352,10 @@ def sample_bounds(sample: np.ndarray) -> tuple[float, float]:
 
 
 def median_between(count: int, first: float, last: float, ranks: Sequence[int], between: np.ndarray) -> float | None:
-    """Return the median of ``count`` numbers; None if it does not lie between the bounds of the sample.
+    """Return the median of ``count`` numbers; None if it is not from ``first`` to ``last``, the bounds of a sample.
 
-    Args:
-        first, last: the bounds.
-        ranks: how many are below ``first``, at most ``first``, below ``last``, at most ``last``, and in ``between``.
-        between: the numbers above ``first`` and below ``last``, in any order.
+    ``ranks``: how many are below and at most ``first``, below and at most ``last``, and in ``between``, which holds
+    those above ``first`` and below ``last`` in any order.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

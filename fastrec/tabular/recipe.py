@@ -145,13 +145,10 @@ class FrameRecipe:
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """Prepare and pack a table's rows.
+        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout says if there are
+        targets.
 
-        Args:
-            table: the columns, named as in training.
-            device: where the rows go; None: where the table is.
-            fit_rows: the procs learn from that many first rows; None: they have learnt.
-            into: room for the rows, whose layout says whether there are targets; None: new memory.
+        The procs learn from the first ``fit_rows`` rows; None: they have learnt.
         """
         with (
             keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already

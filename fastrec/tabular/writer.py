@@ -25,10 +25,8 @@ from fastrec.tabular.procs.procs import FillMissing, Normalize
 class PreparedColumns:
     """Columns on their way into packed rows.
 
-    Args:
-        flags: continuous column → place of its ``_na`` column among the codes.
-        shift: code of False in a ``_na`` column.
-        ys: the targets ``[n]``: in the frame's order where each of its rows counts once, else in that of packed rows.
+    ``flags``: continuous column → place of its ``_na`` column among the codes, where ``shift`` is False. ``ys``: the
+    targets ``[n]``, in the frame's order where each of its rows counts once, else in that of packed rows.
     """
 
     codes: Sequence[Codes]
