@@ -28,14 +28,10 @@ class Test(NamedTuple):
 
 
 def psi(reference: np.ndarray, new: np.ndarray) -> float:
-    """Compute the population stability index: sum over cells of (b - a) ln(b / a).
+    """Compute the population stability index of cells' counts ``[k]``: sum over cells of (b - a) ln(b / a).
 
     By the usual rule of thumb less than 0.1 is no change and more than 0.25 a large one (Siddiqi 2006, "Credit Risk
     Scorecards", chapter 9).
-
-    Args:
-        reference: counts ``[k]`` of the cells.
-        new: counts ``[k]`` of the same cells.
     """
     # The logarithm of an empty cell would be infinite.
     a, b = (np.clip(c / max(c.sum(), 1), 1e-4, None) for c in (reference, new))
@@ -43,11 +39,9 @@ def psi(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
-    """Compute the Jensen-Shannon distance, base 2: 0 = the same shares, 1 = none in common (Endres, Schindelin 2003).
+    """Compute the Jensen-Shannon distance of cells' counts ``[k]``, base 2.
 
-    Args:
-        reference: counts ``[k]`` of the cells.
-        new: counts ``[k]`` of the same cells.
+    0 = the same shares, 1 = none in common (Endres, Schindelin 2003).
     """
     a, b = (c / max(c.sum(), 1) for c in (reference, new))
     middle = (a + b) / 2
@@ -60,13 +54,9 @@ def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run the two-sample Kolmogorov-Smirnov test, two-sided, by the limiting distribution.
+    """Run the two-sample Kolmogorov-Smirnov test of ascending values, two-sided, by the limiting distribution.
 
     Where values repeat it is on the safe side: the probability is too large.
-
-    Args:
-        reference: float64 ``[n]``, ascending.
-        new: float64 ``[m]``, ascending.
     """
     from scipy.stats import kstwo
 
@@ -88,13 +78,8 @@ def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run Pearson's chi-square test of equal shares; rare cells are merged.
-
-    Two cells are compared by ``shares_test``.
-
-    Args:
-        reference: counts ``[k]`` of the cells.
-        new: counts ``[k]`` of the same cells.
+    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``; rare cells are merged, two are compared
+    by ``shares_test``.
     """
     from scipy.stats import chi2
 
@@ -116,14 +101,11 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
-    """Test whether two samples hold the same share: the chi-square of the table of two by two.
+    """Test whether two samples, of sizes ``of``, hold the same share ``some``: the chi-square of the table of two by
+    two.
 
     Where a cell of it would hold fewer than five if nothing had changed: Fisher's exact test (1935, "The Design of
     Experiments", section 21), as the chi-square would take a few for many. The statistic is the chi-square's.
-
-    Args:
-        some: how many there are in each.
-        of: the sizes of the samples.
     """
     rest = [n - k for k, n in zip(some, of, strict=True)]
     if min(of) == 0 or sum(some) == 0 or sum(rest) == 0:
@@ -143,15 +125,10 @@ def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
 
 
 def outside_test(outside: int, new: int, reference: int) -> Test:
-    """Test how many new values lie below the smallest or above the largest of the reference.
+    """Test how many of ``new`` values lie outside the range of the ``reference`` ones.
 
     Of values of one continuous distribution the share outside has the Beta(2, n - 1) distribution, so that the count
     is beta-binomial (David and Nagaraja 2003, "Order Statistics", section 7.2); of discrete ones it is smaller.
-
-    Args:
-        outside: how many lie outside.
-        new: how many new values there are.
-        reference: how many values the reference has.
     """
     if outside == 0 or reference < 2:
         return Test(float(outside), 1.0)
@@ -184,12 +161,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CellShares:
-    """The cells that a column's values were counted in, for a picture.
-
-    Args:
-        labels: of the cells.
-        reference, new: float64 ``[k]``, share of the rows in each.
-    """
+    """The cells that a column's values were counted in, for a picture: labels, and the share of the rows in each."""
 
     labels: list[str]
     reference: np.ndarray
@@ -235,13 +207,7 @@ class Compared:
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
-    """Compare a column of two tables; None if its kind is not compared or differs between them.
-
-    Args:
-        name: what to call it.
-        reference: the column as it was.
-        new: the column as it is now.
-    """
+    """Compare a column as it was and as it is; None if its kind is not compared or differs between them."""
     compare = {"number": _numbers, "datetime": _numbers, "category": _categories}
     same = compare.get(reference.kind) is compare.get(new.kind)
     return compare[new.kind](name, reference, new) if same and new.kind in compare else None

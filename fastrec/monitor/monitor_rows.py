@@ -112,10 +112,7 @@ def is_run(place: Any) -> bool:
 def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None) -> Table:
     """Read the rows of a frame, a file, or a folder's file of one of the roles; Parquet parts are one table.
 
-    Args:
-        source: where they are.
-        roles: which file of a folder, the first that is there.
-        reading: what files do not say themselves; None: nothing.
+    ``reading`` tells what files do not say themselves.
     """
     reading = reading or Reading()
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -204,10 +201,8 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
 
 
 def prediction_columns(source: Any) -> dict[str, Column]:
-    """Find the predictions of a table: columns called ``prediction…`` or ``score``, else its only column of numbers.
-
-    Args:
-        source: values ``[n]``, a table of any library, or a file.
+    """Find the predictions of a table, file or array: columns called ``prediction…`` or ``score``, else the only
+    numbers.
 
     Raises:
         DataError: there is none, or it cannot be told which it is.

@@ -143,18 +143,10 @@ def over_time_of_files(
     groups: str | None,
     trust: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Compute the metric by period.
+    """Compute the metric by period from files of rows, their predictions and their labels.
 
-    Args:
-        reference: where it is a run, its metric, its target and its list column are known.
-        new: the rows.
-        scores: their predictions.
-        labels: their labels, a column of the run's target or label, or a single one.
-        time: a column of the rows, or of the labels.
-        every: how long a period is.
-        metric: its name; None: the run's.
-        groups: a column of the rows; None: the run's list column, in a ranking task.
-        trust: modules of the run's own that may be imported.
+    A run as ``reference`` tells its metric, target and list column, which ``metric`` and ``groups`` replace. ``time``
+    is a column of the rows or the labels.
 
     Raises:
         FastrecError: a file or a column is not there, or the files are not of the same rows.

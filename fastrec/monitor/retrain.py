@@ -63,13 +63,10 @@ class Newest:
 
 @dataclass
 class Past:
-    """All rows, and which of them are known when a period begins.
+    """All rows, before a window cuts them, and which of them are known when a period begins.
 
-    Args:
-        rows: old and new ones, before a window cuts them.
-        codes: int64 ``[n]``, number of each row's period.
-        ticks: ``[n]``, its time; None: there is no gap.
-        gap: rows have to be more than this before a period's first one, in ticks: the recipe's ``time_gap``.
+    ``codes`` (int64 ``[n]``) number the periods. Rows have to be more than ``gap`` before a period's first, in
+    ``ticks``.
     """
 
     rows: Table
@@ -224,12 +221,8 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
 def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, file: Path) -> None:
     """Refuse new rows that the run has learned from, before anything is trained.
 
-    Args:
-        ids: the columns that tell rows apart.
-        rows: old rows, then new ones.
-        old: how many are old.
-        numbers: the place of each new row in its file.
-        file: where the new rows are.
+    ``rows`` are ``old`` rows, then new ones, of which ``numbers`` are the places in their file; ``ids`` tell rows
+    apart.
     """
     if not ids:
         return

@@ -28,16 +28,9 @@ def worth(rows: int) -> bool:
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
-    """Rank rows whose groups are contiguous, ascending and small, as an item's list in most logs.
+    """Rank values ``[n]`` whose groups are contiguous, ascending and small, as an item's list in most logs.
 
-    Args:
-        values: float64 or int64 ``[n]``.
-        codes: groups, int64 ``[n]``.
-        absent: bool ``[n]``: values that are missing.
-        method: see ``fastrec.segments.rank_in_group``.
-
-    Returns:
-        float64 ``[n]``, NaN where the value is missing; None: the groups are others, or there is no compiler.
+    Returns float64 ``[n]``, NaN where ``absent``; None: the groups are others, or there is no compiler.
     """
     small = values.device.type != "cpu" or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
     if method not in _TIES or small:
@@ -49,15 +42,10 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
 
 
 def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: bool) -> Tensor:
-    """Find the place of the last event of each row's group that is before it.
+    """Find the last event of each row's group that is before it, int64 ``[q]``: its place, -1 where there is none.
 
-    Args:
-        keys: the rows' groups (0 = none) and order keys, int64 ``[q]`` each.
-        events: those of the events, sorted, int64 ``[e]`` each; one event or more.
-        strict: an event at exactly a row's place is not before it.
-
-    Returns:
-        int64 ``[q]``, -1 where there is none.
+    ``keys`` are the rows' groups (0 = none) and order keys, int64 ``[q]`` each; ``events`` those of one event or more,
+    sorted, int64 ``[e]``. With ``strict`` an event at exactly a row's place is not before it.
     """
     highest = max(int(events[0][-1]) - 1, 0)
     buckets = max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS)
@@ -147,11 +135,7 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def run_starts(first: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each place's run: int64 ``[n]``; 0 before the first run.
-
-    Args:
-        first: bool ``[n]``, True where a run begins.
-    """
+    """Return the first place of each place's run, which ``first`` marks: int64 ``[n]``, 0 before the first run."""
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
     if not first.is_cuda and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))
@@ -257,15 +241,7 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
 
 
 def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum up floats inside each group, each place included; the values may be overwritten.
-
-    Args:
-        ordered: float ``[n]`` in sorted order, without NaN.
-        groups: the groups.
-
-    Returns:
-        float64 ``[n]`` in sorted order.
-    """
+    """Sum up sorted floats ``[n]`` inside each group, each place included; the values may be overwritten."""
     return _segmented_cumsum(ordered.double(), groups) if len(ordered) else ordered.double()
 
 

@@ -18,15 +18,9 @@ Parts = tuple[torch.Tensor, ...]
 
 
 def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> torch.Tensor:
-    """Return the least key that is no more than ``span`` below each key.
+    """Return the least key that is no more than ``span`` (``beyond``: less than it) below each of ``[n]``.
 
-    Args:
-        keys: int64 or float64 ``[n]``, in the unit of ``span``.
-        span: above 0.
-        beyond: less than ``span`` below instead.
-
-    Returns:
-        ``[n]``, of the keys' type; integers are exact, and the lowest one where there is none so low.
+    Of the keys' type; integers are exact, and the lowest one where there is none so low.
     """
     if keys.is_floating_point():
         bound = keys - float(span)
@@ -38,14 +32,7 @@ def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> 
 def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Find the first place from ``low`` on whose key is not below the bound; ``high`` if there is none.
 
-    Args:
-        keys: ``[m]``, ascending from each ``low`` up to its ``high``.
-        bounds: ``[n]``, of the keys' type.
-        low: int64 ``[n]``.
-        high: int64 ``[n]``, not below ``low``.
-
-    Returns:
-        int64 ``[n]``, by as many halvings as the longest stretch has.
+    Keys ascend from each ``low`` (int64 ``[n]``) up to its ``high``. By as many halvings as the longest stretch has.
     """
     if not len(low):
         return low
@@ -57,12 +44,7 @@ def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, 
 
 
 def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each sorted place's group with the same key: int64 ``[n]``.
-
-    Args:
-        groups: the groups.
-        keys: ``[n]``, sorted.
-    """
+    """Return the first place of each sorted place's group with the same (sorted) key: int64 ``[n]``."""
     new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     new[1:] = (keys[1:] != keys[:-1]) | (groups.codes[1:] != groups.codes[:-1])
     return run_starts(new)
@@ -78,19 +60,12 @@ def count_before(marks: torch.Tensor) -> torch.Tensor:
 def fold_windows(
     values: Parts, first: torch.Tensor, end: torch.Tensor, join: Callable[..., Parts], *, empty: float = 0.0
 ) -> Parts:
-    """Reduce the rows of each window by blocks of 1, 2, 4, … rows: the binary digits of its length.
+    """Reduce ``values`` (one or more ``[m]``) of each window by blocks of 1, 2, 4, … rows: the binary digits of its
+    length.
 
-    Takes n log w steps for windows of up to w rows, and memory for one size of block at a time.
-
-    Args:
-        values: one or more ``[m]``, a row's own contribution.
-        first: int64 ``[q]``, each window's first place.
-        end: int64 ``[q]``, the place after its last.
-        join: ``(a, b, rows in a, rows in b)`` → both together; an ``a`` of no rows is ``empty``.
-        empty: what a window without rows comes to.
-
-    Returns:
-        As many ``[q]``.
+    Takes n log w steps for windows of up to w rows, and memory for one size of block at a time. A window is from the
+    place ``first`` up to ``end``, int64 ``[q]`` each; ``join`` makes one of two blocks and their rows; a window
+    without rows is ``empty``. Returns as many ``[q]`` as there are ``values``.
     """
     length, place = end - first, first.clone()
     total = tuple(torch.full(first.shape, empty, dtype=v.dtype, device=v.device) for v in values)
@@ -139,14 +114,8 @@ def window_squares(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor)
 def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     """Take the median of the rows of each window, of an even number the mean of the middle two; NaN if empty.
 
-    Args:
-        values: float64 ``[m]``, no NaN.
-        codes: int64 ``[m]``, ascending: the groups, which no window reaches across.
-        first: int64 ``[q]``, each window's first place.
-        end: int64 ``[q]``, the place after its last.
-
-    Returns:
-        float64 ``[q]``.
+    ``values`` are float64 ``[m]`` without NaN; no window, from ``first`` up to ``end`` (int64 ``[q]``), reaches across
+    groups, which ascend. Returns float64 ``[q]``.
     """
     result = torch.full(first.shape, torch.nan, dtype=torch.float64, device=values.device)
     filled = (end > first).nonzero().squeeze(1)

@@ -13,15 +13,10 @@ from fastrec._core import limits
 
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Code integers densely, in the order of their values.
+    """Code int64 ``[n]`` densely, in the order of their values; rows of ``missing`` (bool ``[n]``) have none.
 
-    Args:
-        values: int64 ``[n]``.
-        missing: bool ``[n]``, rows without a value; None: none.
-
-    Returns:
-        Codes int64 ``[n]`` (0 = missing, ``i`` = the ``i``-th smallest value) and the distinct values int64 ``[K]``,
-        ascending.
+    Returns codes int64 ``[n]`` (0 = missing, ``i`` = the ``i``-th smallest value) and the distinct values int64
+    ``[K]``, ascending.
     """
     if missing is not None and not bool(missing.any()):
         missing = None
@@ -67,14 +62,8 @@ def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, t
 def sort_rows(
     values: torch.Tensor, low: int | None = None, high: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sort integers stably; return the permutation and the sorted integers.
-
-    Args:
-        values: int64 ``[n]``.
-        low, high: the smallest and the largest, if known.
-
-    Returns:
-        int64 ``[n]`` each.
+    """Sort int64 ``[n]`` stably, between ``low`` and ``high`` if known; return the permutation and the sorted
+    integers.
     """
     if not len(values):
         return values, values

@@ -229,7 +229,8 @@ class Column:
 
     def to(self, device: DeviceLike) -> Column:
         """Return the column on another device (opaque values and distinct values stay on the host)."""
-        if self.kind == "opaque" or self.values.device == (device := resolve_device(device)):
+        here = None if self.kind == "opaque" else self.values.device
+        if here is None or here == device or here == (device := resolve_device(device)):
             return self
         what = f"copying the column {self.name!r} of {len(self):,} rows to {device}"
         with naming_out_of_memory(what, "Keep the table on the host, or read fewer rows or columns", device=device):
@@ -324,14 +325,9 @@ def rows_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return runs of neighbouring elements, one after the other.
+    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]`` each), one after the other.
 
-    Args:
-        starts: where each run begins, int64 ``[n]``.
-        lengths: how long it is, int64 ``[n]``.
-
-    Returns:
-        The offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
+    As offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
     """
     offsets = offsets_of(lengths)
     shift = torch.repeat_interleave(starts - offsets[:-1], lengths)

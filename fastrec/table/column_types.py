@@ -94,16 +94,10 @@ def differing(*tables: pa.Table | None) -> list[str]:
 def as_types(
     table: Table, types: Mapping[str, str], names: Sequence[str] | None = None, *, file: str | Path | None = None
 ) -> Table:
-    """Convert a table's columns to given types.
-
-    Args:
-        table: the table.
-        types: column → type; columns that it does not name stay as they are.
-        names: the columns to look at; None: all.
-        file: for messages.
+    """Convert a table's columns (``names``, or all) to their ``types``; others stay as they are.
 
     Raises:
-        DataError: a value is none of the type, naming column and row.
+        DataError: a value is none of the type, naming file, column and row.
     """
     made = {}
     for name in types if names is None else names:
@@ -123,21 +117,13 @@ def as_types(
 def as_type(
     values: pa.Array | pa.ChunkedArray, wanted: str, *, column: str, file: str | Path | None = None
 ) -> pa.Array | pa.ChunkedArray:
-    """Convert values to a type.
+    """Convert values ``[n]`` of any type to a wanted one.
 
-    Args:
-        values: ``[n]`` values of any type.
-        wanted: the type.
-        column: for messages.
-        file: for messages.
-
-    Returns:
-        Values of the type: numbers are text as they are written, text of numbers is numbers, ``true`` and ``false`` are
-        yes and no, text in ISO 8601 is times, and a moment of another zone is the same moment. No values at all are
-        missing ones of any type.
+    Numbers are text as they are written, text of numbers is numbers, ``true`` and ``false`` are yes and no, text in
+    ISO 8601 is times, and a moment of another zone is the same moment. No values at all are missing ones of any type.
 
     Raises:
-        DataError: a value is none of the type, naming column and row.
+        DataError: a value is none of the type, naming file, column and row.
     """
     kind = type_of(values.type)
     if kind == wanted and "decimal" not in str(values.type):
@@ -176,12 +162,9 @@ def as_type(
 
 
 def times_in_text(texts: pa.Array, form: str | None = None, *, zoned: bool | None = None) -> pa.Array:
-    """Parse text as times in microseconds; missing if it is none.
+    """Parse text ``[n]`` as times in microseconds, by ISO 8601 or ``form`` (of ``strptime``); missing if it is none.
 
-    Args:
-        texts: ``[n]``.
-        form: as of ``strptime``, beside which ISO 8601 is understood; None: ISO 8601 alone.
-        zoned: whether they have an offset from UTC, and become moments; None: whether any has. The others are none.
+    ``zoned``: whether they have an offset from UTC, and become moments; None: whether any has. The others are none.
     """
     import pandas as pd
 

@@ -25,15 +25,10 @@ UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
-    """Return a type that holds the values of both.
-
-    Args:
-        a: the type of the values known so far.
-        b: the type of those that come now.
-        name: the column's name, for messages.
+    """Return a type that holds the values of both: of those known so far and of those that come now.
 
     Raises:
-        DataError: there is none (strings and numbers, times with and without a zone).
+        DataError: there is none (strings and numbers, times with and without a zone), naming the column.
     """
     if a.equals(b):
         return a
@@ -54,17 +49,10 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
 
 
 def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
-    """Convert ``values`` to ``kind``, exactly.
-
-    One that ``kind`` cannot hold becomes missing: it cannot be among values of that kind.
-
-    Args:
-        values: ``[K]`` of any key type.
-        kind: the type wanted.
-        name: the column's name, for messages.
+    """Convert ``values`` ``[K]`` to ``kind``, exactly; one that it cannot hold becomes missing.
 
     Raises:
-        DataError: the two kinds cannot be compared (strings and numbers, say).
+        DataError: the two kinds cannot be compared (strings and numbers, say), naming the column.
     """
     if values.type.equals(kind):
         return values
@@ -189,14 +177,10 @@ _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
 
 def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Code any Arrow values.
+    """Code any Arrow values ``[n]``.
 
-    Args:
-        array: ``[n]`` values.
-
-    Returns:
-        codes int32 ``[n]``, 0 where missing, and the distinct values (text as ``large_string``) in the order in
-        which they first appear: value ``i`` has code ``i + 1``.
+    Returns codes int32 ``[n]``, 0 where missing, and the distinct values (text as ``large_string``) in the order in
+    which they first appear: value ``i`` has code ``i + 1``.
     """
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
     # Compiled loops take a third of Arrow's time; few rows are not worth compiling.
@@ -220,13 +204,9 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def short_text_order(array: pa.Array) -> np.ndarray | None:
-    """Sort text of up to eight bytes as machine words, in a third of Arrow's time: int64 ``[n]``.
+    """Sort distinct text of up to eight bytes as machine words, in a third of Arrow's time: int64 ``[n]``.
 
-    Args:
-        array: ``[n]`` values, each once.
-
-    Returns:
-        The order of ``array_sort_indices``; None where the values are not text, longer, or some are missing.
+    The order is that of ``array_sort_indices``; None where values are not text, longer, or missing.
     """
     dtype = _OFFSETS.get(str(array.type))
     if dtype is None or array.null_count or not len(array):
@@ -298,11 +278,7 @@ def _text(words: np.ndarray, width: int) -> pa.LargeStringArray:
 
 
 class _Values:
-    """Distinct values to look others up among.
-
-    Args:
-        known: ``[K]``, each once, none missing.
-    """
+    """Distinct values ``[K]`` to look others up among, none missing."""
 
     def __init__(self, known: pa.Array) -> None:
         self.known, self.rising = known, None  # whole numbers that rise, as a state's keys do
@@ -352,11 +328,8 @@ def _hashes(values: pa.Array) -> np.ndarray | None:
 
 
 class _Prepared:
-    """Known keys as values of their columns, and as numbers made of those.
-
-    Args:
-        columns: the keys' columns.
-        make: what values are looked up among.
+    """Known keys as values of their columns, and as numbers made of those; ``make`` is what values are looked up
+    among.
     """
 
     def __init__(self, columns: Sequence[pa.Array], make: type[_Values]) -> None:
@@ -564,13 +537,8 @@ class Coded:
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
-    """Combine coded columns: a code per distinct combination that occurs.
-
-    Args:
-        parts: the columns' codes, each ``[n]``.
-
-    Returns:
-        Joint codes; a row with any part missing has code 0.
+    """Combine coded columns ``[n]``: a code per distinct combination that occurs; a row with any part missing has code
+    0.
     """
     joined = parts[0]
     for part in parts[1:]:

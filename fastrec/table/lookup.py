@@ -18,13 +18,8 @@ _WORD = np.dtype("<u8")
 
 
 class Lookup:
-    """Codes of values, for fast lookup.
-
-    Args:
-        values: ``[K]`` distinct values, none missing.
-        codes: int32 ``[K]``, their codes from 0.
-        absent: the code of every other value.
-        name: the column's name, for messages.
+    """Codes (int32 ``[K]``, from 0) of distinct values ``[K]``, for fast lookup; every other value has the code
+    ``absent``.
     """
 
     def __init__(self, values: pa.Array, codes: np.ndarray, *, absent: int, name: str = "") -> None:
@@ -48,11 +43,9 @@ class Lookup:
         return self._on(values.device).find(values)
 
     def table(self) -> tuple[torch.Tensor, int, int] | None:
-        """Return codes int32 of a whole range of integers, on the CPU, if stored as such; others are absent.
+        """Return codes int32 of a whole range of integers, on the CPU, if stored as such.
 
-        Returns:
-            The codes, and the numbers that the first and the last are of; any smaller one has the code of the first,
-            any larger that of the last.
+        Beside them the numbers that the first and the last are of: any smaller or larger one has their codes.
         """
         found = self._on(torch.device("cpu")) if self.kind == "whole" else None
         return (found.table, found.low, found.high) if isinstance(found, _NarrowCodes) else None

@@ -269,11 +269,7 @@ def concat(tables: Sequence[Table]) -> Table:
 
 
 def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
-    """Concatenate columns; those with no value at all take the others' type.
-
-    Args:
-        parts: at least one column.
-        device: where the result goes.
+    """Concatenate columns, at least one, on a device; those with no value at all take the others' type.
 
     Raises:
         DataError: the columns hold values that no one type holds exactly.

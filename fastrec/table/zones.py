@@ -47,14 +47,9 @@ def no_date(seconds: torch.Tensor) -> torch.Tensor:
 
 
 def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
-    """Return how far ahead of UTC a zone's clock is.
+    """Return how many seconds ahead of UTC a zone's clock is, int64 ``[n]``, at seconds since 1970 in UTC.
 
-    Args:
-        seconds: int64 ``[n]`` since 1970 in UTC.
-        zone: a name of the tz database, or a fixed ``'+05:30'``.
-
-    Returns:
-        int64 ``[n]``, in seconds.
+    ``zone`` is a name of the tz database, or a fixed ``'+05:30'``.
 
     Raises:
         KeyError, ValueError, OSError: there is no such zone.

@@ -17,12 +17,8 @@ from fastrec.tabular.procs.procs import Categorify
 
 
 class Codes:
-    """The codes of a column's rows.
-
-    Args:
-        values: codes ``[n]`` in the frame's order, or the column's numbers.
-        lookup: finds the codes of numbers; None: they are codes.
-        missing: bool ``[n]``, rows of numbers that have none.
+    """The codes of a column's rows: ``values`` ``[n]`` in the frame's order, or numbers whose codes ``lookup`` finds;
+    ``missing`` (bool ``[n]``) has none.
     """
 
     def __init__(self, values: torch.Tensor, lookup: Lookup | None = None, missing: torch.Tensor | None = None) -> None:
@@ -42,14 +38,9 @@ class Codes:
 def codes_of(
     columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
-    """Encode a column.
+    """Encode a column; with ``training`` its classes are learnt first, without ``categorify`` its values are codes.
 
-    Args:
-        categorify: knows its classes; None: its values are codes.
-        training: its classes are learnt now, from these rows; None: they are known.
-
-    Returns:
-        The codes; they hold no memory beyond the frame's, or one to four bytes for each row.
+    The codes hold no memory beyond the frame's, or one to four bytes for each row.
     """
     column = columns.raw(name)
     if categorify is None:
@@ -153,6 +144,7 @@ def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: to
     # Encode all rows block by block, in the smallest integer type that holds codes below ``size``
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
+    # Codes are int32 or int64 on their way: those of a whole column would take four to eight bytes a row.
     step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))

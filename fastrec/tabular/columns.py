@@ -25,9 +25,8 @@ Rows = slice | torch.Tensor
 class FrameColumns:
     """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
 
-    Args:
-        order: the frame's rows that count, int64 ``[m]``; None: all.
-        device: where the columns go; None: the GPU where any is there already, else as ``FASTREC_DEVICE`` says.
+    ``order`` (int64 ``[m]``) are the rows that count. ``device`` None: the GPU where any is already, else
+    ``FASTREC_DEVICE``.
     """
 
     def __init__(
@@ -97,10 +96,8 @@ class FrameColumns:
 
     @property
     def places(self) -> np.ndarray | None:
-        """The place of each of the frame's rows among those that count, int64 ``[size]``; their number: it does not
-        count.
-
-        None where they are all rows as they stand, or where one counts twice.
+        """Place of each frame row among those that count, int64 ``[size]``, their number if it does not count; None:
+        they are all as they stand, or one counts twice.
         """
         if self.order is None:
             return None
@@ -277,9 +274,7 @@ def address_of(values: np.ndarray) -> tuple[int, int] | None:
 @dataclass(frozen=True)
 class Summary:
     """Statistics of a column's training rows, of which procs learn: from tensors, compiled loops and streams alike.
-
-    Args:
-        fill: median or mode of the numbers; None if none was computed.
+    ``fill``: median or mode.
     """
 
     moments: Moments
@@ -288,11 +283,7 @@ class Summary:
 
 
 class TrainingRows:
-    """The training rows of a frame's columns.
-
-    Args:
-        columns: the frame's; None: the rows count as they stand, and no loops are used.
-    """
+    """The training rows of a frame's columns; without ``columns`` they count as they stand, and no loops are used."""
 
     def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)
@@ -306,6 +297,7 @@ class TrainingRows:
 
     @cached_property
     def _sample(self) -> slice | np.ndarray:
+        # Every so many rows, not the first ones: logs are sorted by time, and numbers drift.
         step = max(min(self.count // limits.MEDIAN_SAMPLE, limits.MEDIAN_SAMPLED), 1)
         return slice(0, self.count, step) if isinstance(self.rows, slice) else self.rows.numpy()[::step]
 
@@ -314,13 +306,8 @@ class TrainingRows:
         return values[: self.size]
 
     def count_whole(self, values: torch.Tensor, low: int, size: int) -> torch.Tensor | None:
-        """Count ``low`` and each of the ``size - 1`` numbers after it, int64 ``[size]``.
-
-        Args:
-            values: whole numbers ``[n]``, in the frame's order.
-
-        Returns:
-            The counts; None where no loop takes them.
+        """Count ``low`` and each of the ``size - 1`` whole numbers after it, int64 ``[size]``; None where no loop
+        takes them.
         """
         found = address_of(values.numpy()) if self.by_loops else None
         if found is None:
@@ -330,14 +317,10 @@ class TrainingRows:
         return torch.from_numpy(counts)
 
     def summary(self, values: np.ndarray, *, median: bool) -> Summary | None:
-        """Summarize numbers in one compiled loop.
+        """Summarize numbers ``[n]`` in the frame's order, NaN = missing, in one compiled loop.
 
-        Args:
-            values: ``[n]``, in the frame's order, NaN = missing.
-
-        Returns:
-            The summary; None where it takes another look: no loop takes them, none is there or one has no end, they
-            are all but equal, or the sample does not come near the median.
+        None where it takes another look: no loop takes them, none is there or one has no end, they are all but equal,
+        or the sample does not come near the median.
         """
         found = address_of(values) if self.by_loops and self.count >= 4 * limits.MEDIAN_SAMPLE else None
         if found is None:
@@ -369,12 +352,10 @@ def sample_bounds(sample: np.ndarray) -> tuple[float, float]:
 
 
 def median_between(count: int, first: float, last: float, ranks: Sequence[int], between: np.ndarray) -> float | None:
-    """Return the median of ``count`` numbers; None if it does not lie between the bounds of the sample.
+    """Return the median of ``count`` numbers; None if it is not from ``first`` to ``last``, the bounds of a sample.
 
-    Args:
-        first, last: the bounds.
-        ranks: how many are below ``first``, at most ``first``, below ``last``, at most ``last``, and in ``between``.
-        between: the numbers above ``first`` and below ``last``, in any order.
+    ``ranks``: how many are below and at most ``first``, below and at most ``last``, and in ``between``, which holds
+    those above ``first`` and below ``last`` in any order.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

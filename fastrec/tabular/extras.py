@@ -34,10 +34,8 @@ __all__ = ["ExtraColumns", "Extras", "ListBatch"]
 
 
 class Extras:
-    """The list and vector columns of some rows.
-
-    Args:
-        columns: name → ``ListBatch`` of shape ``[n]`` or float32 ``[n, d]``, in the order of a batch.
+    """The list and vector columns of some rows: name → ``ListBatch`` ``[n]`` or float32 ``[n, d]``, in the order of a
+    batch.
     """
 
     def __init__(self, columns: Mapping[str, Tensor]) -> None:
@@ -102,14 +100,10 @@ class ExtraColumns:
     def make(
         self, table: Table, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None = None
     ) -> Extras | None:
-        """Prepare the columns of a table's rows.
+        """Prepare the columns of a table's rows; None where there are none.
 
-        Args:
-            categorify: codes the elements of lists; None: they are codes already.
-            fit_rows: learn codes and widths from that many first rows; None: they are known.
-
-        Returns:
-            The prepared columns; None where there are none.
+        Codes and widths are learnt from the first ``fit_rows`` rows; without ``categorify`` elements are codes
+        already.
         """
         made: dict[str, Tensor] = {}
         for name in self.lists:
@@ -294,7 +288,7 @@ def _vectors(column: Column, width: int) -> Tensor:
             made[~missing] = flat.elements.number(torch.float32).reshape(-1, width)
         except DataError as error:
             raise _of_row(error, flat.values, error.row, "vectors") from error
-    made = made.nan_to_num(0.0, torch.inf, -torch.inf)
+    made = made.nan_to_num(0.0, torch.inf, -torch.inf)  # a missing element counts as a missing vector does
     return made.masked_fill_(missing[:, None], 0.0)
 
 

@@ -191,6 +191,7 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
 def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
     """Concatenate the rows of several splits, int64 ``[m]``; None if they are all ``n`` rows in order."""
     places = np.cumsum([0, *map(len, rows)]).tolist()
+    # Compared block by block: the numbers of all rows would be as large as the splits are.
     if places[-1] == n and all(
         torch.equal(part, torch.arange(start + i, start + i + len(part)))
         for split, start in zip(rows, places, strict=False)

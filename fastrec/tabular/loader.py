@@ -85,11 +85,7 @@ def count_groups(ids: np.ndarray) -> int:
 
 
 def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
-    """Return the bounds of batches, int64 ``[batches + 1]``, for rows whose groups lie together.
-
-    Args:
-        batches: how many, at most one for each group; less for fewer groups.
-    """
+    """Return the bounds of at most ``batches`` batches of rows whose groups lie together, int64 ``[batches + 1]``."""
     n = len(ids)
     if n == 0:
         return np.zeros(1, dtype=np.int64)
@@ -501,14 +497,11 @@ def _with_reader(after_batch: Any, dataset: Any) -> Any:
 
 
 def pack_row(recipe: FrameRecipe, row: Mapping[str, Any]) -> Packed | None:
-    """Pack a raw row as ``FrameRecipe.pack`` packs a frame of it, without its target.
+    """Pack a raw row (column name → value) as ``FrameRecipe.pack`` packs a frame of it, without its target, on the
+    CPU.
 
-    Args:
-        row: column name → raw value.
-
-    Returns:
-        One packed row on the CPU; None where only a frame will do: features are computed from it, a column is absent,
-        or nothing codes the categorical columns.
+    None where only a frame will do: features are computed from it, a column is absent, or nothing codes the
+    categories.
     """
     categorify = recipe.proc(Categorify)
     wanted = [*recipe.cats, *recipe.conts]

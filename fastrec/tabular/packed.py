@@ -66,13 +66,8 @@ class Layout:
         return total + total % 2 if any(dtype.itemsize == 8 and words for _, words, dtype in fields) else total
 
     def views(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Split a batch's buffer into tensors that share its memory.
-
-        Args:
-            buffer: int32 ``[b, words]``.
-
-        Returns:
-            ``(cats [b, n_cat], conts [b, n_cont])``, and ``ys [b, n_y]`` where there are targets.
+        """Split a batch's buffer, int32 ``[b, words]``, into ``(cats, conts)`` and ``ys``, if any, that share its
+        memory.
         """
         views = []
         for start, words, dtype in (self.fields[n] for n in ("cats", "conts", "ys") if n in self.fields):
@@ -85,11 +80,7 @@ class Layout:
 
 
 class Packed:
-    """Rows of codes, numbers and targets in one buffer.
-
-    Args:
-        buffer: int32 ``[n, layout.words]``, rows contiguous.
-    """
+    """Rows of codes, numbers and targets in one buffer, int32 ``[n, layout.words]``."""
 
     def __init__(self, buffer: torch.Tensor, layout: Layout) -> None:
         self.buffer, self.layout = buffer, layout
@@ -166,6 +157,7 @@ class Packed:
         """Return whether a CUDA device holds a copy already, or has twice its memory free."""
         if device in self._copies:
             return True
+        # As much again is left to the model and its gradients.
         return device.type == "cuda" and self.nbytes < torch.cuda.mem_get_info(device)[0] / 2
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,8 +174,7 @@ def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
 
-    Args:
-        end: waits for it, and gives its result; only then is the place used again.
+    ``end`` waits for the work and gives its result; only then is the place used again.
     """
     waiting: list[Any] = []
     for i, item in enumerate(items):
@@ -195,10 +186,8 @@ def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items
 
 
 class HostGather:
-    """Gathers rows on the host into one of two pinned buffers, and copies them to a GPU while the other one is filled.
-
-    Args:
-        rows: that are gathered at a time, at most.
+    """Gathers up to ``rows`` rows on the host into one of two pinned buffers, and copies them to a GPU while the other
+    is filled.
     """
 
     def __init__(self, packed: Packed, device: torch.device, rows: int) -> None:

@@ -63,11 +63,10 @@ class FrameRecipe:
         return fill.flagged if fill is not None else []
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Warn of columns that lack a number here and lacked none in training: their predictions are NaN.
+        """Warn of columns that lack a number in prepared ``[n, n_cont]`` and lacked none in training: their
+        predictions are NaN.
 
-        Args:
-            numbers: prepared, float ``[n, n_cont]``.
-            rows: their positions in the frame that was given; None: as they come.
+        ``rows`` are their positions in the frame that was given; None: as they come.
         """
         if self.gaps is None:  # a stream's: nobody has looked at all of its training rows
             return
@@ -146,13 +145,10 @@ class FrameRecipe:
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """Prepare and pack a table's rows.
+        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout says if there are
+        targets.
 
-        Args:
-            table: the columns, named as in training.
-            device: where the rows go; None: where the table is.
-            fit_rows: the procs learn from that many first rows; None: they have learnt.
-            into: room for the rows, whose layout says whether there are targets; None: new memory.
+        The procs learn from the first ``fit_rows`` rows; None: they have learnt.
         """
         with (
             keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already

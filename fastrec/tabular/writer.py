@@ -25,10 +25,8 @@ from fastrec.tabular.procs.procs import FillMissing, Normalize
 class PreparedColumns:
     """Columns on their way into packed rows.
 
-    Args:
-        flags: continuous column → place of its ``_na`` column among the codes.
-        shift: code of False in a ``_na`` column.
-        ys: the targets ``[n]``: in the frame's order where each of its rows counts once, else in that of packed rows.
+    ``flags``: continuous column → place of its ``_na`` column among the codes, where ``shift`` is False. ``ys``: the
+    targets ``[n]``, in the frame's order where each of its rows counts once, else in that of packed rows.
     """
 
     codes: Sequence[Codes]
@@ -67,10 +65,8 @@ class BlockLoops:
     ) -> BlockLoops | None:
         """Return the loops for columns; None if a proc does more than fill and scale.
 
-        Args:
-            held: place among continuous columns → column, of those that are written.
-            places: where each of the frame's rows goes; None: where it stands.
-            order: the frame's rows that count, where ``made.ys`` is in their order; None: it is in the frame's.
+        ``held``: place among continuous columns → column. ``places``: where each frame row goes. ``order``: that of
+        ``made.ys``, if not the frame's.
         """
         if not all(type(p) in (FillMissing, Normalize) for p in made.procs):
             return None

@@ -289,6 +289,7 @@ def test_categoricals_keep_their_order_and_unused_categories():
 
 
 view = pa.string_view() if hasattr(pa, "string_view") else pa.string()
+coded = pa.DictionaryArray.from_arrays
 ARROW = {
     "a slice": (pa.array([1, None, 3, 4])[1:3], [None, 3]),
     "a slice of booleans": (pa.array([True, None, False, True])[1:3], [None, False]),
@@ -304,29 +305,14 @@ ARROW = {
         pa.chunked_array([pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", None, "c"]).dictionary_encode()]),
         ["a", "b", "b", None, "c"],
     ),
-    "a null in the dictionary": (
-        pa.DictionaryArray.from_arrays([0, 1, None, 0], pa.array(["a", None])),
-        ["a", None, None, "a"],
-    ),
-    "NaN in the dictionary": (
-        pa.DictionaryArray.from_arrays([0, 1, None], pa.array([1.5, math.nan])),
-        [1.5, None, None],
-    ),
-    "twice in the dictionary": (pa.DictionaryArray.from_arrays([0, 1, 2], pa.array(["a", "a", "b"])), ["a", "a", "b"]),
-    "both zeros in the dictionary": (pa.DictionaryArray.from_arrays([0, 1], pa.array([0.0, -0.0])), [0, 0]),
-    "a dictionary of views": (
-        pa.DictionaryArray.from_arrays([0, 1, None], pa.array(["a", "b"], view)),
-        ["a", "b", None],
-    ),
-    "a dictionary of lists": (
-        pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.uint8()), pa.array([[1]])),
-        [[1], [1]],
-    ),
-    "a dictionary of dates": (
-        pa.DictionaryArray.from_arrays([0, None], pa.array([dt.date(2020, 1, 1)])),
-        [dt.datetime(2020, 1, 1), None],
-    ),
-    "a dictionary of float16": (pa.DictionaryArray.from_arrays([0], pa.array(np.array([0.5], "f2"))), [0.5]),
+    "a null in the dictionary": (coded([0, 1, None, 0], pa.array(["a", None])), ["a", None, None, "a"]),
+    "NaN in the dictionary": (coded([0, 1, None], pa.array([1.5, math.nan])), [1.5, None, None]),
+    "twice in the dictionary": (coded([0, 1, 2], pa.array(["a", "a", "b"])), ["a", "a", "b"]),
+    "both zeros in the dictionary": (coded([0, 1], pa.array([0.0, -0.0])), [0, 0]),
+    "a dictionary of views": (coded([0, 1, None], pa.array(["a", "b"], view)), ["a", "b", None]),
+    "a dictionary of lists": (coded(pa.array([0, 0], pa.uint8()), pa.array([[1]])), [[1], [1]]),
+    "a dictionary of dates": (coded([0, None], pa.array([dt.date(2020, 1, 1)])), [dt.datetime(2020, 1, 1), None]),
+    "a dictionary of float16": (coded([0], pa.array(np.array([0.5], "f2"))), [0.5]),
     "views of text": (pa.array(["a", None, "a\0"], view), ["a", None, "a\0"]),
     "lists of views": (pa.array([["a"], None], pa.list_(view)), [["a"], None]),
     "large text": (pa.array(["a", None], pa.large_string()), ["a", None]),

@@ -60,7 +60,8 @@ def build(cls, df, y="label", block=CategoryBlock, procs=PROCS, **options):
 
 def processed(to, df):
     """Other rows, prepared as those of the frame."""
-    new = processed(to, df)
+    new = to.new(df)
+    new.process()
     return new
 
 

@@ -41,12 +41,8 @@ Advance = Callable[[int], None]
 class LogRows(CachedRows):
     """Packed rows of a log in a folder, written where they are not there yet.
 
-    Args:
-        encoder: what training rows have taught; None: these are the training rows.
-
-    Attributes:
-        encoder: what makes packed rows.
-        passes: how often the rows were gone over to count values; 0: they were there already.
+    Of training rows the ``encoder`` is None, and learnt. ``passes`` says how often rows were gone over to count
+    values.
     """
 
     def __init__(

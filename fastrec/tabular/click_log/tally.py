@@ -32,11 +32,8 @@ class _Column:
 
 
 class Tally:
-    """Counts of the values of several categories.
-
-    Args:
-        categories: how many; they are the first columns of the rows.
-        memory: bytes that all tables together may take; that many at least as each needs to begin with.
+    """Counts of the values of the rows' first columns, their ``categories``, in tables of ``memory`` bytes at most, or
+    as many as they begin with.
     """
 
     def __init__(self, categories: int, memory: int, min_count: int) -> None:
@@ -170,13 +167,10 @@ def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
 
 
 def tables_of(values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Build lookup tables of codes, one after the other: value ``i`` of a category has the code ``i + 2``.
+    """Build lookup tables of distinct uint32 values: value ``i`` of a category has the code ``i + 2``.
 
-    Args:
-        values: each category's, uint32, distinct.
-
-    Returns:
-        Where each begins, int64 ``[categories + 1]``, and the tables, uint64 (see ``log_loops``).
+    Returns where each begins, int64 ``[categories + 1]``, and all tables one after the other, uint64 (see
+    ``log_loops``).
     """
     sizes = [max(4, 1 << int(2 * len(v)).bit_length()) for v in values]
     starts = np.cumsum([0, *sizes])

@@ -60,11 +60,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Whole lines.
-
-    Args:
-        text: uint8, ``limits.LOG_PAD`` bytes longer than the lines.
-    """
+    """Whole lines: ``text`` (uint8) is ``limits.LOG_PAD`` bytes longer than they are."""
 
     text: np.ndarray
     stop: int
@@ -308,9 +304,8 @@ MISSING, OTHER = 0, 1  # codes: of a missing value, and of any that has no code 
 class LogEncoder:
     """What makes packed rows of parsed ones.
 
-    Args:
-        values: the values of each category that have codes of their own, uint32, sorted: from 2 on.
-        lows: what is taken from each number before ``log(1 + x)``; a lower one is taken for it.
+    ``values`` (uint32, sorted) of each category have codes of their own, from 2 on; ``lows`` are taken from each
+    number before ``log(1 + x)``.
     """
 
     def __init__(self, values: Sequence[np.ndarray], lows: Sequence[int]) -> None:

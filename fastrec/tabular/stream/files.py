@@ -67,14 +67,8 @@ class ParquetSource:
     def blocks(
         self, unit: Unit, most: int, columns: Sequence[str] | None = None, *, skip: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield a unit's rows in order.
-
-        Args:
-            most: rows of a block, at most; a larger group is decoded piece by piece.
-            columns: some of the source's columns; None: all.
-
-        Yields:
-            The block's first row among all rows of the source, and the block.
+        """Yield a unit's rows in order, at most ``most`` at a time: the block's first row among all of the source, and
+        the block.
         """
         names = self.columns if columns is None else list(columns)
         stop = unit.rows if stop is None else stop
@@ -102,15 +96,7 @@ class ParquetSource:
             ) from error
 
     def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """Yield all rows in order, reading several small row groups at a time.
-
-        Args:
-            most: rows of a block, at most.
-            columns: some of the source's columns; None: all.
-
-        Yields:
-            See ``blocks``.
-        """
+        """Yield all rows in order as ``blocks`` does, reading several small row groups at a time."""
         names = self.columns if columns is None else list(columns)
         waiting: list[Unit] = []
         for unit in [*self.units, None]:

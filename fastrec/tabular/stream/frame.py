@@ -205,6 +205,7 @@ def learn(recipe: FrameRecipe, rows: FileRows) -> None:
     if any(n.median is not None for n in conts.values()):
         for _, table in rows.tables():
             run_parallel(lambda name, t=table: conts[name].look_again(t[name]), list(conts), rows=len(table))
+    # Targets are fitted on a row of their type, classes on their distinct values: no column is held.
     columns = _like_target(rows, recipe.labels.names, gaps)
     for name, seen in targets.items():
         columns[name] = as_column(seen.result()[0].columns[0], name=name)

@@ -133,9 +133,7 @@ class FileRows(StreamRows):
     def fingerprint(self) -> dict[str, Any]:
         """Return what packed rows depend on, as JSON values, independent of where the files lie.
 
-        Returns:
-            ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
-            learned.
+        ``files``: name, bytes and the footer's digest of each; ``settings``: digests of what was given and learned.
         """
         from fastrec.features._engine.digests import NoDigestError, digest
 
@@ -233,6 +231,7 @@ class StreamLoader(Shared, TfmdDL):
             )
 
     def _window(self) -> int:
+        # Two buffers of rows are read ahead; the others are mixed.
         ahead = 2 * max(self.buffer_rows // limits.READ_AHEAD, 1)
         return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows - ahead, 1)
 
@@ -432,14 +431,7 @@ def _cut(rows: int, size: int) -> list[Unit]:
 
 
 def _add_sums(sums: list[int], at: int, bytes_: memoryview, size: int) -> int:
-    """Add the CRC-32 of every ``size`` bytes.
-
-    Args:
-        sums: of those before; it grows.
-
-    Returns:
-        How many bytes have come.
-    """
+    """Add to ``sums`` the CRC-32 of every ``size`` bytes, of which ``at`` came before; return how many have come."""
     done = 0
     while done < len(bytes_):
         step = min(size - at % size, len(bytes_) - done)

@@ -20,10 +20,7 @@ Chunk = tuple[int, Callable[[int, int, Packed], None]]
 
 
 class ReadAhead:
-    """Packed rows in the order in which they are read, a buffer at a time.
-
-    Args:
-        rows: read ahead at a time; while they are used, as many are read.
+    """Packed rows in the order in which they are read, ``rows`` at a time; while these are used, as many are read.
 
     Use it as a context: leaving it ends the thread.
     """
@@ -80,11 +77,7 @@ class ReadAhead:
 
 
 def take_in_turn(sources: Iterator[Iterator[Chunk]], at_once: int, seed: int | None) -> Iterator[Chunk]:
-    """Yield chunks of several open sources, drawing the next source at random.
-
-    Args:
-        seed: of the draw; None: one source after the other.
-    """
+    """Yield chunks of several open sources, the next source drawn at random; ``seed`` None: one after the other."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     open_ones: list[Iterator[Chunk]] = []
     while True:
@@ -185,11 +178,7 @@ class Mixer:
 
 
 def cut_batches(mixer: Mixer, sizes: list[int], layout: Layout, *, chunk_bytes: int = 1 << 22) -> Iterator[Any]:
-    """Yield batches of these sizes, taking several small ones at once.
-
-    Args:
-        chunk_bytes: taken at once, at most, unless a batch is larger.
-    """
+    """Yield batches of these sizes, taking several small ones, up to ``chunk_bytes``, at once."""
     most = max(1, chunk_bytes // max(4 * layout.words, 1))
     batch = 0
     while batch < len(sizes):
