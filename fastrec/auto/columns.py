@@ -275,6 +275,7 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     form = _time_form(texts)
     if form != "":
         return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
+    # times were looked for first: they too have separators
     words = texts.str.split().str.len()
     separator = _separator(texts)
     if separator is not None:
@@ -373,6 +374,7 @@ def read_files(data: Path) -> Files:
     paths = _paths(data)
     folder = data if data.is_dir() else data.parent
     forms = {p: CsvForm() if p.suffix.lower() in (".parquet", ".pq") else sniff(p) for p in paths}
+    # one file alone is the training rows, whatever its name
     sample = next((p for p in paths if _SAMPLE.search(_stem(p))), None) if len(paths) > 1 else None
     rest = [p for p in paths if p != sample and not (len(paths) > 1 and _TRUTH.search(_stem(p)))]
     tables = {p: read_file(p, form=forms[p]) for p in rest}

@@ -251,8 +251,9 @@ def _task(
                 remedy="Name another target",
             )  # fmt: skip
         return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
-    sample = files.tables.get("sample")
-    if sample is not None and _has_classes(sample, pc.unique(column).to_pylist()):
+    sample, texts = files.tables.get("sample"), {str(c) for c in pc.unique(column).to_pylist()}
+    of_classes = [n for n in sample.column_names if {n, n.rpartition("_")[2]} & texts] if sample is not None else []
+    if len(of_classes) >= max(len(texts), 3):
         return "multiclass", AutoDecision("task", "multiclass", "the sample submission has a column for each class")
     values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
     if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
@@ -278,11 +279,6 @@ def _one_in_each(known: pa.Table, made: Problem) -> str | None:
 
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _has_classes(sample: pa.Table, classes: Sequence[Any]) -> bool:
-    text = {str(c) for c in classes}
-    return len([n for n in sample.column_names if n in text or n.rpartition("_")[2] in text]) >= max(len(text), 3)
 
 
 def _reading(made: Problem) -> None:
@@ -338,6 +334,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
     if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
         return None
     some = known.select([c.name, made.target[0]])
+    # evenly spread, as rows may be sorted
     some = some if len(some) <= 50_000 else some.take(np.linspace(0, len(some) - 1, 50_000).astype(int))
     frame = some.replace_schema_metadata(None).to_pandas().dropna()  # pandas' own has all columns: slow for each
     if len(frame) < 100:

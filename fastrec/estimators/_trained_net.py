@@ -44,23 +44,17 @@ class TrainedNet:
 
     @classmethod
     def begin(
-        cls,
-        architecture: Architecture,
-        dls: Any,
-        frame: TabularFrame,
-        flags: dict[str, str],
-        n_out: int = 1,
-        *,
-        start: NetStart | None = None,
-        more: Mapping[str, Any] | None = None,
+        cls, architecture: Architecture, dls: Any, frame: TabularFrame, flags: dict[str, str], n_out: int = 1, *,
+        start: NetStart | None = None, more: Mapping[str, Any] | None = None,
         events: Mapping[str, list[Any]] | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Build a net with first weights, or with those of ``start``; ``more``: further options of the model."""
         plan = architecture.plan(dls, n_out)
         plan = plan if start is None else start.planned(plan)
         plan["options"] = {**plan["options"], **(more or {})}
         net = architecture.build(plan)
         if start is not None:
+            # before the first step: first weights of new values stay
             start.give_to(net, frame, events=events)
         return cls(architecture, plan, net, frame.new_empty(), flags)  # the training rows are not kept
 

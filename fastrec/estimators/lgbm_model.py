@@ -64,12 +64,8 @@ class LGBMModel(TreeModel):
         "poisson_deviance": ("poisson", ""), "gamma_deviance": ("gamma", ""),
     }  # fmt: skip
     defaults = {  # noqa: RUF012
-        "learning_rate": 0.05,
-        "num_leaves": 31,
-        "bagging_fraction": 0.8,
-        "bagging_freq": 1,
-        "feature_fraction": 0.8,
-    }
+        "learning_rate": 0.05, "num_leaves": 31, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
+    }  # fmt: skip
     aliases = {  # noqa: RUF012 - where LightGBM is given a name and another name of it, it passes over the latter
         "eta": "learning_rate", "shrinkage_rate": "learning_rate",
         "num_leaf": "num_leaves", "max_leaves": "num_leaves", "max_leaf": "num_leaves", "max_leaf_nodes": "num_leaves",
@@ -100,11 +96,13 @@ class LGBMModel(TreeModel):
         params |= {"objective": self._objective(train.task), "seed": seed}
         # Which way histograms are built is otherwise decided by the clock, and with it the last digits.
         params |= {"deterministic": True}
+        # as LightGBM refuses both ways at once
         params.setdefault("force_row_wise", not params.get("force_col_wise", False))
         if train.task == "multiclass":
             params["num_class"] = train.n_outputs
         if params["objective"] in ("lambdarank", "rank_xendcg"):
             assert train.label is not None
+            # its usual gain is 2^relevance - 1; here relevance counts as it is
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
             odd = (train.label < 0) | (train.label != train.label.round())
             if bool(odd.any()):

@@ -183,15 +183,8 @@ class NewColumns:
         if refused:
             return refused
         codes = self.kept.folds.codes if self.kept.nested else None
-        report = check_leakage(
-            self._features,
-            table,
-            targets,
-            self.kept.time,
-            folds=codes,
-            tables=self._tables(),
-            max_rows=limits.TRY_LEAK_ROWS,
-        )
+        options = {"folds": codes, "tables": self._tables(), "max_rows": limits.TRY_LEAK_ROWS}
+        report = check_leakage(self._features, table, targets, self.kept.time, **options)
         return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
 
     def _leaks_of_function(self) -> dict[str, str]:
@@ -208,15 +201,8 @@ class NewColumns:
                 raise error from None
             return dict.fromkeys(columns, "it is made with the target, which a function of a frame is not to see")
         self._check_names()
-        key = kept.key or None
-        report = check_leakage(
-            lambda df: function(df.drop(columns=targets)),
-            frame,
-            targets,
-            kept.time,
-            key=key,
-            max_rows=limits.TRY_LEAK_ROWS,
-        )
+        options = {"key": kept.key or None, "max_rows": limits.TRY_LEAK_ROWS}
+        report = check_leakage(lambda df: function(df.drop(columns=targets)), frame, targets, kept.time, **options)
         return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
 
     def folds(self) -> Iterator[Pair]:

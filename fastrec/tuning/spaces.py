@@ -114,6 +114,7 @@ def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
         if inner.early_stopping_rounds is None:
             dims = (Dim("rounds", max(inner.rounds // 4, 1), 4 * inner.rounds, log=True, whole=True), *dims)
         return dims
+    # around the recipe's own rate and epochs: what is good differs by model and task
     if isinstance(inner, NetModel):
         net = Architecture(default_model(rows) if inner.model == "auto" else inner.model).model
         usual = recipe_of(net, rows.task)  # type: ignore[arg-type]
