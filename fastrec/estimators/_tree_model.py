@@ -274,7 +274,7 @@ class TreeModel(Estimator):
     """How the objectives of each task begin; the first is the default."""
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]
-    """Other names of parameters that have a default here: name → the name that the default has."""
+    """Other names of parameters that have a default here, or are tuned: name → the name that is used."""
     suits: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Metric of amounts → the objective that is best at it, and the parameter that takes the metric's number."""
     elsewhere: ClassVar[Mapping[str, str]]

@@ -72,6 +72,9 @@ class LGBMModel(TreeModel):
         "subsample": "bagging_fraction", "sub_row": "bagging_fraction", "bagging": "bagging_fraction",
         "subsample_freq": "bagging_freq",
         "colsample_bytree": "feature_fraction", "sub_feature": "feature_fraction",
+        "min_data_per_leaf": "min_data_in_leaf", "min_data": "min_data_in_leaf",
+        "min_child_samples": "min_data_in_leaf", "min_samples_leaf": "min_data_in_leaf",
+        "reg_lambda": "lambda_l2", "lambda": "lambda_l2", "l2_regularization": "lambda_l2",
         "n_jobs": "num_threads", "nthread": "num_threads", "num_thread": "num_threads", "nthreads": "num_threads",
         "verbose": "verbosity", "metrics": "metric", "metric_types": "metric", "mc": "monotone_constraints",
     }  # fmt: skip

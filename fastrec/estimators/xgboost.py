@@ -162,7 +162,7 @@ class XGBModel(TreeModel):
     }  # fmt: skip
     ranking: ClassVar[Mapping[str, Any]] = {"ndcg_exp_gain": False}
     """Further defaults of ``rank:`` objectives: relevance counts as it is, and may be a fraction."""
-    aliases = {"learning_rate": "eta"}  # noqa: RUF012
+    aliases = {"learning_rate": "eta", "lambda": "reg_lambda"}  # noqa: RUF012
 
     def __init__(
         self,

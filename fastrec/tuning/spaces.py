@@ -80,19 +80,6 @@ _TREES: Mapping[type[Estimator], tuple[Dim, ...]] = {
         Dim("random_strength", 0.1, 10, log=True),
     ),
 }
-# the libraries' aliases: a recipe's value under another name must go, or the library would refuse both
-_OTHER_NAMES = {
-    "eta": ("learning_rate",),
-    "reg_lambda": ("lambda",),
-    "learning_rate": ("eta", "shrinkage_rate"),
-    "num_leaves": ("num_leaf", "max_leaves", "max_leaf", "max_leaf_nodes"),
-    "min_data_in_leaf": ("min_data_per_leaf", "min_data", "min_child_samples", "min_samples_leaf"),
-    "feature_fraction": ("sub_feature", "colsample_bytree"),
-    "bagging_fraction": ("sub_row", "subsample", "bagging"),
-    "lambda_l2": ("reg_lambda", "lambda", "l2_regularization"),
-    "depth": ("max_depth",),
-    "l2_leaf_reg": ("reg_lambda",),
-}
 
 
 def is_tree(model: Estimator) -> bool:
@@ -143,7 +130,8 @@ def with_settings(model: Estimator, dims: tuple[Dim, ...], values: Mapping[str, 
         if dim.option:
             given["options"] = {**given.get("options", {}), dim.name: values[dim.name]}
             continue
-        for other in _OTHER_NAMES.get(dim.name, ()) if is_tree(model) else ():
+        # a recipe's value under another name must go, or the library would refuse both
+        for other in [alias for alias, name in getattr(model, "aliases", {}).items() if name == dim.name]:
             given.pop(other, None)
         given[dim.name] = values[dim.name]
     return type(model)(**given)
