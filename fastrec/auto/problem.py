@@ -44,18 +44,9 @@ class AutoDecision:
 class Problem:
     """A competition as it is understood.
 
-    Args:
-        files: its files.
-        columns: what each column but the target is.
-        target: the target column(s).
-        task: the task.
-        metric: the metric's name.
-        classes: the target's values, where it has classes.
-        ids, drop: columns that are not learned from.
-        mirror: how the test was cut from the rows, where there is one.
-        time, group: what the folds go by.
-        scale: how amounts are learned.
-        decisions: what was decided and why.
+    ``columns``: what each column but the target is; ``ids``, ``drop``: columns that are not learned from, the latter
+    with the reason; ``mirror``: how the test was cut from the rows, where there is one; ``time``, ``group``: what the
+    folds go by; ``scale``: how amounts are learned.
     """
 
     files: Files
@@ -117,7 +108,9 @@ def understand(
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
     amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
-    _read_numbers(files, [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES])
+    amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
+    if amounts:
+        _read_numbers(files, amounts)
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, task, metric)
     decisions += [how, why_task]
@@ -251,7 +244,8 @@ def _task(
                 remedy="Name another target",
             )  # fmt: skip
         return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
-    sample, texts = files.tables.get("sample"), {str(c) for c in pc.unique(column).to_pylist()}
+    sample = files.tables.get("sample")
+    texts = {str(c) for c in pc.unique(column).to_pylist()} if sample is not None else set()
     of_classes = [n for n in sample.column_names if {n, n.rpartition("_")[2]} & texts] if sample is not None else []
     if len(of_classes) >= max(len(texts), 3):
         return "multiclass", AutoDecision("task", "multiclass", "the sample submission has a column for each class")

@@ -208,16 +208,9 @@ def train_one_cycle(
 class NetRecipe:
     """Defaults for a model.
 
-    Args:
-        epochs: how often every row is seen, at most.
-        max_rows: epochs are cut so that about so many rows are seen.
-        min_rows: of a small table there are more epochs, until so many rows are seen; 64 epochs at most.
-        lr: the schedule's highest rate, at ``base_bs`` rows.
-        wd: weight decay.
-        procs: what prepares the columns.
-        options: of the model.
-        bs: rows in a batch; None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
-        base_bs: the batch size that ``lr`` is for.
+    Every row is seen ``epochs`` times at most, and about ``max_rows`` rows in all; of a small table there are more
+    epochs, until ``min_rows`` are seen, 64 at most. ``lr`` is the schedule's highest rate at ``base_bs`` rows. ``bs``:
+    None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
     """
 
     epochs: int = 16
@@ -343,11 +336,9 @@ _GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A class of models and its options.
+    """A class of models (of ``fastrec.models`` or its name, or one of one's own) and its options.
 
-    Args:
-        model: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike.
-        options: its options: plain values, tensors, and classes of ``torch.nn``.
+    Options are plain values, tensors, and classes of ``torch.nn``.
 
     Raises:
         DataError: there is no such model, or it takes no such option.

@@ -26,14 +26,9 @@ from fastrec.validate import Rows
 
 @dataclass
 class TrainedNet:
-    """A net, and how rows become its batches.
+    """A net in evaluation, what it was made with (``plan``), and how rows become its batches.
 
-    Args:
-        architecture: its class and options.
-        plan: all that it was made with.
-        net: the net, in evaluation.
-        frame: a frame without rows, which knows the prepared columns.
-        flags: flag of missing values → the column that it is of.
+    ``frame``: without rows, it knows the prepared columns; ``flags``: flag of missing values → its column.
     """
 
     architecture: Architecture

@@ -443,20 +443,13 @@ def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
 
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
-    """Choose training rows to stop by, so that the fold that is scored stays unseen.
+    """Choose about a share of the training rows to stop by, so that the fold that is scored stays unseen: bool ``[n]``.
 
     Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
-    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id. Rows whose
-    label is a guess are left aside: one would stop where the guesses come true.
-
-    Args:
-        rows: the training rows, with labels.
-        share: how many of them, about.
-        seed: other seeds draw others; an order knows no seed.
-
-    Returns:
-        Bool ``[n]`` on the CPU. One row, time or group at least is left to train on, and where rows are drawn, one of
-        every class; where that cannot be, nothing is held out.
+    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id (other
+    seeds draw others). Rows whose label is a guess are left aside: one would stop where the guesses come true. One
+    row, time or group at least is left to train on, and where rows are drawn, one of every class; where that cannot
+    be, nothing is held out.
     """
     n = len(rows)
     if rows.guessed is not None and bool(rows.guessed.any()):

@@ -381,12 +381,8 @@ class MeanBlend(Rule):
 
 
 class WeightedBlend(Estimator):
-    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``.
-
-    Args:
-        models: the base models' names.
-        name: the blend's name; None: that of its kind.
-        ridge: penalty on the squared weights, in units of rows.
+    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``; ``ridge`` penalises squared weights, in
+    rows.
     """
 
     kind: str

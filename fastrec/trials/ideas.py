@@ -40,9 +40,6 @@ def read_idea(given: Any) -> Idea:
     A file's generators are its names that hold a generator, a list of them, or a ``FeatureSet``. A file without
     generators must have one function; the names of helpers begin with ``_``.
 
-    Args:
-        given: a file, a generator, a ``FeatureSet``, a list of them, or a function.
-
     Raises:
         MissingFileError: there is no such file.
         DataError: it cannot be run, or holds nothing to try.
@@ -124,10 +121,6 @@ class NewColumns:
     Generators are fitted for every fold, nested, as the run's features are. They read the recipe's columns and the
     run's features, except features that hold targets: these differ from fold to fold. A function is called once with
     all rows (with folds by time: for each fold, with the fold's rows) and never gets a target.
-
-    Args:
-        kept: the run's rows.
-        idea: the generators or the function.
     """
 
     def __init__(self, kept: KeptRows, idea: Idea) -> None:

@@ -109,10 +109,7 @@ def scorer_of(kept: KeptRows) -> Scorer:
 class RunColumns:
     """The columns that a run's models learn from, for the two sides of every fold.
 
-    Args:
-        kept: the run's rows.
-        without: columns that a change leaves out.
-        beside: further columns, which a model's settings name.
+    ``without``: columns that a change leaves out; ``beside``: further columns, which a model's settings name.
 
     Raises:
         DataError: ``without`` has other columns, or all of them.

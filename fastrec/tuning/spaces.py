@@ -29,15 +29,7 @@ from fastrec.validate import Rows
 
 @dataclass(frozen=True)
 class Dim:
-    """One setting.
-
-    Args:
-        name: of the estimator's argument, or of its net's option.
-        low, high: bounds.
-        log: draw on a logarithmic scale.
-        whole: draw whole numbers.
-        option: whether it is an option of the net.
-    """
+    """One setting: an estimator's argument, or an ``option`` of its net, and the bounds of its values."""
 
     name: str
     low: float
