@@ -70,14 +70,19 @@ def epochs_in_time(
             began = time.monotonic()
             *xb, yb = batch
             own(trial(*xb), yb).backward()
-            if i == 1:  # torch's first optimizer imports its compiler, for seconds: what is too long is refused before
-                refuse_long((time.monotonic() - began) * n)
-            if i >= 1 or n == 1:
-                rule = rule or torch.optim.AdamW(trial.parameters(), lr=1e-4)
+            took = time.monotonic() - began
+            if rule is None and (i == 1 or n == 1):
+                # torch's first optimizer imports its compiler, for seconds: what is too long is refused before, and
+                # the import is no part of an epoch
+                refuse_long(took * n)
+                rule = torch.optim.AdamW(trial.parameters(), lr=1e-4)
+            if rule is not None:
+                began = time.monotonic()
                 rule.step()
                 rule.zero_grad()
+                took += time.monotonic() - began
             if i >= warm or n <= warm:
-                count, seconds = count + 1, seconds + time.monotonic() - began
+                count, seconds = count + 1, seconds + took
         began = time.monotonic()
         report(trial.eval())
         epoch = seconds / max(count, 1) * n + time.monotonic() - began
