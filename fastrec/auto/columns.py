@@ -157,18 +157,10 @@ _COMMA_DECIMALS = re.compile(r",(?:\d{1,2}|\d{4,})(?:\D|$)|\.\d{3},|(?:^|\D)0,\d
 class ColumnInfo:
     """What a column is.
 
-    Args:
-        name: the column.
-        kind: what it is.
-        distinct: how many different values it has, missing ones not counted.
-        missing: the share of missing values.
-        why: what says so, in plain words.
-        form: of ``time`` in text its format; of ``list`` in text its separator.
-        whole: its numbers are whole.
-        key: its values come again often enough for what is known of one value to be known of the next row with it.
-        numeric_text: its numbers stand in text, with signs around them.
-        decimal_comma: of numbers in text: a comma parts the decimals.
-        parse: its times stand in text or whole numbers.
+    ``missing``: the share of missing values; ``form``: of ``time`` in text its format, of ``list`` in text its
+    separator; ``whole``: its numbers are whole; ``key``: its values come again often enough for what is known of one
+    value to be known of the next row with it; ``numeric_text``: its numbers stand in text, with signs around them;
+    ``decimal_comma``: a comma parts their decimals; ``parse``: its times stand in text or whole numbers.
     """
 
     name: str
@@ -272,9 +264,12 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     if PART_NAME.search(name) and distinct > 2 and bool(letters.notna().all() and letters.nunique() == 1):
         why = "numbers with the same letters before them"
         return ColumnInfo(name, "number", distinct, missing, why, whole=True, key=True, numeric_text=True)
-    form = _time_form(texts)
-    if form != "":
-        return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
+    some = texts.iloc[:2_000]  # enough to tell what cannot be times
+    if all(some.str.contains(part).mean() >= limits.PARSED_SHARE for part in (r"\d", r"[-/.:, ]")):
+        for form in _DATE_FORMS:
+            if _are_times(some, form) and _are_times(texts, form):
+                return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
+    # times were looked for first: they too have separators
     words = texts.str.split().str.len()
     separator = _separator(texts)
     if separator is not None:
@@ -304,14 +299,6 @@ def _are_numbers(texts: pd.Series, rows: pd.Series, pattern: str, padded: bool) 
         fit &= ~texts.str.fullmatch(CODE_TEXT)
     share = rows[fit].sum() / rows.sum()
     return bool(share >= limits.PARSED_SHARE and fit.sum() > 2 and texts.str.contains(r"\d").all())
-
-
-def _time_form(texts: pd.Series) -> str | None:
-    """Return the format of times in text, None for ISO 8601; '': they are no times."""
-    some = texts.iloc[:2_000]
-    if any(not some.str.contains(part).mean() >= limits.PARSED_SHARE for part in (r"\d", r"[-/.:, ]")):
-        return ""
-    return next((f for f in _DATE_FORMS if _are_times(some, f) and _are_times(texts, f)), "")
 
 
 def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
@@ -373,6 +360,7 @@ def read_files(data: Path) -> Files:
     paths = _paths(data)
     folder = data if data.is_dir() else data.parent
     forms = {p: CsvForm() if p.suffix.lower() in (".parquet", ".pq") else sniff(p) for p in paths}
+    # one file alone is the training rows, whatever its name
     sample = next((p for p in paths if _SAMPLE.search(_stem(p))), None) if len(paths) > 1 else None
     rest = [p for p in paths if p != sample and not (len(paths) > 1 and _TRUTH.search(_stem(p)))]
     tables = {p: read_file(p, form=forms[p]) for p in rest}

@@ -211,6 +211,7 @@ class QuickTrial:
         self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
         known = self.target.known(table).nonzero().squeeze(1)
         if len(known) > rows:
+            # sorted again: rows in order of time stay so
             known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:rows].sort().values]
         self.table = table.take(known)
         self.label = self.target.encode(self.table)
@@ -347,6 +348,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         return chosen
     trial = QuickTrial(problem, chosen.features, seconds)
     chosen.metric, chosen.rows = trial.metric.name, len(trial.table)
+    # what was kept joins the base: the next idea has to pay beside it
     for name, make in _IDEAS:
         if time.monotonic() > ends:
             break

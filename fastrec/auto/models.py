@@ -52,7 +52,12 @@ def choose_trees(
     size than the usual one is taken where it is better by more than chance may give.
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
-    if seconds <= 0 or not _can_be_tried(problem):
+    outputs = len(problem.classes) if problem.task == "multiclass" else 1
+    size = min(len(problem.train), limits.TREE_TRIAL_ROWS) * max(len(problem.learned), 1) * outputs
+    known = problem.task in ("binary", "multiclass", "regression") and len(problem.target) == 1
+    # Below 2,000 rows chance decides; of more than 30 million numbers trees take too long to be tried.
+    enough = len(problem.train) >= 2_000 and outputs <= 12 and size <= 30e6
+    if seconds <= 0 or not (known and enough and find_spec("lightgbm")):
         return chosen
     try:
         # A fifth of the rows judges.
@@ -72,15 +77,6 @@ def choose_trees(
     chosen.trees, chosen.trees_why = best, f"{best}: a trial's {trial.metric.name} is {told}"
     say(f"sizes of trees: {best} ({trial.metric.name} {told})")
     return chosen
-
-
-def _can_be_tried(problem: Problem) -> bool:
-    outputs = len(problem.classes) if problem.task == "multiclass" else 1
-    size = min(len(problem.train), limits.TREE_TRIAL_ROWS) * max(len(problem.learned), 1) * outputs
-    known = problem.task in ("binary", "multiclass", "regression") and len(problem.target) == 1
-    # Below 2,000 rows chance decides; of more than 30 million numbers trees take too long to be tried.
-    enough = len(problem.train) >= 2_000 and outputs <= 12 and size <= 30e6
-    return known and enough and find_spec("lightgbm") is not None
 
 
 def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

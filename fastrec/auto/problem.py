@@ -44,18 +44,9 @@ class AutoDecision:
 class Problem:
     """A competition as it is understood.
 
-    Args:
-        files: its files.
-        columns: what each column but the target is.
-        target: the target column(s).
-        task: the task.
-        metric: the metric's name.
-        classes: the target's values, where it has classes.
-        ids, drop: columns that are not learned from.
-        mirror: how the test was cut from the rows, where there is one.
-        time, group: what the folds go by.
-        scale: how amounts are learned.
-        decisions: what was decided and why.
+    ``columns``: what each column but the target is; ``ids``, ``drop``: columns that are not learned from, the latter
+    with the reason; ``mirror``: how the test was cut from the rows, where there is one; ``time``, ``group``: what the
+    folds go by; ``scale``: how amounts are learned.
     """
 
     files: Files
@@ -117,7 +108,9 @@ def understand(
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
     amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
-    _read_numbers(files, [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES])
+    amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
+    if amounts:
+        _read_numbers(files, amounts)
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, task, metric)
     decisions += [how, why_task]
@@ -252,7 +245,9 @@ def _task(
             )  # fmt: skip
         return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
-    if sample is not None and _has_classes(sample, pc.unique(column).to_pylist()):
+    texts = {str(c) for c in pc.unique(column).to_pylist()} if sample is not None else set()
+    of_classes = [n for n in sample.column_names if {n, n.rpartition("_")[2]} & texts] if sample is not None else []
+    if len(of_classes) >= max(len(texts), 3):
         return "multiclass", AutoDecision("task", "multiclass", "the sample submission has a column for each class")
     values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
     if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
@@ -278,11 +273,6 @@ def _one_in_each(known: pa.Table, made: Problem) -> str | None:
 
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _has_classes(sample: pa.Table, classes: Sequence[Any]) -> bool:
-    text = {str(c) for c in classes}
-    return len([n for n in sample.column_names if n in text or n.rpartition("_")[2] in text]) >= max(len(text), 3)
 
 
 def _reading(made: Problem) -> None:
@@ -338,6 +328,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
     if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
         return None
     some = known.select([c.name, made.target[0]])
+    # evenly spread, as rows may be sorted
     some = some if len(some) <= 50_000 else some.take(np.linspace(0, len(some) - 1, 50_000).astype(int))
     frame = some.replace_schema_metadata(None).to_pandas().dropna()  # pandas' own has all columns: slow for each
     if len(frame) < 100:

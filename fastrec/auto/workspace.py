@@ -177,6 +177,7 @@ def new_competition(
     )
     if files.side:  # what no feature is made from need not be read
         files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
+    # all pages or none: a folder with a recipe would be refused the next time
     with atomic_folder(folder) as part:
         for name, text in pages(folder, problem, chosen).items():
             (part / name).write_text(text, encoding="utf-8")

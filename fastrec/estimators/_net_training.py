@@ -41,15 +41,9 @@ from fastrec.validate.target import Task
 
 
 def epochs_in_time(
-    deadline: Deadline,
-    dls: Any,
-    net: nn.Module,
-    loss: Any,
-    report: Callable[[nn.Module], Any],
-    epochs: int,
-    *,
+    deadline: Deadline, dls: Any, net: nn.Module, loss: Any, report: Callable[[nn.Module], Any], epochs: int, *,
     name: str,
-) -> int:
+) -> int:  # fmt: skip
     """Return how many of the epochs fit into the time that is left; of several processes the first one decides.
 
     A copy of the net learns from a few batches against the clock, and is scored once, as it is after every epoch.
@@ -76,14 +70,19 @@ def epochs_in_time(
             began = time.monotonic()
             *xb, yb = batch
             own(trial(*xb), yb).backward()
-            if i == 1:  # torch's first optimizer imports its compiler, for seconds: what is too long is refused before
-                refuse_long((time.monotonic() - began) * n)
-            if i >= 1 or n == 1:
-                rule = rule or torch.optim.AdamW(trial.parameters(), lr=1e-4)
+            took = time.monotonic() - began
+            if rule is None and (i == 1 or n == 1):
+                # torch's first optimizer imports its compiler, for seconds: what is too long is refused before, and
+                # the import is no part of an epoch
+                refuse_long(took * n)
+                rule = torch.optim.AdamW(trial.parameters(), lr=1e-4)
+            if rule is not None:
+                began = time.monotonic()
                 rule.step()
                 rule.zero_grad()
+                took += time.monotonic() - began
             if i >= warm or n <= warm:
-                count, seconds = count + 1, seconds + time.monotonic() - began
+                count, seconds = count + 1, seconds + took
         began = time.monotonic()
         report(trial.eval())
         epoch = seconds / max(count, 1) * n + time.monotonic() - began
@@ -144,9 +143,8 @@ class KeepBest(Callback):
         """Score, and keep the weights if they are the best so far."""
         net = self.learn.model.eval()
         scores = on_first_rank(lambda: self.report(net), "scoring an epoch")  # all stop at the same one
-        self.records.append(
-            {"epoch": self.learn.epoch, "train_loss": float(self.learn.recorder.values[-1][0]), **scores}
-        )
+        train_loss = float(self.learn.recorder.values[-1][0])
+        self.records.append({"epoch": self.learn.epoch, "train_loss": train_loss, **scores})
         if self.by is None:
             self.best = self.learn.epoch
             return
@@ -168,7 +166,6 @@ class KeepBest(Callback):
 # The rule of training by batch size: AdamW, whose momenta and rates scale with a large batch.
 
 _MOMS, _SQR_MOM, _EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
-_LEAST_MOM, _LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
 
 
 def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -182,10 +179,8 @@ def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[
     rate = scale_lr(lr, bs, base_bs)
     if bs < limits.LARGE_BATCH:
         return {"opt_func": adamw}, {"lr_max": rate}
-    moms, sqr_mom = (
-        scale_moms(_MOMS, bs, base_bs, floor=_LEAST_MOM),
-        scale_moms(_SQR_MOM, bs, base_bs, floor=_LEAST_SQR_MOM),
-    )
+    moms = scale_moms(_MOMS, bs, base_bs, floor=0.5)  # however large the batch
+    sqr_mom = scale_moms(_SQR_MOM, bs, base_bs, floor=0.9)
     rule: dict[str, Any] = {"opt_func": partial(adamw, sqr_mom=sqr_mom, eps=_EPS * base_bs / bs)}
     if not any(isinstance(m, EmbeddingTables) for m in net.modules()):
         return rule, {"lr_max": rate, "moms": moms}
@@ -198,17 +193,9 @@ def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[
 
 
 def train_one_cycle(
-    dls: Any,
-    net: nn.Module,
-    loss: Any,
-    epochs: int,
-    *,
-    lr: float,
-    bs: int,
-    base_bs: int,
-    wd: float,
+    dls: Any, net: nn.Module, loss: Any, epochs: int, *, lr: float, bs: int, base_bs: int, wd: float,
     cbs: Sequence[Any] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Train a net by AdamW and fastai's one-cycle schedule; validation rows are not looked at.
 
     ``bs``: rows in a batch, of all ranks together; ``lr``: the highest rate at ``base_bs`` rows (see ``fit_options``).
@@ -226,16 +213,9 @@ def train_one_cycle(
 class NetRecipe:
     """Defaults for a model.
 
-    Args:
-        epochs: how often every row is seen, at most.
-        max_rows: epochs are cut so that about so many rows are seen.
-        min_rows: of a small table there are more epochs, until so many rows are seen; 64 epochs at most.
-        lr: the schedule's highest rate, at ``base_bs`` rows.
-        wd: weight decay.
-        procs: what prepares the columns.
-        options: of the model.
-        bs: rows in a batch; None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
-        base_bs: the batch size that ``lr`` is for.
+    Every row is seen ``epochs`` times at most, and about ``max_rows`` rows in all; of a small table there are more
+    epochs, until ``min_rows`` are seen, 64 at most. ``lr`` is the schedule's highest rate at ``base_bs`` rows. ``bs``:
+    None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
     """
 
     epochs: int = 16
@@ -293,8 +273,6 @@ def default_model(data: Rows) -> str:
 
 # Training RealMLP as its authors do: several waves of the rate, parts at rates of their own, falling dropout.
 
-_ADAM = {"mom": 0.9, "sqr_mom": 0.95, "eps": 1e-8}
-
 
 def train_real_mlp(
     dls: Any, net: RealMLP, loss: Any, epochs: int, *, lr: float, wd: float, cbs: Sequence[Any] = ()
@@ -308,12 +286,9 @@ def train_real_mlp(
     used = [name for name, parameters in parts.items() if parameters]
     rates = np.array([lr * RATES[name] for name in used])
     decays = np.array([0.0 if name == UNDECAYED else wd for name in used])
+    opt_func = partial(adamw, mom=0.9, sqr_mom=0.95, eps=1e-8)
     learn = rec_learner(
-        dls,
-        net,
-        loss_func=loss,
-        opt_func=partial(adamw, **_ADAM),
-        splitter=lambda net: [p for p in RealMLP.rate_groups(net) if p],
+        dls, net, loss_func=loss, opt_func=opt_func, splitter=lambda net: [p for p in RealMLP.rate_groups(net) if p]
     )
     schedule = ParamScheduler({"lr": lambda t: rates * coslog(t), "wd": lambda t: decays * flat_cos(t)})
     with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
@@ -366,11 +341,9 @@ _GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A class of models and its options.
+    """A class of models (of ``fastrec.models`` or its name, or one of one's own) and its options.
 
-    Args:
-        model: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike.
-        options: its options: plain values, tensors, and classes of ``torch.nn``.
+    Options are plain values, tensors, and classes of ``torch.nn``.
 
     Raises:
         DataError: there is no such model, or it takes no such option.
@@ -422,12 +395,8 @@ class Architecture:
         classes = {n: c for n, v in options.items() if (c := _class_name(v)) is not None}
         plain = {n: v for n, v in options.items() if n not in classes}
         given = [n for n in self.options if n not in classes]
-        state = {
-            **plan,
-            "options": plain,
-            "classes": classes,
-            "own": [*given, *(n for n in classes if n in self.options)],
-        }
+        own = [*given, *(n for n in classes if n in self.options)]
+        state = {**plan, "options": plain, "classes": classes, "own": own}
         save_state(folder, {"model": name_of(self.model), **state})
 
     @classmethod

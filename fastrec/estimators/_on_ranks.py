@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastrec._core import ranks
-from fastrec.errors import DataError, DeviceError, FastrecError, RankError
+from fastrec.errors import DataError, DeviceError, RankError
 from fastrec.validate import Rows
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ _WANTED = [1]
 
 @contextmanager
 def training_on_ranks(count: int) -> Iterator[None]:
-    """Train every net that an estimator fits within this context by several processes of this machine.
-
-    Args:
-        count: how many; 1: by this process.
-    """
+    """Train every net that an estimator fits within this context by so many processes of this machine."""
     check_ranks(count)
     _WANTED.append(count)
     try:
@@ -88,27 +84,17 @@ def fit_on_ranks(
         parts = [None if r is None else r.with_table(r.table.select(names)) for r in (train, valid)]
         given = {"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}
         torch.save(given, folder / "given.pt", pickle_protocol=pickle.HIGHEST_PROTOCOL)
-        about = {
-            "modules": _modules_by_file(),
-            "seed": seed,
-            "device": device.type,
-            "threads": max(1, torch.get_num_threads() // count),
-        }
+        modules = []  # name and file of those that no import statement finds, such as a competition's own
+        for module_name, module in list(sys.modules.items()):
+            spec, package = getattr(module, "__spec__", None), module_name.rpartition(".")[0]
+            if package and package not in sys.modules and spec is not None and spec.has_location:
+                modules.append((module_name, str(spec.origin)))
+        threads = max(1, torch.get_num_threads() // count)
+        about = {"modules": modules, "seed": seed, "device": device.type, "threads": threads}
         (folder / "about.pkl").write_bytes(pickle.dumps(about))
         _launch(count, folder)
         fitted = torch.load(folder / "fitted.pt", weights_only=False, map_location=device)
     vars(estimator).update(vars(fitted))
-
-
-def _modules_by_file() -> list[tuple[str, str]]:
-    """Return name and file of modules that no import statement finds, such as a competition's own."""
-    modules = []
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
-        package = name.rpartition(".")[0]
-        if package and package not in sys.modules and spec is not None and spec.has_location:
-            modules.append((name, str(spec.origin)))
-    return modules
 
 
 def _launch(count: int, folder: Path) -> None:
@@ -171,10 +157,9 @@ def _what_ended_it(folder: Path, error: Any) -> Exception:
 
 def told(error: Exception) -> bytes:
     """Pickle an error for the process that started this one."""
-    known = error if isinstance(error, FastrecError) else None
     try:
-        data = pickle.dumps(known if known is not None else error)
+        data = pickle.dumps(error)
         pickle.loads(data)
-    except Exception:
+    except Exception:  # an error of one's own may not be read again
         return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
     return data

@@ -63,18 +63,12 @@ def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
             if not found:
                 raise
             for one in found:
-                _load(one, files.pop(one))
+                spec = importlib.util.spec_from_file_location(one, files.pop(one))
+                if spec is not None and spec.loader is not None:
+                    sys.modules[one] = module = importlib.util.module_from_spec(spec)
+                    spec.loader.exec_module(module)
         except AttributeError as error:
             raise DataError(
                 f"a process that is to train cannot find what the estimator is made of ({error})",
                 remedy="Define classes and functions of your own in a module, not in the script that is run",
             ) from error
-
-
-def _load(name: str, file: str) -> None:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)

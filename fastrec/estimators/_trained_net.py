@@ -26,14 +26,9 @@ from fastrec.validate import Rows
 
 @dataclass
 class TrainedNet:
-    """A net, and how rows become its batches.
+    """A net in evaluation, what it was made with (``plan``), and how rows become its batches.
 
-    Args:
-        architecture: its class and options.
-        plan: all that it was made with.
-        net: the net, in evaluation.
-        frame: a frame without rows, which knows the prepared columns.
-        flags: flag of missing values → the column that it is of.
+    ``frame``: without rows, it knows the prepared columns; ``flags``: flag of missing values → its column.
     """
 
     architecture: Architecture
@@ -44,23 +39,17 @@ class TrainedNet:
 
     @classmethod
     def begin(
-        cls,
-        architecture: Architecture,
-        dls: Any,
-        frame: TabularFrame,
-        flags: dict[str, str],
-        n_out: int = 1,
-        *,
-        start: NetStart | None = None,
-        more: Mapping[str, Any] | None = None,
+        cls, architecture: Architecture, dls: Any, frame: TabularFrame, flags: dict[str, str], n_out: int = 1, *,
+        start: NetStart | None = None, more: Mapping[str, Any] | None = None,
         events: Mapping[str, list[Any]] | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Build a net with first weights, or with those of ``start``; ``more``: further options of the model."""
         plan = architecture.plan(dls, n_out)
         plan = plan if start is None else start.planned(plan)
         plan["options"] = {**plan["options"], **(more or {})}
         net = architecture.build(plan)
         if start is not None:
+            # before the first step: first weights of new values stay
             start.give_to(net, frame, events=events)
         return cls(architecture, plan, net, frame.new_empty(), flags)  # the training rows are not kept
 

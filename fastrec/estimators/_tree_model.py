@@ -75,6 +75,7 @@ class TreeInputs:
                 values = torch.where(codes > 0, codes, torch.nan)
             else:
                 values = table[name].number(torch.float32)
+            # libraries refuse infinite values
             result[:, i] = values.clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
         return result
 
@@ -173,6 +174,7 @@ class Deadline:
         if self._is_judged or (done < limits.JUDGED_ROUNDS and took < 0.1 * self.seconds):
             return 1.0
         self._is_judged = True
+        # the first round is not among those measured: done - 1
         possible = self.left / max(took / (done - 1), 1e-9)
         return min(max(wanted / max(possible, 1.0), 1.0), limits.FASTEST_TREES)
 
@@ -272,7 +274,7 @@ class TreeModel(Estimator):
     """How the objectives of each task begin; the first is the default."""
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]
-    """Other names of parameters that have a default here: name → the name that the default has."""
+    """Other names of parameters that have a default here, or are tuned: name → the name that is used."""
     suits: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Metric of amounts → the objective that is best at it, and the parameter that takes the metric's number."""
     elsewhere: ClassVar[Mapping[str, str]]
@@ -348,6 +350,7 @@ class TreeModel(Estimator):
         # Rows to stop by are part of the training rows: the fold that is scored stays unseen.
         held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
+        # only now: what is refused above leaves the trees that were there
         self.forget()
         self._inputs = TreeInputs.fit(used, self.columns, self.keys)
         start, began = self._started(used, device)
@@ -400,6 +403,7 @@ class TreeModel(Estimator):
         differs = self._start.differs(self._inputs, used) or self._cannot_go_on(device)
         if differs:
             return None, f"grown anew: {differs}"
+        # old trees split by the old codes
         self._inputs = self._start.inputs
         return self._start, "grown on the trees that were there"
 

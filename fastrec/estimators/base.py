@@ -95,11 +95,7 @@ class Estimator(ABC):
         """Return predictions: float64 ``[n]`` or ``[n, k]`` on the CPU."""
 
     def check_task(self, data: Rows) -> None:
-        """Refuse rows of a task that this estimator cannot do.
-
-        Raises:
-            DataError: naming the task, and what can be done.
-        """
+        """Refuse rows of a task that this estimator cannot do, by name of those that it can."""
         if data.task not in self.tasks:
             raise DataError(
                 f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task",
@@ -198,6 +194,7 @@ class Estimator(ABC):
             about = {"class": saved_name(type(self)), "settings": self.settings(), **self.write(part)}
             if (trace := getattr(self, "trace", None)) is not None:  # one of a user's own may keep none
                 about |= {"importance": dict(trace.importance), "began": trace.began}
+            # last: of all files but the one that the digests stand in
             about["digests"] = digests_below(part, but="estimator.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
@@ -232,6 +229,7 @@ class Estimator(ABC):
         except (ValueError, TypeError, KeyError) as error:
             raise _unreadable(path, error) from error
         try:
+            # a file may name any class: only those that are known are taken, and nothing is imported for it
             kind = class_named(Estimator, name, cls)
         except DataError as error:
             raise DataError(error.problem, file=path, remedy=error.remedy) from None
@@ -267,6 +265,16 @@ class Ranker(Estimator):
     tasks = ("ranking",)
 
 
+class Rule(Estimator):
+    """An estimator with nothing to learn."""
+
+    learns = False
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Return it as it is: there is nothing to learn."""
+        return self
+
+
 class Wrapper(Estimator):
     """An estimator around another one, ``model``, which it is named after; None: ``read`` brings it."""
 
@@ -293,6 +301,15 @@ class Wrapper(Estimator):
         super().forget()
         if self.model is not None:
             self.model = self.model.fresh()
+
+    def begin(self, train: Rows) -> None:
+        """Drop what was learned, to learn from these rows; refuse rows that nothing can be learned from."""
+        self.check_task(train)
+        if train.label is None:
+            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
+        if self.model is None:
+            raise self.not_fitted()
+        self.forget()
 
     def start_from(self, other: Estimator) -> bool:
         """Let the estimator within begin with another's."""
@@ -343,9 +360,8 @@ def check_whole(name: str, **given: object) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise DataError(
-                f"{name}: {argument} is {value!r}", remedy=f"Give {argument} as a whole number of 1 or more"
-            )
+            remedy = f"Give {argument} as a whole number of 1 or more"
+            raise DataError(f"{name}: {argument} is {value!r}", remedy=remedy)
 
 
 def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both classes") -> None:
@@ -410,6 +426,7 @@ def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
 def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
     """Return the mean of an output: the share of class 1, or the mean value."""
     label = label.double()
+    # a mean of equal values may differ in its last bit
     if bool((label == label[0]).all()):
         return float(label[0])  # to the last bit
     return float(label.mean() if weight is None else (label * weight).sum() / weight.sum())
@@ -426,25 +443,19 @@ def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
 
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
-    """Choose training rows to stop by, so that the fold that is scored stays unseen.
+    """Choose about a share of the training rows to stop by, so that the fold that is scored stays unseen: bool ``[n]``.
 
     Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
-    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id. Rows whose
-    label is a guess are left aside: one would stop where the guesses come true.
-
-    Args:
-        rows: the training rows, with labels.
-        share: how many of them, about.
-        seed: other seeds draw others; an order knows no seed.
-
-    Returns:
-        Bool ``[n]`` on the CPU. One row, time or group at least is left to train on, and where rows are drawn, one of
-        every class; where that cannot be, nothing is held out.
+    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id (other
+    seeds draw others). Rows whose label is a guess are left aside: one would stop where the guesses come true. One
+    row, time or group at least is left to train on, and where rows are drawn, one of every class; where that cannot
+    be, nothing is held out.
     """
     n = len(rows)
     if rows.guessed is not None and bool(rows.guessed.any()):
         known = ~rows.guessed
         held = torch.zeros(n, dtype=torch.bool)
+        # without the columns, which a choice of rows does not need: taking them would copy them
         held[known] = held_out(replace(rows, table=Table({})).take(known), share, seed)
         return held
     if n < 2:
@@ -485,6 +496,7 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
 
 def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
     """Choose the rows of the lowest hashes, the same share of each stratum."""
+    # stable sorts: equal hashes keep the order of the rows on every machine
     order = torch.argsort(hashed, stable=True)
     if strata is not None:
         order = order[torch.argsort(strata[order], stable=True)]  # by stratum, then by hash

@@ -96,6 +96,7 @@ class CatBoostModel(TreeModel):
         catboost()  # imported before a limit of time begins: it takes a second or more
         params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
         params |= {"loss_function": self._objective(train.task), "iterations": self.rounds, "random_seed": seed}
+        # else it leaves a folder catboost_info where it is called
         params |= {"allow_writing_files": False, "logging_level": "Silent"}
         if device is not None and device.type == "cuda":
             params |= {"task_type": "GPU", "devices": str(device.index or 0)}
@@ -137,6 +138,7 @@ class CatBoostModel(TreeModel):
         if (deadline := self._deadline) is not None:
             options["callbacks"] = [SimpleNamespace(after_iteration=lambda info: not deadline.is_over)]
             params = catboost_in_time(deadline, catboost(), params, matrix, self.rounds)
+        # the rounds of a limit of time are planned for trees from nothing: half of them follow others
         if self._before is not None:
             params = {**params, "iterations": min(params["iterations"], self._rounds)}
             options["init_model"] = self._before

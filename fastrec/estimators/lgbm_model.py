@@ -64,18 +64,17 @@ class LGBMModel(TreeModel):
         "poisson_deviance": ("poisson", ""), "gamma_deviance": ("gamma", ""),
     }  # fmt: skip
     defaults = {  # noqa: RUF012
-        "learning_rate": 0.05,
-        "num_leaves": 31,
-        "bagging_fraction": 0.8,
-        "bagging_freq": 1,
-        "feature_fraction": 0.8,
-    }
+        "learning_rate": 0.05, "num_leaves": 31, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
+    }  # fmt: skip
     aliases = {  # noqa: RUF012 - where LightGBM is given a name and another name of it, it passes over the latter
         "eta": "learning_rate", "shrinkage_rate": "learning_rate",
         "num_leaf": "num_leaves", "max_leaves": "num_leaves", "max_leaf": "num_leaves", "max_leaf_nodes": "num_leaves",
         "subsample": "bagging_fraction", "sub_row": "bagging_fraction", "bagging": "bagging_fraction",
         "subsample_freq": "bagging_freq",
         "colsample_bytree": "feature_fraction", "sub_feature": "feature_fraction",
+        "min_data_per_leaf": "min_data_in_leaf", "min_data": "min_data_in_leaf",
+        "min_child_samples": "min_data_in_leaf", "min_samples_leaf": "min_data_in_leaf",
+        "reg_lambda": "lambda_l2", "lambda": "lambda_l2", "l2_regularization": "lambda_l2",
         "n_jobs": "num_threads", "nthread": "num_threads", "num_thread": "num_threads", "nthreads": "num_threads",
         "verbose": "verbosity", "metrics": "metric", "metric_types": "metric", "mc": "monotone_constraints",
     }  # fmt: skip
@@ -100,11 +99,13 @@ class LGBMModel(TreeModel):
         params |= {"objective": self._objective(train.task), "seed": seed}
         # Which way histograms are built is otherwise decided by the clock, and with it the last digits.
         params |= {"deterministic": True}
+        # as LightGBM refuses both ways at once
         params.setdefault("force_row_wise", not params.get("force_col_wise", False))
         if train.task == "multiclass":
             params["num_class"] = train.n_outputs
         if params["objective"] in ("lambdarank", "rank_xendcg"):
             assert train.label is not None
+            # its usual gain is 2^relevance - 1; here relevance counts as it is
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
             odd = (train.label < 0) | (train.label != train.label.round())
             if bool(odd.any()):

@@ -70,14 +70,8 @@ class NetRanker(Ranker):
         ps: float | Sequence[float] | None = None,
         embed_p: float | None = None,
     ) -> None:
-        self.name, self.epochs, self.max_rows, self.lr, self.bs, self.wd = (
-            name,
-            epochs,
-            max_rows,
-            lr,
-            bs or limits.RANKED_BATCH,
-            wd,
-        )
+        self.name, self.epochs, self.max_rows, self.lr, self.wd = name, epochs, max_rows, lr, wd
+        self.bs = bs or limits.RANKED_BATCH
         layers = None if layers is None else list(layers)
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
         defaults = _TABULAR if Architecture(model).model is TabularNet else {}
@@ -94,9 +88,8 @@ class NetRanker(Ranker):
 
     def start_from(self, other: Estimator) -> bool:
         """Begin with another's weights: embeddings by value, all else by name; half the epochs follow."""
-        if not isinstance(other, NetRanker) or other._trained is None:
-            return False
-        if other.architecture.model is not self.architecture.model:
+        known = isinstance(other, NetRanker) and other._trained is not None
+        if not known or other.architecture.model is not self.architecture.model:
             return False
         self._start = NetStart(other._trained, events=other._event_values())
         self.began_with = repr(self._start)
@@ -132,6 +125,7 @@ class NetRanker(Ranker):
             groups=_LIST,
             device=device,
         )
+        # a batch is whole lists: it may be a little smaller or larger
         bs = min(self.bs, len(train))
         tfms, more = self._event_inputs(train, frame)
         dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"), **tfms)
@@ -143,18 +137,8 @@ class NetRanker(Ranker):
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
         epochs = epochs if self._start is None else self._start.epochs(epochs)
         report = KeepBest((lambda net: {}) if valid is None or not len(valid) else self._report(valid), None)
-        loss = WeightedListLoss()
-        train_one_cycle(
-            dls,
-            self._trained.net,
-            loss,
-            epochs,
-            lr=self.lr,
-            bs=bs,
-            base_bs=limits.RANKED_BATCH,
-            wd=self.wd,
-            cbs=[report],
-        )
+        schedule = {"lr": self.lr, "bs": bs, "base_bs": limits.RANKED_BATCH, "wd": self.wd}
+        train_one_cycle(dls, self._trained.net, WeightedListLoss(), epochs, **schedule, cbs=[report])
         self._trained.net.eval()
         self.trace = Trace(curves=report.records, began=STARTED if self._start is not None else "")
         return self
@@ -182,10 +166,8 @@ class NetRanker(Ranker):
 
         def report(net: Any) -> dict[str, float]:
             scores = scored()
-            return {
-                "valid_loss": float(loss(scores[:, None], targets)),
-                "mrr": mrr(scores, targets[:, 0], valid.groups),
-            }
+            loss_of_all = float(loss(scores[:, None], targets))
+            return {"valid_loss": loss_of_all, "mrr": mrr(scores, targets[:, 0], valid.groups)}
 
         return report
 

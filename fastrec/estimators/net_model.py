@@ -147,6 +147,7 @@ class RowLoss(nn.Module):
             return F.cross_entropy(outputs, y[:, 0].long(), reduction="none", label_smoothing=smoothing)
         if self.task == "regression":
             over = y - outputs
+            # the mean is what squared errors lead to
             if self.quantile is None:
                 return over.square().mean(1)
             return torch.maximum(self.quantile * over, (self.quantile - 1) * over).mean(1)
@@ -424,9 +425,8 @@ class NetModel(Estimator):
             (folder / f"net_{i}").mkdir()
             about.append(net.write(folder / f"net_{i}"))
         own_metric = self.stop_by.to_state() if self.stop_by is not None and self.stop_by.is_own else None
-        return {
-            "nets": about, "head": self._head.to_state(), "own_options": list(self.options), "own_metric": own_metric
-        }  # fmt: skip
+        options = {"own_options": list(self.options), "own_metric": own_metric}
+        return {"nets": about, "head": self._head.to_state(), **options}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Restore what ``write`` wrote."""

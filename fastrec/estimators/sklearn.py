@@ -114,6 +114,7 @@ class DenseInputs:
     def _block(self, table: Table, name: str) -> torch.Tensor:
         if name in self.numbers:
             return torch.stack(self.numbers[name].columns(table[name].number().cpu()), 1)
+        # code 0, missing or unseen, has no column of its own
         codes = self.inputs.codes(table, name).cpu()
         if self.cats == "code":
             return codes.double().unsqueeze(1)
@@ -221,6 +222,7 @@ class SKModel(Estimator):
             DenseInputs.fit(train, self.columns, self.cats) if self.prepare else TreeInputs.fit(train, self.columns)
         )
         self._inputs = inputs
+        # one matrix for all outputs
         values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
         whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
@@ -236,6 +238,7 @@ class SKModel(Estimator):
         """Return the estimator that learns one output."""
         untrained = clone(self.estimator)
         params = untrained.get_params(deep=True)
+        # the seed goes to every step of a pipeline that was given none
         free = {n: seed for n, v in params.items() if n.split("__")[-1] == "random_state" and v is None}
         parts = {"": untrained} | {n: v for n, v in params.items() if hasattr(v, "get_params")}
         for path, part in parts.items():

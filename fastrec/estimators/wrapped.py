@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.estimators.base import Estimator, Ranker, Trace, Wrapper, constant_of, learnable, outputs_of
+from fastrec.estimators.base import Estimator, Ranker, Rule, Trace, Wrapper, constant_of, learnable, outputs_of
 from fastrec.metrics import get_metric
 from fastrec.segments import lexical_order
-from fastrec.table import Column, Table, concat
+from fastrec.table import Table, concat
 from fastrec.validate import Lists, Rows
 from fastrec.validate.target import Task
 
@@ -99,7 +99,7 @@ def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 # ``ColumnRanker``: candidates in the order of a column, the yardstick that every model must beat.
 
 
-class ColumnRanker(Ranker):
+class ColumnRanker(Rule, Ranker):
     """Ranks by columns: the smallest value of the first comes first, ties by the next; missing comes last.
 
     Args:
@@ -107,34 +107,24 @@ class ColumnRanker(Ranker):
         columns: the columns, the most important first.
     """
 
-    learns = False
-
     def __init__(self, name: str, columns: Sequence[str]) -> None:
         self.name, self.columns, self.trace = name, list(columns), Trace()
 
-    def fit(
-        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> ColumnRanker:
-        """Return the ranker as it is: there is nothing to learn."""
-        return self
-
     def predict(self, data: Lists) -> torch.Tensor:
         """Return minus the place of each candidate in the columns' order: float64 ``[n]``."""
-        order = lexical_order([key.cpu() for name in self.columns for key in _sort_keys(data.table[name])])
+        keys: list[torch.Tensor] = []
+        for name in self.columns:
+            column = data.table[name].plain()
+            if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
+                missing = column.is_missing()  # integers and times keep all 64 bits, missing ones are last
+                keys += [missing.long(), torch.where(missing, 0, column.integer())]
+            else:
+                keys.append(column.number())  # NaN sorts last
+        order = lexical_order([key.cpu() for key in keys])
         place = torch.arange(len(data), dtype=torch.float64)
         if order is not None:
             place[order] = torch.arange(len(data), dtype=torch.float64)
         return -place
-
-
-def _sort_keys(column: Column) -> list[torch.Tensor]:
-    """Return keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
-    column = column.plain()
-    whole = column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point())
-    if not whole:
-        return [column.number()]  # NaN sorts last
-    missing = column.is_missing()
-    return [missing.long(), torch.where(missing, 0, column.integer())]
 
 
 # ``CentredModel``: an estimator that is not asked to explain what all rows of a day share.
@@ -168,12 +158,7 @@ class CentredModel(Wrapper):
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Learn from centred labels; ``valid`` is reported on as it is."""
-        self.check_task(train)
-        if train.label is None:
-            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
-        if self.model is None:
-            raise self.not_fitted()
-        self.forget()
+        self.begin(train)
         self.model.fit(replace(train, label=self._centred(train)), valid, seed=seed, device=device)
         self.trace = self.model.trace
         return self
@@ -184,6 +169,7 @@ class CentredModel(Wrapper):
         label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
         weight = torch.ones(len(train)) if train.weight is None else train.weight
         weight = weight.double()[:, None]
+        # missing days have code 0, a day of their own
         days = train.table[self.column].coded().codes.cpu().long()
         n_days = int(days.max()) + 1 if len(days) else 1
         total = label.new_zeros(n_days, label.shape[1]).index_add_(0, days, weight * label)
@@ -230,14 +216,9 @@ class OffsetModel(Wrapper):
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Learn the correction."""
-        self.check_task(train)
-        if train.label is None:
-            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
         if train.n_outputs > 1:
             raise DataError(f"{self.name}: {train.n_outputs} targets, and one offset", remedy="Give one target")
-        if self.model is None:
-            raise self.not_fitted()
-        self.forget()
+        self.begin(train)
         weight = torch.ones(len(train)) if train.weight is None else train.weight
         self._mean = float((train.label.double() @ weight.double()) / weight.double().sum().clamp_min(1e-300))
         self.model.fit(self._less(train), None if valid is None else self._less(valid), seed=seed, device=device)
@@ -329,10 +310,7 @@ class PseudoLabelled(Wrapper):
             train, valid, seed, device: see ``Estimator.fit``.
             unlabeled: the rows to label; their own labels, if they have any, are not looked at. None: none.
         """
-        self.check_task(train)
-        if self.model is None:
-            raise self.not_fitted()
-        self.forget()
+        self.begin(train)
         self.model.fit(train, valid, seed=seed, device=device)
         for _ in range(self.rounds if unlabeled is not None and len(unlabeled) else 0):
             label, sure = self._labelled(train.task, self.model.predict(replace(unlabeled, label=None)))
@@ -356,7 +334,10 @@ class PseudoLabelled(Wrapper):
 
     def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
         assert train.label is not None
-        n, m = len(train), len(more)
+        n, m, ours, theirs = len(train), len(more), train.table, more.table
+        # the columns that are learned from, and others of one kind in both tables
+        names = list(train.names)
+        names += [n for n in ours.names if n not in names and n in theirs and ours[n].kind == theirs[n].kind]
         weight = None
         if train.weight is not None or self.weight != 1:
             given = torch.ones(n, dtype=torch.float64) if train.weight is None else train.weight.double()
@@ -365,19 +346,12 @@ class PseudoLabelled(Wrapper):
         some = {n: v for n in ("groups", "order") if (v := getattr(train, n)) is not None}
         return replace(
             train,
-            table=_below(train, more.table),
+            table=concat([ours.select(names), theirs.select(names)]),
             label=torch.cat([train.label, label.to(train.label.dtype)]),
             weight=weight,
             guessed=torch.arange(n + m) >= n,
             **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
         )
-
-
-def _below(train: Rows, more: Table) -> Table:
-    ours = train.table
-    others = [n for n in ours.names if n not in train.names and n in more and ours[n].kind == more[n].kind]
-    names = [*train.names, *others]
-    return concat([ours.select(names), more.select(names)])
 
 
 # Numbers with a long tail: counts that are mostly small, amounts of which a few are huge.

@@ -158,16 +158,11 @@ class XGBModel(TreeModel):
         "poisson_deviance": ("count:poisson", ""), "gamma_deviance": ("reg:gamma", ""),
     }  # fmt: skip
     defaults = {  # noqa: RUF012
-        "tree_method": "hist",
-        "max_bin": 256,
-        "eta": 0.05,
-        "max_depth": 6,
-        "subsample": 0.8,
-        "colsample_bytree": 0.8,
-    }
+        "tree_method": "hist", "max_bin": 256, "eta": 0.05, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.8,
+    }  # fmt: skip
     ranking: ClassVar[Mapping[str, Any]] = {"ndcg_exp_gain": False}
     """Further defaults of ``rank:`` objectives: relevance counts as it is, and may be a fraction."""
-    aliases = {"learning_rate": "eta"}  # noqa: RUF012
+    aliases = {"learning_rate": "eta", "lambda": "reg_lambda"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -207,6 +202,7 @@ class XGBModel(TreeModel):
         binned = {"max_bin": params["max_bin"], "ref": ref}
         # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
         make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
+        # values go in as they lie: XGBoost bins a GPU's columns where they are
         (values, start), on_gpu = data.values, params["device"] != "cpu"
         return make(
             handed(values, on_gpu=on_gpu),
@@ -231,6 +227,7 @@ class XGBModel(TreeModel):
         trees = xgb.train(dict(params), matrix, evals=[(held, "held")], **go_on, **stop)
         best = trees.attr("best_iteration")  # None where time ended in the first round
         curve = list(results["held"].values())[-1] if results else []  # of several metrics the last stops
+        # XGBoost keeps the trees after the best one
         return trees if best is None else trees[: int(best) + 1], curve
 
     def _gains(self, trees: xgb.Booster) -> Iterable[float]:
@@ -243,6 +240,7 @@ class XGBModel(TreeModel):
         sums = predicted(trees, values, names, margin=True, start=start, types=types)
         if self._task == "ranking":
             return sums
+        # margins first: the link in double precision, where it is known
         predictions = linked(sums, self._objective(self._task))
         return predicted(trees, values, names, margin=False, types=types) if predictions is None else predictions
 
@@ -290,19 +288,10 @@ class XGBRanker(XGBModel, Ranker):
         DataError: a parameter is given under a name that another argument has here.
     """
 
-    defaults = {  # noqa: RUF012 - declared in the base class
-        "tree_method": "hist",
-        "max_bin": 64,
-        "eta": 0.1,
-        "max_depth": 5,
-        "subsample": 0.8,
-        "colsample_bytree": 0.5,
-    }
+    defaults = {**XGBModel.defaults, "max_bin": 64, "eta": 0.1, "max_depth": 5, "colsample_bytree": 0.5}  # noqa: RUF012
     ranking = {  # noqa: RUF012
-        **XGBModel.ranking,
-        "lambdarank_pair_method": "topk",
-        "lambdarank_num_pair_per_sample": 8,
-    }
+        **XGBModel.ranking, "lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8,
+    }  # fmt: skip
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, Ranker, Trace, XGBRanker
+from fastrec.estimators.base import Rule
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
@@ -266,6 +267,7 @@ def ridge_regression(
     total = w.sum()
     mean_x, mean_y = (w @ x) / total, (w @ y) / total
     x, y = x - mean_x, y - mean_y
+    # so that the penalty means the same whatever the target's unit
     unit = (w @ y.square()) / total
     unit = torch.where(unit > 0, unit, 1.0)
     gram = (x * w[:, None]).T @ x / unit + ridge * torch.eye(x.shape[1], dtype=x.dtype)
@@ -313,6 +315,7 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
     constants ``[k]``.
     """
     n, models, classes = x.shape
+    # from the plain mean on
     weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
     constant = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
     search = torch.optim.LBFGS(
@@ -334,15 +337,13 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
 # Blends of rows that stand for themselves (every task but ranking): means, weighted sums, and one model alone.
 
 
-class OneBase(Estimator):
+class OneBase(Rule):
     """One base model alone, as it is.
 
     Args:
         model: the base model's name.
         name: the blend's name; None: the model's.
     """
-
-    learns = False
 
     def __init__(self, model: str, *, name: str | None = None) -> None:
         self.model, self.name = model, name or model
@@ -352,23 +353,18 @@ class OneBase(Estimator):
         """Give the whole weight to the model: nothing is learned."""
         self.trace = Trace(importance={self.model: 1.0})
 
-    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Return the blend as it is: there is nothing to learn."""
-        return self
-
     def predict(self, data: Rows) -> torch.Tensor:
         """Return the model's predictions: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by([self.model], data)[:, 0], data)
 
 
-class MeanBlend(Estimator):
+class MeanBlend(Rule):
     """The plain mean of what the base models predict: nothing is fitted, so nothing can be overfitted.
 
     Args:
         models, name: as of ``LinearBlend``.
     """
 
-    learns = False
     tasks = ("binary", "multiclass", "regression", "multilabel")
 
     def __init__(self, models: Sequence[str], *, name: str = "mean") -> None:
@@ -379,22 +375,14 @@ class MeanBlend(Estimator):
         """Give all models the same weight: nothing is learned."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
 
-    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Return the blend as it is: there is nothing to learn."""
-        return self
-
     def predict(self, data: Rows) -> torch.Tensor:
         """Return the mean: float64 ``[n]`` or ``[n, k]``."""
         return as_task(predicted_by(self.models, data).mean(1), data)
 
 
 class WeightedBlend(Estimator):
-    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``.
-
-    Args:
-        models: the base models' names.
-        name: the blend's name; None: that of its kind.
-        ridge: penalty on the squared weights, in units of rows.
+    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``; ``ridge`` penalises squared weights, in
+    rows.
     """
 
     kind: str

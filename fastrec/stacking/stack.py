@@ -179,6 +179,7 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
         scored[valid] = True
     if data.task == "ranking":
         _refuse_split_lists([v for _, v in given], data)
+    # no other fold to learn from: the one is cut
     if len(given) == 1:
         return LevelTwoFolds(_parts(given[0][1], data), scored, digest, is_one=True)
     pairs, ahead = [], []
@@ -559,6 +560,7 @@ class Stack:
         tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
         kind = LinearBlend if train.task == "ranking" else HillClimb
         usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
+        # a metric of the order alone has no use for it: then it is not among them
         level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
         choice = BlendChoice(tried, usual, ours, judge, constant=level)
         return self._outcome(base, every, choice, seed=seed)
@@ -578,6 +580,7 @@ class Stack:
         both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
         sampled = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
         blends = best.models if best.models[0].learns else best.models[:1]
+        # the constant is asked for only where the blend takes it
         used = {*getattr(blends[0], "models", ()), getattr(blends[0], "model", "")}
         return Stacked(
             predictions=predictions,

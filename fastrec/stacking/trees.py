@@ -69,6 +69,7 @@ class TreeBlend(Estimator):
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights, then grow the trees; ``valid`` is not looked at."""
         self.check_task(train)
+        # the trees learn what the sum leaves: it is found first
         self.sums.fit(train)
         self._inputs = TreeInputs.fit(train)
         x, start, w = self._matrix(train), self.sums.linear(train), weights_of(train).numpy()

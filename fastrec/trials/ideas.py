@@ -40,9 +40,6 @@ def read_idea(given: Any) -> Idea:
     A file's generators are its names that hold a generator, a list of them, or a ``FeatureSet``. A file without
     generators must have one function; the names of helpers begin with ``_``.
 
-    Args:
-        given: a file, a generator, a ``FeatureSet``, a list of them, or a function.
-
     Raises:
         MissingFileError: there is no such file.
         DataError: it cannot be run, or holds nothing to try.
@@ -124,10 +121,6 @@ class NewColumns:
     Generators are fitted for every fold, nested, as the run's features are. They read the recipe's columns and the
     run's features, except features that hold targets: these differ from fold to fold. A function is called once with
     all rows (with folds by time: for each fold, with the fold's rows) and never gets a target.
-
-    Args:
-        kept: the run's rows.
-        idea: the generators or the function.
     """
 
     def __init__(self, kept: KeptRows, idea: Idea) -> None:
@@ -183,15 +176,8 @@ class NewColumns:
         if refused:
             return refused
         codes = self.kept.folds.codes if self.kept.nested else None
-        report = check_leakage(
-            self._features,
-            table,
-            targets,
-            self.kept.time,
-            folds=codes,
-            tables=self._tables(),
-            max_rows=limits.TRY_LEAK_ROWS,
-        )
+        options = {"folds": codes, "tables": self._tables(), "max_rows": limits.TRY_LEAK_ROWS}
+        report = check_leakage(self._features, table, targets, self.kept.time, **options)
         return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
 
     def _leaks_of_function(self) -> dict[str, str]:
@@ -208,15 +194,8 @@ class NewColumns:
                 raise error from None
             return dict.fromkeys(columns, "it is made with the target, which a function of a frame is not to see")
         self._check_names()
-        key = kept.key or None
-        report = check_leakage(
-            lambda df: function(df.drop(columns=targets)),
-            frame,
-            targets,
-            kept.time,
-            key=key,
-            max_rows=limits.TRY_LEAK_ROWS,
-        )
+        options = {"key": kept.key or None, "max_rows": limits.TRY_LEAK_ROWS}
+        report = check_leakage(lambda df: function(df.drop(columns=targets)), frame, targets, kept.time, **options)
         return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
 
     def folds(self) -> Iterator[Pair]:

@@ -46,6 +46,7 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
     if trees:
         scores = json.loads((kept.run / "scores.json").read_text(encoding="utf-8"))
         sign = 1 if scores["greater_is_better"] else -1
+        # such trees differ by chance: a new column would change all their draws
         random = {n: any(about[n]["settings"].get(s) for s in _RANDOM_THRESHOLDS) for n in trees}
         name = max(trees, key=lambda n: (not random[n], sign * scores["oof"][n]))
     if name is None:
@@ -108,10 +109,7 @@ def scorer_of(kept: KeptRows) -> Scorer:
 class RunColumns:
     """The columns that a run's models learn from, for the two sides of every fold.
 
-    Args:
-        kept: the run's rows.
-        without: columns that a change leaves out.
-        beside: further columns, which a model's settings name.
+    ``without``: columns that a change leaves out; ``beside``: further columns, which a model's settings name.
 
     Raises:
         DataError: ``without`` has other columns, or all of them.
@@ -218,14 +216,9 @@ def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
 
 
 def predict_sides(
-    kept: KeptRows,
-    model: Estimator,
-    columns: RunColumns,
-    new: Iterator[Pair] | None,
-    *,
-    device: torch.device,
+    kept: KeptRows, model: Estimator, columns: RunColumns, new: Iterator[Pair] | None, *, device: torch.device,
     light: bool,
-) -> tuple[torch.Tensor, dict[str, float]]:
+) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
     """Predict out of fold before and after a change, ``limits.TRY_REPEATS`` times each.
 
     Both sides have the same columns: before the change the ``new`` ones are shuffled, after it those that are left
@@ -256,6 +249,7 @@ def predict_sides(
                 moved, seed = columns.without if after else train.new_names, kept.seed + k + 1000 * r
                 own = None if groups is None else groups[train.rows]
                 some = thinned(len(train.rows), own, limits.TRY_ROWS, seed) if light else None
+                # one draw of rows and one shuffle for both sides of a repeat
                 scored = valid.take(moved=moved, seed=r)
                 fitted = model.fresh().fit(train.take(some, moved=moved, seed=r), scored, seed=seed, device=device)
                 return fitted.predict(scored), dict(fitted.trace.importance) if after else {}
@@ -280,15 +274,9 @@ FoldRows = tuple[torch.Tensor, Rows, Rows]
 
 
 def permuted_losses(
-    model: Estimator,
-    folds: Iterable[FoldRows],
-    metric: Metric,
-    restore: Callable[[torch.Tensor], torch.Tensor] | None,
-    clusters: torch.Tensor | None,
-    *,
-    seed: int = 0,
-    device: torch.device | None = None,
-) -> dict[str, Interval]:
+    model: Estimator, folds: Iterable[FoldRows], metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None,
+    clusters: torch.Tensor | None, *, seed: int = 0, device: torch.device | None = None,
+) -> dict[str, Interval]:  # fmt: skip
     """Measure by how much a metric is worse if one column is shuffled (Breiman 2001, section 10), out of fold.
 
     ``restore`` takes labels and predictions to the target's scale; ``clusters`` int64 ``[n]`` of all rows are groups

@@ -35,15 +35,8 @@ def null_importance(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Compute a model's gains, and those with shuffled targets (Altmann et al. 2010, section 2.1: PIMP).
 
-    A column with many values has gain by chance; its own gains on shuffled targets measure that.
-
-    Args:
-        model: untrained, one that has gains. It must not stop early: on a shuffled target it would stop at once and
-            have no gain.
-        rows: training rows.
-        repeats: number of shuffled targets.
-        seed: of the shuffles and of all models.
-        device: where to train.
+    A column with many values has gain by chance; its own gains on shuffled targets measure that. The model must not
+    stop early: on a shuffled target it would stop at once and have no gain.
 
     Returns:
         Column → gain; column → its gains with shuffled targets.

@@ -192,34 +192,20 @@ def try_features(
         numbers = {"before": trial.before, "after": trial.after, **trial.difference._asdict()}
         # JSON has no NaN
         numbers = {"difference" if n == "mean" else n: None if math.isnan(v) else v for n, v in numbers.items()}
+        file, digest = (idea.file, idea.digest) if idea else (None, None)
         line = {
-            "when": started,
-            "file": idea.file if idea else None,
-            "digest": idea.digest if idea else None,
-            "columns": list(trial.columns),
-            "dropped": list(trial.dropped),
-            "model": trial.model,
-            "metric": trial.metric,
-            **numbers,
-            "verdict": trial.verdict,
-            "leaks": dict(trial.leaks),
-            "seconds": round(trial.seconds, 2),
-            "rows": kept.name,
-        }
+            "when": started, "file": file, "digest": digest, "columns": list(trial.columns),
+            "dropped": list(trial.dropped), "model": trial.model, "metric": trial.metric, **numbers,
+            "verdict": trial.verdict, "leaks": dict(trial.leaks), "seconds": round(trial.seconds, 2), "rows": kept.name,
+        }  # fmt: skip
         note_try(kept.run, line)
     return trial
 
 
 def _compared(
-    kept: KeptRows,
-    model: Estimator,
-    own: RunColumns,
-    new: NewColumns | None,
-    metric: Metric,
-    full: bool,
-    device: torch.device,
-    about: Mapping[str, Any],
-) -> Trial:
+    kept: KeptRows, model: Estimator, own: RunColumns, new: NewColumns | None, metric: Metric, full: bool,
+    device: torch.device, about: Mapping[str, Any],
+) -> Trial:  # fmt: skip
     columns = () if new is None else tuple(new.names)
     if getattr(model, "columns", None) is not None:  # a model of some columns must learn from the new ones as well
         model.columns = [*model.columns, *columns]
@@ -246,6 +232,7 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
     """
     restore = scorer_of(kept).restore or (lambda values: values)
     rows = kept.scored
+    # only rows that count: an unscored row has NaN
     groups = kept.tensors["groups"][rows] if kept.task == "ranking" else None
     clusters = kept.tensors["clusters"][rows] if "clusters" in kept.tensors else None
     label = restore(kept.tensors["label"])[rows]

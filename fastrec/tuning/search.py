@@ -141,6 +141,7 @@ def tune_run(
         before = _finished(study)
         own = next((t for t in before if _OWN in t.user_attrs), None)
         seconds = own.user_attrs["seconds"] if own is not None else _add_own(optuna, study, search)
+        # at least, as trials that fall behind are stopped early
         left = max(until - time.monotonic(), 0.0)
         stages.say(f"  one trial took {seconds:.1f} s: at least {int(left / seconds)} fit in {left / 60:.1f} minutes")
         while time.monotonic() < until:
@@ -153,6 +154,7 @@ def tune_run(
         score = steps[max(steps)] if t.value is None or pruned else t.value
         trials.append(Tuned(None if is_own else t.number, settings, score, len(steps), pruned, line))
     sign = -1 if metric.greater_is_better else 1
+    # pruned ones last: their scores are of fewer folds
     trials.sort(key=lambda t: (t.pruned, -t.folds if t.pruned else 0, sign * t.score))
     return TuneResult(chosen.name, metric.name, metric.greater_is_better, trials, len(finished) - len(before), storage)
 

@@ -29,15 +29,7 @@ from fastrec.validate import Rows
 
 @dataclass(frozen=True)
 class Dim:
-    """One setting.
-
-    Args:
-        name: of the estimator's argument, or of its net's option.
-        low, high: bounds.
-        log: draw on a logarithmic scale.
-        whole: draw whole numbers.
-        option: whether it is an option of the net.
-    """
+    """One setting: an estimator's argument, or an ``option`` of its net, and the bounds of its values."""
 
     name: str
     low: float
@@ -80,19 +72,6 @@ _TREES: Mapping[type[Estimator], tuple[Dim, ...]] = {
         Dim("random_strength", 0.1, 10, log=True),
     ),
 }
-# the libraries' aliases: a recipe's value under another name must go, or the library would refuse both
-_OTHER_NAMES = {
-    "eta": ("learning_rate",),
-    "reg_lambda": ("lambda",),
-    "learning_rate": ("eta", "shrinkage_rate"),
-    "num_leaves": ("num_leaf", "max_leaves", "max_leaf", "max_leaf_nodes"),
-    "min_data_in_leaf": ("min_data_per_leaf", "min_data", "min_child_samples", "min_samples_leaf"),
-    "feature_fraction": ("sub_feature", "colsample_bytree"),
-    "bagging_fraction": ("sub_row", "subsample", "bagging"),
-    "lambda_l2": ("reg_lambda", "lambda", "l2_regularization"),
-    "depth": ("max_depth",),
-    "l2_leaf_reg": ("reg_lambda",),
-}
 
 
 def is_tree(model: Estimator) -> bool:
@@ -114,6 +93,7 @@ def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
         if inner.early_stopping_rounds is None:
             dims = (Dim("rounds", max(inner.rounds // 4, 1), 4 * inner.rounds, log=True, whole=True), *dims)
         return dims
+    # around the recipe's own rate and epochs: what is good differs by model and task
     if isinstance(inner, NetModel):
         net = Architecture(default_model(rows) if inner.model == "auto" else inner.model).model
         usual = recipe_of(net, rows.task)  # type: ignore[arg-type]
@@ -142,7 +122,8 @@ def with_settings(model: Estimator, dims: tuple[Dim, ...], values: Mapping[str, 
         if dim.option:
             given["options"] = {**given.get("options", {}), dim.name: values[dim.name]}
             continue
-        for other in _OTHER_NAMES.get(dim.name, ()) if is_tree(model) else ():
+        # a recipe's value under another name must go, or the library would refuse both
+        for other in [alias for alias, name in getattr(model, "aliases", {}).items() if name == dim.name]:
             given.pop(other, None)
         given[dim.name] = values[dim.name]
     return type(model)(**given)

@@ -217,6 +217,24 @@ def test_the_best_trees_stay_where_time_ends_the_growing(rows):
     assert model._parts[0].current_iteration() == best
 
 
+@pytest.mark.parametrize("bs", [10**6, 100])
+def test_what_the_first_optimizer_imports_is_no_part_of_an_epoch(rows, monkeypatch, bs):
+    """Else a net of few batches, whose first ones are timed, would be trained for too few epochs."""
+    imported = [0.0]
+
+    class First(torch.optim.AdamW):
+        def __init__(self, *args, **options):
+            imported[0] += 100.0
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(torch.optim, "AdamW", First)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + imported[0])
+    monkeypatch.setattr("fastrec.estimators._net_training.time", clock)
+    model = NetModel("net", model="TabularNet", options={"layers": [4]}, epochs=12, bs=bs)
+    model.time_limit = 300.0
+    assert len(model.fit(rows.take(torch.arange(len(rows)) < 180), seed=0).trace.curves) == 12
+
+
 def test_a_net_without_time_for_an_epoch_says_so(rows, monkeypatch):
     monkeypatch.setattr(torch.optim, "AdamW", None)  # whose first use imports torch's compiler: it takes seconds
     model = NetModel("net", model="TabularNet")

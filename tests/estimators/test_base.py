@@ -1,4 +1,4 @@
-"""Lists and what rankers share, against plain loops."""
+"""Lists, what rankers share, and what estimators hold out to stop by, against plain loops."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
+from fastrec.estimators.base import held_out
 from fastrec.table import Table
-from fastrec.validate import Lists, whole_lists
+from fastrec.validate import Lists, Rows, whole_lists
 
 
 def make(groups: list[int], **columns) -> Lists:
@@ -45,8 +46,8 @@ def test_parts_of_unequal_lengths_are_refused():
 def test_take_by_mask_and_by_row_agree():
     lists = make([0, 0, 2, 2, 5], label=[0, 1, 0, 1, 1], weight=[1, 1, 2, 2, 3])
     mask = torch.tensor([True, False, True, True, False])
-    for rows in (mask, torch.tensor([0, 2, 3])):
-        got = lists.take(rows)
+    for rows_of_lists in (mask, torch.tensor([0, 2, 3])):
+        got = lists.take(rows_of_lists)
         assert got.groups.tolist() == [0, 2, 2]
         assert got.label.tolist() == [0, 0, 1]
         assert got.weight.tolist() == [1, 2, 2]
@@ -56,26 +57,26 @@ def test_take_by_mask_and_by_row_agree():
         lists.take(torch.tensor([3, 0]))
 
 
-rows = st.lists(
+rows_of_lists = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.0, 1.0, 2.0, math.nan]), st.sampled_from([0.0, 0.5, 2.0])),
     max_size=20,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(rows=rows, weighted=st.booleans())
-def test_lists_that_teach(rows, weighted):
-    rows = sorted(rows, key=lambda r: r[0])
-    groups, label = [r[0] for r in rows], [r[1] for r in rows]
-    weight = [dict((r[0], r[2]) for r in rows)[g] for g in groups]  # noqa: C402 - the last weight of a list, for all of it
+@given(rows_of_lists=rows_of_lists, weighted=st.booleans())
+def test_lists_that_teach(rows_of_lists, weighted):
+    rows_of_lists = sorted(rows_of_lists, key=lambda r: r[0])
+    groups, label = [r[0] for r in rows_of_lists], [r[1] for r in rows_of_lists]
+    weight = [dict((r[0], r[2]) for r in rows_of_lists)[g] for g in groups]  # noqa: C402 - the last weight of a list, for all of it
     expected = []
     for i, g in enumerate(groups):
-        own = [label[j] for j in range(len(rows)) if groups[j] == g]
+        own = [label[j] for j in range(len(rows_of_lists)) if groups[j] == g]
         good = len(own) > 1 and any(v > 0 for v in own) and not any(math.isnan(v) for v in own)
         if good and (not weighted or weight[i] > 0):
             expected.append(i)
     lists = make(
-        groups, label=label, x=[float(i) for i in range(len(rows))], **({"weight": weight} if weighted else {})
+        groups, label=label, x=[float(i) for i in range(len(rows_of_lists))], **({"weight": weight} if weighted else {})
     )
     if not expected:
         with pytest.raises(DataError, match="no list to learn from"):
@@ -87,3 +88,79 @@ def test_lists_that_teach(rows, weighted):
 def test_nothing_is_learnt_without_labels():
     with pytest.raises(DataError, match=r"tree.*without labels"):
         whole_lists(make([0, 0]), name="tree")
+
+
+# What estimators hold out to stop by.
+
+
+def rows(n: int, task: str = "regression", **given) -> Rows:
+    label = given.pop("label", torch.zeros(n, dtype=torch.float64))
+    return Rows(Table({"x": torch.arange(n, dtype=torch.float64)}), task, conts=["x"], label=label, **given)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.integers(0, 40), min_size=2, max_size=4), seed=st.integers(0, 5))
+def test_of_every_class_the_same_share_and_one_at_least_to_train_on(sizes, seed):
+    label = torch.cat([torch.full((s,), c) for c, s in enumerate(sizes)])
+    label = label[torch.randperm(len(label), generator=torch.Generator().manual_seed(seed))]
+    held = held_out(rows(len(label), "multiclass", label=label, n_outputs=len(sizes)), 1 / 8, seed)
+    assert held.dtype == torch.bool
+    if len(label) < 2:
+        assert not held.any()
+        return
+    for c, size in enumerate(sizes):
+        assert int(held[label == c].sum()) == min(round(size / 8), max(size - 1, 0))
+
+
+def test_seeds_draw_other_rows_and_the_same_seed_the_same():
+    a, b, c = (held_out(rows(4_000), seed=s) for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert int(a.sum()) == 500
+    assert int((a & c).sum()) == pytest.approx(500 / 8, abs=35)  # as if independent
+    place = torch.arange(4_000)[a].double()
+    assert place.mean().item() == pytest.approx(2_000, abs=200)
+
+
+@settings(max_examples=150, deadline=None)
+@given(times=st.lists(st.integers(0, 9), min_size=2, max_size=60))
+def test_the_last_rows_are_held_out_those_of_one_time_together(times):
+    order = torch.tensor(times)
+    held = held_out(rows(len(times), order=order), 1 / 4)
+    if len(set(times)) == 1:
+        assert int(held.sum()) == round(len(times) / 4)  # an order that tells nothing: drawn
+        return
+    assert not set(order[held].tolist()) & set(order[~held].tolist())
+    assert order[held].min() > order[~held].max()
+    wanted = len(times) / 4
+    possible = [sum(t >= cut for t in times) for cut in sorted(set(times))[1:]]
+    assert abs(int(held.sum()) - wanted) == min(abs(p - wanted) for p in possible)
+
+
+@settings(max_examples=100, deadline=None)
+@given(groups=st.lists(st.integers(-3, 12), min_size=2, max_size=80), timed=st.booleans())
+def test_groups_stay_whole(groups, timed):
+    ids = torch.tensor(groups)
+    order = torch.arange(len(groups)) if timed else None
+    held = held_out(rows(len(groups), groups=ids, order=order), 1 / 8)
+    assert not set(ids[held].tolist()) & set(ids[~held].tolist())
+    if len(set(groups)) > 1:
+        assert bool(held.any())
+        assert not bool(held.all())
+    else:
+        assert not bool(held.any())
+    if timed and bool(held.any()):
+        last = {g: max(i for i, other in enumerate(groups) if other == g) for g in set(groups)}
+        assert min(last[g] for g in ids[held].tolist()) > max(last[g] for g in ids[~held].tolist())
+
+
+def test_many_groups_come_to_about_the_share():
+    ids = torch.arange(3_000) // 3
+    held = held_out(rows(3_000, groups=ids), 1 / 8)
+    assert int(held.sum()) == 375
+    other = held_out(rows(3_000, groups=ids), 1 / 8, seed=1)
+    assert not torch.equal(held, other)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_of_one_row_nothing_is_held_out(n):
+    assert held_out(rows(n)).tolist() == [False] * n

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
+import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +25,6 @@ from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
 from fastrec.table import Table
 from fastrec.validate import Rows
 
-ROOT = Path(__file__).resolve().parents[2]
 TASKS = NetModel.tasks
 SMALL = {
     "TabularNet": {"model": "TabularNet", "options": {"layers": [16]}, "lr": 2e-2},
@@ -255,11 +251,8 @@ def test_balanced_classes_weigh_alike():
     weight = torch.tensor([1.0, 1, 2, 3, 0.5, 0.5])
     got = small(class_weight="balanced")._row_weights(replace(data, weight=weight))
     assert got.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 8 / 3, 4 / 3, 4 / 3])
-    for wrong in ([1, 2], "even"):
-        with pytest.raises(DataError, match="class_weight"):
-            small(class_weight=wrong)
-    with pytest.raises(DataError, match="regression task no classes"):
-        small(class_weight="balanced").fit(table("regression"))
+    with pytest.raises(DataError, match="class_weight"):
+        small(class_weight="even")
 
 
 def test_epochs_are_cut_where_rows_are_many():
@@ -403,18 +396,9 @@ def test_amounts_have_a_recipe_of_their_own():
 
 def test_what_cannot_be_learnt_is_named():
     data = table("binary")
-    with pytest.raises(DataError, match="net was given rows of one class only"):
-        small().fit(replace(data, label=torch.ones(len(data))))
     with pytest.raises(DataError, match="one class only"):
         small().fit(replace(data, weight=data.label.clone()))
-    with pytest.raises(DataError, match="no row to learn from"):
-        small().fit(replace(data, weight=torch.zeros(len(data))))
-    with pytest.raises(DataError, match="without labels"):
-        small().fit(unknown(data))
-    with pytest.raises(DataError, match="cannot learn a ranking task"):
-        small().fit(replace(data, task="ranking"))
-    with pytest.raises(NotFittedError, match="net"):
-        small().predict(data)
+    # what every estimator refuses stands in test_contract.py
     for wrong in ({"seeds": 0}, {"model": "XMLP"}, {"options": {"depth": 3}}, {"stop_by": "aucc"}):
         with pytest.raises(DataError):
             NetModel(**{"model": "TabularNet", **wrong})
@@ -440,23 +424,6 @@ def test_the_default_is_a_model_for_the_tables_width():
 
 # Saving --------------------------------------------------------------------------------------------------------------
 
-CODE = """
-import sys
-import numpy as np
-from pathlib import Path
-from fastrec.estimators import Estimator
-from fastrec.table import Table
-from fastrec.validate import Rows
-
-folder = Path(sys.argv[1])
-table = Table.read(folder / "rows.parquet")
-made = {}
-for path in sorted((folder / "saved").iterdir()):
-    loaded = Estimator.load(path)
-    made[path.name] = loaded.predict(Rows(table, path.name.split("-")[0])).numpy()
-np.savez(folder / "made.npz", **made)
-"""
-
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
@@ -465,42 +432,23 @@ def saved(tmp_path_factory):
     nets = {f"{t}-{m}-{len(o)}": small(m, **o).fit(table(t), seed=3) for t, m, o in cases}
     for name, net in nets.items():
         net.save(folder / "saved" / name)
+    return folder / "saved", nets
+
+
+def test_a_loaded_net_predicts_and_learns_the_same(saved):
+    folder, nets = saved
     other = table("binary", 50, seed=2).table.with_columns({"kind": ["new", *"abcd", None] * 8 + ["a", "b"]})
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({n: other[n].to_arrow() for n in other.names}), folder / "rows.parquet")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "saved", nets, other, np.load(folder / "made.npz")
-
-
-def test_a_fresh_process_predicts_the_same(saved):
-    _, nets, other, made = saved
-    assert set(made.files) == set(nets)
     for name, net in nets.items():
-        expected = net.predict(Rows(other, name.split("-")[0])).numpy()
-        np.testing.assert_allclose(made[name], expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max()))
-
-
-def test_a_loaded_net_learns_the_same_again(saved):
-    folder, nets, _, _ = saved
-    for name, net in nets.items():
-        loaded = Estimator.load(folder / name)
+        loaded, task = Estimator.load(folder / name), name.split("-")[0]
         assert loaded.settings() == net.settings()
-        data = table(name.split("-")[0])
-        if name.startswith("binary"):
-            again = loaded.fresh().fit(data, seed=3).predict(data)
-            torch.testing.assert_close(again, net.predict(data), rtol=0, atol=1e-6)
+        torch.testing.assert_close(loaded.predict(Rows(other, task)), net.predict(Rows(other, task)), rtol=0, atol=0)
+        if task == "binary":
+            again = loaded.fresh().fit(table(task), seed=3).predict(table(task))
+            torch.testing.assert_close(again, net.predict(table(task)), rtol=0, atol=1e-6)
 
 
 def test_no_file_is_a_pickle_and_damaged_ones_are_named(saved, tmp_path):
-    import shutil
-
-    folder, _, _, _ = saved
+    folder, _ = saved
     files = [p for p in folder.rglob("*") if p.is_file()]
     assert {p.suffix for p in files} == {".json", ".safetensors"}
     copy = shutil.copytree(folder / "binary-RealMLP-2", tmp_path / "copy")

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import xgboost as xgb
+from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_sample_weight
 
+from fastrec import estimators
 from fastrec.errors import DataError, MissingPackageError, WriteError
-from fastrec.estimators import CatBoostModel, LGBMModel, XGBModel
-from fastrec.estimators.base import output_weight, some_held_out
+from fastrec.estimators import (
+    CatBoostModel,
+    ConstantModel,
+    Estimator,
+    LGBMModel,
+    NetModel,
+    OffsetModel,
+    XGBModel,
+    XGBRanker,
+)
+from fastrec.estimators._tree_model import TreeInputs
+from fastrec.estimators.base import held_out, output_weight, some_held_out
 from fastrec.table import Table
-from fastrec.validate import Lists, Rows
+from fastrec.validate import CrossFit, Lists, Rows
 
 CITIES = ["bergen", "oslo", "rome"]
 N = 400
-KINDS = [XGBModel, LGBMModel, CatBoostModel]
 NEEDS = {LGBMModel: "lightgbm", CatBoostModel: "catboost"}
-
-
-def needed(kind: type) -> None:
-    if kind in NEEDS:
-        pytest.importorskip(NEEDS[kind])
+# The kinds whose library is installed.
+KINDS = [k for k in (XGBModel, LGBMModel, CatBoostModel) if k not in NEEDS or find_spec(NEEDS[k])]
 
 
 def frame_of(seed: int = 0) -> pd.DataFrame:
@@ -164,7 +173,6 @@ def test_catboost_takes_numbers_as_the_categories_that_they_are_said_to_be(tmp_p
 @pytest.mark.parametrize("task", ["binary", "ranking"])
 def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
     """The curve's best tree is the last one kept, five more were tried, and rows held out are not learned from."""
-    needed(kind)
     rows = rows_of(frame_of(), task)
     model = kind("t", rounds=300, early_stopping_rounds=5, eta=0.5).fit(rows, seed=1)
     curve = [record["held_out"] for record in model.trace.curves]
@@ -194,7 +202,6 @@ def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_too_few_rows_to_stop_by_all_trees_are_grown(kind):
-    needed(kind)
     few = rows_of(frame_of(), "binary").take(torch.arange(7))
     late = rows_of(frame_of(), "binary", label=(torch.arange(N) > N - 20).double(), order=torch.arange(N))
     for rows in (few, late):  # in the second class 1 would be in the rows held out alone
@@ -203,7 +210,7 @@ def test_of_too_few_rows_to_stop_by_all_trees_are_grown(kind):
 
 
 def test_a_place_that_catboost_cannot_write_to_is_named(tmp_path):
-    needed(CatBoostModel)
+    pytest.importorskip("catboost")
     model = CatBoostModel("t", rounds=2, early_stopping_rounds=None).fit(rows_of(frame_of(), "binary"))
     with pytest.raises(WriteError, match="could not be written"):
         model.write(tmp_path / "none")
@@ -214,7 +221,6 @@ def test_a_place_that_catboost_cannot_write_to_is_named(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_constraints_name_columns(kind):
-    needed(kind)
     rows = rows_of(frame_of(), "regression")
     rising = torch.linspace(-3, 3, 30).double()
     table = Table({"x[m]": rising, "z": torch.zeros(30).double(), "city": ["oslo"] * 30})
@@ -231,7 +237,6 @@ COUNTS = {XGBModel: "count:poisson", LGBMModel: "poisson", CatBoostModel: "Poiss
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_objective_of_ones_own_predicts_amounts_on_the_targets_scale(kind):
-    needed(kind)
     rows = rows_of(frame_of(), "regression")
     counts = replace(rows, label=rows.label.clamp_min(0).round() * 10)
     got = kind("t", objective=COUNTS[kind], rounds=60, early_stopping_rounds=None, eta=0.2).fit(counts).predict(counts)
@@ -242,7 +247,6 @@ def test_an_objective_of_ones_own_predicts_amounts_on_the_targets_scale(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_objective_of_another_task_is_refused(kind):
-    needed(kind)
     for objective, task in ((COUNTS[kind], "binary"), ("nonsense", "regression")):
         with pytest.raises(DataError, match=f"cannot learn a {task} task by the objective '{objective}'"):
             kind("t", objective=objective).fit(rows_of(frame_of(), task))
@@ -257,6 +261,7 @@ def test_an_objective_of_another_task_is_refused(kind):
         (LGBMModel, "random_state"),
         (CatBoostModel, "iterations"),
         (CatBoostModel, "loss_function"),
+        *((XGBRanker, n) for n in ("num_boost_round", "n_estimators", "seed", "random_state", "device")),
     ],
 )
 def test_parameters_that_have_an_argument_here_are_refused(kind, given):
@@ -266,7 +271,6 @@ def test_parameters_that_have_an_argument_here_are_refused(kind, given):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_importance_is_by_gain_and_curves_tell_outputs_apart(kind):
-    needed(kind)
     rows = rows_of(frame_of(), "regression")
     two = replace(rows, label=torch.stack([rows.label, -rows.label], 1), n_outputs=2)
     model = kind("t", rounds=20, early_stopping_rounds=3, eta=0.3).fit(two)
@@ -321,7 +325,6 @@ def test_a_weight_of_a_class_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("kind", [XGBModel, LGBMModel, CatBoostModel])
 def test_a_metric_of_amounts_chooses_the_objective(kind):
-    needed(kind)
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
     y = np.exp(x) * rng.gamma(2, 0.5, 400)
@@ -343,3 +346,176 @@ def test_a_metric_of_amounts_chooses_the_objective(kind):
     plain = kind()
     plain.suit("rmse")
     assert plain.objective is None
+
+
+# Settings of the wrong kind: an error that names the model and the argument.
+
+MAKERS = {"lightgbm": LGBMModel, "xgboost": XGBModel, "catboost": CatBoostModel}
+
+
+@pytest.mark.parametrize("value", ["5", 2.5, 0, -1, True])
+@pytest.mark.parametrize("argument", ["rounds", "early_stopping_rounds"])
+@pytest.mark.parametrize("cls", MAKERS.values())
+def test_trees(cls, argument, value):
+    with pytest.raises(DataError, match=rf"mine: {argument} is .*whole number"):
+        cls("mine", **{argument: value})
+
+
+@pytest.mark.parametrize("argument", ["epochs", "bs", "max_rows", "patience", "seeds"])
+def test_nets(argument):
+    with pytest.raises(DataError, match=rf"mine: {argument} is '3'"):
+        NetModel("mine", **{argument: "3"})
+
+
+def test_numpys_whole_numbers_are_whole_numbers():
+    assert LGBMModel("mine", rounds=np.int64(3), early_stopping_rounds=None).rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("library", "wrong"),
+    [("lightgbm", {"learning_rate": "fast"}), ("xgboost", {"max_depth": "deep"}), ("catboost", {"depth": "deep"})],
+)
+def test_what_a_library_refuses(library, wrong):
+    pytest.importorskip(library)
+    n = 60
+    table = Table({"x": torch.arange(n, dtype=torch.float64)})
+    rows = Rows(table, "binary", conts=["x"], label=(torch.arange(n) % 3 == 0).long())
+    model = MAKERS[library]("mine", rounds=2, early_stopping_rounds=None, **wrong)
+    with pytest.raises(DataError, match=rf"mine: {library} refuses to learn .*Check the parameters"):
+        model.fit(rows, None, seed=0)
+
+
+# Trees that are grown on others: as each library does it by itself, and only where the columns are the same.
+
+SMALL = {"rounds": 8, "early_stopping_rounds": None}
+
+
+def start_rows(cities="ab", n=300, seed=0, task="binary", more=(), cats=("city",)):
+    rng = np.random.default_rng(seed)
+    city, x = rng.choice(list(cities), n), rng.normal(size=n)
+    score = x + (city == "a") + rng.normal(size=n)
+    label = {"binary": score > 0.5, "regression": score, "multiclass": np.digitize(score, [0, 1])}[task]
+    label = torch.from_numpy(label.astype(np.int64 if task == "multiclass" else np.float64))
+    extra = {name: rng.normal(size=n) for name in more}
+    table = Table({"city": city.tolist(), "x": x, "z": rng.normal(size=n), **extra})
+    outputs = 3 if task == "multiclass" else 1
+    return Rows(table, task, cats=list(cats), conts=["x", "z", *more], label=label, n_outputs=outputs)
+
+
+def grown_on(first, data, **options):
+    made = type(first)(**{**SMALL, **options})
+    assert made.start_from(first)
+    return made.fresh().fit(data, seed=1)
+
+
+@pytest.mark.parametrize("kind", ["XGBModel", "LGBMModel", "CatBoostModel"])
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_trees_stop_by_what_all_of_them_say_of_the_held_out_rows(kind, task):
+    """The curve that training stops by is of old and new trees together, and the saved model says the same."""
+    pytest.importorskip({"LGBMModel": "lightgbm", "CatBoostModel": "catboost"}.get(kind, "xgboost"))
+    kind, given = getattr(estimators, kind), {"cats": ()} if kind == "CatBoostModel" else {}
+    first = kind(**SMALL).fit(start_rows(task=task, **given))
+    more = start_rows(seed=1, task=task, **given)
+    held = held_out(more)
+    made = grown_on(first, more, rounds=60, early_stopping_rounds=3)
+    assert made.trace.began == "grown on the trees that were there"
+    part = more.take(held)
+    said = made.predict(part).numpy()
+    best = min(record["held_out"] for record in made.trace.curves)
+    assert log_loss(part.label.numpy(), said, labels=range(2 if task == "binary" else 3)) == pytest.approx(
+        best, rel=1e-5
+    )
+    assert len(made.trace.curves) <= 30  # half of 60 at most
+
+
+def test_xgboost_goes_on_as_it_does_by_itself():
+    first = XGBModel(**SMALL).fit(start_rows())
+    data = start_rows(seed=1)
+    made = grown_on(first, data)
+    inputs = TreeInputs.fit(start_rows())
+    params = made._params(data, 1, None)
+    matrix = xgb.DMatrix(inputs.matrix(data.table).numpy(), data.label.numpy(), feature_names=["city", "x", "z"])
+    by_hand = xgb.train(params, matrix, 4, xgb_model=first._parts[0])
+    assert np.allclose(made.predict(data).numpy(), by_hand.predict(matrix), atol=1e-6)
+    assert made._parts[0].num_boosted_rounds() == 8 + 4
+    asked = xgb.DMatrix(inputs.matrix(start_rows().table).numpy(), feature_names=["city", "x", "z"])
+    assert np.allclose(made._parts[0][:8].predict(asked), first.predict(start_rows()).numpy(), atol=1e-6)
+
+
+def test_a_ranker_goes_on_too(tmp_path):
+    def lists(cities, seed):
+        data = start_rows(cities, seed=seed)
+        return Lists(data.table, torch.arange(300) // 5, cats=["city"], conts=["x", "z"], label=data.label)
+
+    first = XGBRanker("r", rounds=6).fit(lists("ab", 0))
+    made = XGBRanker("r", rounds=6)
+    assert made.start_from(first)
+    assert made.fresh().fit(lists("abc", 1)).trace.began == "grown anew: city has new values (c)"
+    made = made.fresh().fit(lists("ab", 1))
+    assert made._parts[0].num_boosted_rounds() == 6 + 3
+    asked = xgb.DMatrix(first._inputs.matrix(start_rows().table).numpy(), feature_names=["city", "x", "z"])
+    assert np.allclose(made._parts[0][:6].predict(asked), first._parts[0].predict(asked))
+    made.save(tmp_path / "m")
+    assert Estimator.load(tmp_path / "m").trace.began == "grown on the trees that were there"
+    assert not XGBRanker("r", margin="x").start_from(first)
+
+
+def test_other_columns_values_or_outputs_are_grown_anew_and_it_is_said():
+    first = XGBModel(**SMALL).fit(start_rows())
+    anew = XGBModel(**SMALL).fit(start_rows("abc"), seed=1)
+    made = grown_on(first, start_rows("abc"))
+    assert made.trace.began == "grown anew: city has new values (c)"
+    assert torch.equal(made.predict(start_rows("abc")), anew.predict(start_rows("abc")))
+    assert grown_on(first, start_rows(more=["w"])).trace.began == "grown anew: the columns are others (w)"
+    assert grown_on(first, start_rows(task="regression")).trace.began == "grown anew: the classes or targets are others"
+    # a value that does not come any more is no obstacle: the others keep their codes
+    fewer = grown_on(first, start_rows("b", seed=1))
+    assert fewer.trace.began == "grown on the trees that were there"
+    assert fewer._inputs.vocabs["city"].classes == first._inputs.vocabs["city"].classes
+
+
+def test_catboost_goes_on_without_categories_alone():
+    pytest.importorskip("catboost")
+    from fastrec.estimators import CatBoostModel
+
+    first = CatBoostModel(**SMALL).fit(start_rows())
+    made = grown_on(first, start_rows(seed=1))
+    assert made.trace.began == "grown anew: CatBoost goes on without categories only, and city is one"
+
+
+def test_what_cannot_begin_with_another_says_so():
+    first = XGBModel(**SMALL).fit(start_rows())
+    assert not XGBModel().start_from(XGBModel())  # untrained
+    assert not XGBModel(native_cats=True).start_from(first)
+    assert not LGBMModel().start_from(first)
+    assert not NetModel().start_from(first)
+    assert not ConstantModel("c").start_from(first)
+    offset = OffsetModel(XGBModel(**SMALL), "x").fit(start_rows(task="regression"))
+    other = OffsetModel(XGBModel(**SMALL), "x")
+    assert other.start_from(offset)
+    assert other.fresh().fit(start_rows(task="regression", seed=1)).trace.began == "grown on the trees that were there"
+    other.start_anew()
+    assert other.fresh().fit(start_rows(task="regression", seed=1)).trace.began == ""
+
+
+def test_two_starts_have_two_names():
+    """What is kept of a run goes by it."""
+    made = XGBModel(**SMALL)
+    names = {made.began_with}
+    for seed in (0, 1):
+        made.start_from(XGBModel(**SMALL).fit(start_rows(seed=seed)))
+        names.add(made.began_with)
+    assert len(names) == 3
+
+
+def test_a_cold_fold_begins_from_nothing():
+    first = XGBModel(**SMALL).fit(start_rows())
+    made = XGBModel(**SMALL)
+    made.start_from(first)
+    cross = CrossFit([made], 300, 0)
+    cross.cold_folds = (0,)
+    every, data = torch.arange(300), start_rows(seed=1)
+    for k in (0, 1):
+        cross.fold(data.take(every % 2 != k), data.take(every % 2 == k), every[every % 2 == k])
+    began = [model.trace.began for model in cross.finish()["xgb"].models]
+    assert began == ["", "grown on the trees that were there"]

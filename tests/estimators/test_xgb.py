@@ -15,7 +15,6 @@ import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError
 from fastrec.estimators import Ranker, XGBRanker
 from fastrec.table import Table, Vocab, load_state
 from fastrec.validate import Lists
@@ -197,15 +196,6 @@ def test_constraints_name_columns_by_their_own_names():
     line = Lists(table, torch.zeros(20, dtype=torch.int64), cats=["color"], conts=["x[m]", "z%"])
     assert (model.predict(line).diff() <= 0).all()
     assert not (free.predict(line).diff() <= 0).all()
-
-
-# ------------------------------------------------------------------------------------------------------ early stopping
-
-
-@pytest.mark.parametrize("name", ["num_boost_round", "n_estimators", "seed", "random_state", "device"])
-def test_parameters_that_would_be_passed_over_are_refused(name):
-    with pytest.raises(DataError, match=f"{name}.*Give it as"):
-        XGBRanker("t", **{name: 1})
 
 
 def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):

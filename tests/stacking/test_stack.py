@@ -19,7 +19,8 @@ from fastrec.metrics import get_metric, reciprocal_ranks
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend, Stack
 from fastrec.stacking.blends import in_list, level_two
 from fastrec.table import Table
-from fastrec.validate import Lists, Predictions, folds_digest
+from fastrec.validate import Lists, Predictions
+from tests.stacking.stack_cases import bases, digest_of, folds_for
 
 INF, NAN = math.inf, math.nan
 
@@ -221,14 +222,11 @@ class SpyStack(Stack):
 
 
 def folds_of(data: Lists, count: int = 3) -> torch.Tensor:
-    return data.groups * 7 % count
+    return folds_for(data, count)
 
 
-def predictions(
-    scores: dict[str, torch.Tensor], test: dict[str, torch.Tensor], folds: torch.Tensor
-) -> list[Predictions]:
-    digest = folds_digest([(folds == k).nonzero().squeeze(1) for k in torch.unique(folds)], len(folds))
-    return [Predictions(m, scores[m], test[m], folds=digest) for m in scores]
+def predictions(scores, test, folds) -> list[Predictions]:
+    return bases(scores, test, digest_of(folds))
 
 
 def test_no_level_two_model_scores_rows_it_was_trained_on():
