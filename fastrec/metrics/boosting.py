@@ -48,12 +48,9 @@ def xgboost_metric(
         # XGBoost's weights are those of lists if the objective ranks.
         if len(sizes) and len(own) == len(sizes):
             own = np.repeat(own, sizes)
-        return metric.name, metric(
-            data.get_label(),
-            _transformed(predictions, transform),
-            groups=_rows_of(sizes) if groups is None else groups,
-            weight=weight if weight is not None or not len(own) else own,
-        )
+        rest = {"groups": _rows_of(sizes) if groups is None else groups}
+        rest["weight"] = weight if weight is not None or not len(own) else own
+        return metric.name, metric(data.get_label(), _transformed(predictions, transform), **rest)
 
     return evaluate
 
@@ -72,13 +69,9 @@ def lightgbm_metric(
     metric = get_metric(name)
 
     def evaluate(predictions: np.ndarray, data: Any) -> tuple[str, float, bool]:
-        sizes = data.get_group()
-        value = metric(
-            data.get_label(),
-            _transformed(predictions, transform),
-            groups=_rows_of(sizes) if groups is None else groups,
-            weight=data.get_weight() if weight is None else weight,
-        )
+        rest = {"groups": _rows_of(data.get_group()) if groups is None else groups}
+        rest["weight"] = data.get_weight() if weight is None else weight
+        value = metric(data.get_label(), _transformed(predictions, transform), **rest)
         return metric.name, value, metric.greater_is_better
 
     return evaluate

@@ -238,9 +238,7 @@ def ndcg(
     *,
     k: int | None = 10,
     gains: Literal["exp2", "linear"] = "exp2",
-    ties: Ties = "worst",
-    empty: Empty = "zero",
-    sample_weight: Any = None,
+    **rules: Unpack[ListRules],
 ) -> float:
     """Compute the mean normalised discounted cumulative gain at k.
 
@@ -259,7 +257,7 @@ def ndcg(
     Raises:
         DataError: as for :func:`mrr`, or a label below 0 or infinite.
     """
-    lists = prepare(scores, labels, groups, sample_weight)
+    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
     refuse_rows(lists.labels.isinf() | (lists.labels < 0), "labels", "is below 0 or infinite", "Grades start at 0")
     choice(gains, "gains", ("exp2", "linear"))
     gain = torch.exp2(lists.labels) - 1 if gains == "exp2" else lists.labels

@@ -298,18 +298,11 @@ def get_metric(name: str | Metric) -> Metric:
     if not at and not entry.optional and entry.parameter:
         raise DataError(f"{base} needs a number", remedy=f"Write {base}@{entry.usual}, with your {entry.parameter}")
     options: dict[str, Any] = {}
-    if at:
-        options[entry.parameter] = _parsed(str(name), entry.parameter, text)
-    elif entry.parameter:
-        options[entry.parameter] = None  # the whole list
-    return Metric(
-        name=f"{base}@{options[entry.parameter]}" if at else base,
-        function=partial(entry.function, **options) if options else entry.function,
-        greater_is_better=entry.greater_is_better,
-        wants=entry.wants,
-        tasks=entry.tasks,
-        needs_groups=entry.needs_groups,
-    )
+    if entry.parameter:  # None: the whole list
+        options[entry.parameter] = _parsed(str(name), entry.parameter, text) if at else None
+    name = f"{base}@{options[entry.parameter]}" if at else base
+    function = partial(entry.function, **options) if options else entry.function
+    return Metric(name, function, entry.greater_is_better, entry.wants, entry.tasks, entry.needs_groups)
 
 
 def metrics_for(task: str) -> list[str]:

@@ -240,6 +240,7 @@ class EmbeddingTables(nn.Module):
 
     def _columns(self, x_cat: Tensor) -> list[Tensor]:
         self.check(x_cat)
+        # one lookup a group, then a piece for each run of neighbouring columns
         parts: dict[str, list[Tensor]] = {}
         for group, rows in self.rows_by_group(x_cat).items():
             found = self.vectors(group, rows)

@@ -117,6 +117,7 @@ def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:
     low, high = y_range
     if not low < mean < high:
         raise DataError(f"mean={mean} is outside y_range={y_range}", remedy="Give a wider y_range, or mean=None")
+    # the sigmoid's inverse: a score of nothing known is the mean
     share = (mean - low) / (high - low)
     return math.log(share / (1 - share))
 
@@ -139,7 +140,8 @@ class TwoTower(FieldNet):
         item_id: the categorical column that tells items apart; by default the first of ``item``.
         cont_names: names of the continuous columns (``rec_learner`` gives them).
         vector_names: names of the vector columns (likewise).
-        emb_szs, n_cont, ps, use_bn, act_cls, **inputs: see ``TabularNet``.
+        emb_szs, n_cont, ps, use_bn, act_cls: see ``TabularNet``.
+        **inputs: options of the inputs, see ``FieldNet``.
 
     Raises:
         DataError: a tower without a column, more than one output, a temperature or width that is not above 0.
@@ -200,7 +202,8 @@ class TwoTower(FieldNet):
         """Return the query's vector of each row, ``[b, dim]``; the item's columns have to be there, with any values.
 
         Args:
-            x_cat, x_cont, *extras: a batch, see ``FieldNet``.
+            x_cat, x_cont: a batch, see ``FieldNet``.
+            *extras: its lists and vectors.
         """
         return self._vectors("query", self._inputs(x_cat, x_cont, extras))
 

@@ -160,17 +160,11 @@ def mlp_blocks(
     steps = len(sizes) - 1
     hidden = steps - int(last_is_output)
     drops = [*dropouts(ps, hidden), *([0.0] if last_is_output else [])]
-    return [
-        LinBnDrop(
-            sizes[i],
-            sizes[i + 1],
-            bn=use_bn and (i < hidden or bn_final),
-            p=drops[i],
-            act=activation(act_cls) if i < hidden else None,
-            lin_first=lin_first,
-        )
-        for i in range(steps)
-    ]
+    blocks = []
+    for i, p in enumerate(drops):
+        act, bn = activation(act_cls) if i < hidden else None, use_bn and (i < hidden or bn_final)
+        blocks.append(LinBnDrop(sizes[i], sizes[i + 1], bn=bn, p=p, act=act, lin_first=lin_first))
+    return blocks
 
 
 def dropouts(ps: float | Sequence[float] | None, n: int) -> list[float]:

@@ -48,7 +48,8 @@ class EventNet(FieldNet):
         width: of the vectors of events and candidates.
         ids: items have vectors of their own; False: an item is known by what its candidate's columns say. Where
             most items are rare, their vectors learn the training lists by heart.
-        n_cont, out_sz, layers, ps, act_cls, **inputs: see ``TabularNet``.
+        n_cont, out_sz, layers, ps, act_cls: see ``TabularNet``.
+        **inputs: options of the inputs, see ``FieldNet``.
     """
 
     def __init__(

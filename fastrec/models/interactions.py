@@ -68,14 +68,14 @@ class DCNv2(FieldNet):
     Example::
 
         learn = rec_learner(dls, DCNv2, cross_layers=3, low_rank=32, structure="stacked", loss_func=BCE())
-        learn.fit_one_cycle(1, 1e-2)
 
     Args:
         layers: width of each hidden layer of the MLP; none leaves the cross layers alone.
         cross_layers: number of cross layers.
         low_rank: rank of the cross layers' weights; by default they are whole.
         structure: ``'parallel'`` or ``'stacked'``.
-        emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
+        emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls: see ``TabularNet``.
+        **inputs: options of the inputs, see ``FieldNet``.
 
     Raises:
         DataError: another structure, a rank below 1, no input columns at all, or ``ps`` not as long as ``layers``.
@@ -128,12 +128,12 @@ class DeepFM(FieldNet):
     Example::
 
         learn = rec_learner(dls, DeepFM, emb_dim=16, layers=[400, 400], ps=0.1, loss_func=BCE())
-        learn.fit_one_cycle(1, 1e-2)
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
         emb_dim: width of every field; with ``pad`` (the default) rounded up to a multiple of 4.
-        n_cont, out_sz, layers, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
+        n_cont, out_sz, layers, ps, y_range, use_bn, act_cls: see ``TabularNet``.
+        **inputs: options of the inputs, see ``FieldNet``.
     """
 
     def __init__(
@@ -204,7 +204,6 @@ class DLRM(FieldNet):
     Example::
 
         learn = rec_learner(dls, DLRM, bottom=[64, 16], top=[128, 64], loss_func=BCE(), metrics=AUC())
-        learn.fit_one_cycle(1, 1e-2)
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
@@ -215,7 +214,8 @@ class DLRM(FieldNet):
         self_interaction: each vector's product with itself as well.
         ps: dropout after each hidden layer of the top, one for all or one each; none by default.
         use_bn: batch norm in the layers of both MLPs, and on the continuous columns (``bn_cont`` changes the latter).
-        n_cont, out_sz, y_range, act_cls, **inputs: see ``TabularNet``.
+        n_cont, out_sz, y_range, act_cls: see ``TabularNet``.
+        **inputs: options of the inputs, see ``FieldNet``.
 
     Raises:
         DataError: ``bottom`` is empty or does not end with ``emb_dim``; one field without dense values, which leaves
@@ -251,6 +251,7 @@ class DLRM(FieldNet):
         super().__init__(of_width(emb_szs, width), n_cont, **inputs)
         self.emb_dim, self.n_vectors = width, self.n_fields + bool(self.n_dense)
         rows, columns = torch.tril_indices(self.n_vectors, self.n_vectors, 0 if self_interaction else -1)
+        # places of the pairs in the flattened table of products
         self.register_buffer("_pairs", rows * self.n_vectors + columns, persistent=False)
         self.bottom = None
         if self.n_dense:
@@ -292,12 +293,12 @@ class WideAndDeep(FieldNet):
             features=FeatureSet([Cross("city", "device")]), bs=4096,
         )
         learn = rec_learner(dls, WideAndDeep, layers=[200, 100], emb_szs={"city_x_device": 4}, loss_func=BCE())
-        learn.fit_one_cycle(1, 1e-2)
 
     Args:
         out_sz: number of outputs; the wide part has a weight for each.
         layers: width of each hidden layer of the deep part.
-        emb_szs, n_cont, ps, y_range, use_bn, act_cls, **inputs: see ``TabularNet``.
+        emb_szs, n_cont, ps, y_range, use_bn, act_cls: see ``TabularNet``.
+        **inputs: options of the inputs, see ``FieldNet``.
     """
 
     def __init__(

@@ -235,6 +235,7 @@ class RealMLP(FieldNet):
         if bool(self.begun):
             return
         self.begun.fill_(True)
+        # in float32 under autocast too: the outputs' spread sets the size of the weights
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             x = x.float()
             for layer in self.layers:

@@ -163,6 +163,7 @@ def _edges(x: np.ndarray, n_bins: int, *, target: np.ndarray | None, min_leaf: i
     known = np.isfinite(x)
     if not known.any():
         raise DataError("no finite number to make bins of", column=name, remedy="Leave the column out")
+    # missing and infinite values belong to no bin
     x, target = (x, target) if known.all() else (x[known], None if target is None else target[known])
     if target is None:
         inner = np.quantile(x, np.linspace(0, 1, n_bins + 1)[1:-1])
@@ -363,7 +364,7 @@ class MemberHeads(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, k: int) -> None:
         super().__init__()
-        limit = n_in**-0.5
+        limit = n_in**-0.5  # as nn.Linear draws its weights
         self.weight = nn.Parameter(torch.empty(k, n_in, n_out).uniform_(-limit, limit))
         self.bias = nn.Parameter(torch.empty(k, n_out).uniform_(-limit, limit))
 

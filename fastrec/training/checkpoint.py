@@ -488,20 +488,13 @@ class Checkpoint(Callback):
         self._best, self._resumed = state["best"], state
         if state["epoch"] == 0 and not state["batch"]:
             self._set_random(state["now"])
+        place = f"the training in {self.folder}"
         if state["batch"] and self._other_ranks:
-            warnings.warn(
-                f"the training in {self.folder} was left within epoch {state['epoch']} by another number of processes: "
-                "that epoch begins again",
-                UserWarning,
-                stacklevel=2,
-            )
+            left = f"within epoch {state['epoch']} by another number of processes"
+            warnings.warn(f"{place} was left {left}: that epoch begins again", UserWarning, stacklevel=2)
         if state["done"]:
-            warnings.warn(
-                f"the training in {self.folder} is complete: its weights were loaded, nothing is trained. "
-                "Give another folder to train again.",
-                UserWarning,
-                stacklevel=2,
-            )
+            done = "is complete: its weights were loaded, nothing is trained. Give another folder to train again."
+            warnings.warn(f"{place} {done}", UserWarning, stacklevel=2)
 
     def _set_random(self, state: dict[str, Any]) -> None:
         set_random_of_rank(state["random"])
@@ -556,13 +549,11 @@ def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) 
         MissingFileError, UnreadableFileError: there is none, or it is damaged.
         DataError: the model has other parameters.
     """
-    found = _newest(Path(folder), "best" if best else "last")
+    kind = "best" if best else "last"
+    found = _newest(Path(folder), kind)
     if found is None:
-        raise MissingFileError(
-            f"there is no checkpoint of the {'best' if best else 'last'} state",
-            file=folder,
-            remedy="Train with Checkpoint(folder, keep_best='valid_loss')" if best else "Train with Checkpoint(folder)",
-        )
+        remedy = f"Train with Checkpoint(folder{', keep_best=…' if best else ''})"
+        raise MissingFileError(f"there is no checkpoint of the {kind} state", file=folder, remedy=remedy)
     state = load_state(found)
     try:
         model.load_state_dict(state["model"])

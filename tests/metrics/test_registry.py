@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -84,7 +85,7 @@ BINARY = {
     "accuracy": lambda y, p, w: sk.accuracy_score(y, p > 0.5, sample_weight=w),
     "f1": lambda y, p, w: sk.f1_score(y, p > 0.5, sample_weight=w, zero_division=0),
     "f1_macro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="macro", sample_weight=w, zero_division=0),
-    "f1_micro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="micro", sample_weight=w),
+    "f1_micro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="micro", sample_weight=w, zero_division=0),
     "mcc": lambda y, p, w: correlation(y, (p > 0.5).astype(int), w),
     "balanced_accuracy": lambda y, p, w: mean_recall(y, (p > 0.5).astype(int), w),
     "quadratic_kappa": lambda y, p, w: kappa(y, (p > 0.5).astype(int), w),
@@ -107,24 +108,6 @@ def kappa(y, p, w, k=2):
     return NAN if not (far * by_chance).sum() else 1 - (far * table).sum() / (far * by_chance).sum()
 
 
-@pytest.mark.parametrize("name", BINARY)
-@given(rows=binary())
-@quick
-def test_binary_as_scikit_learn(name, rows):
-    y, p, w = rows
-    with np.errstate(all="ignore"):
-        assert close(score(name, y, p, w), BINARY[name](y, p, w))
-        assert close(score(name, y, p), BINARY[name](y, p, np.ones(len(y))))
-
-
-@pytest.mark.parametrize("name", BINARY)
-@given(rows=binary())
-@quick
-def test_two_columns_say_the_same_as_one(name, rows):
-    y, p, w = rows
-    assert close(score(name, y, np.column_stack([1 - p, p]), w), score(name, y, p, w))
-
-
 def each(one, y, p, w):
     found = [one((y == j) if y.ndim == 1 else y[:, j], p[:, j], w) for j in range(p.shape[1])]
     found = [f for f in found if not math.isnan(f)]
@@ -132,8 +115,7 @@ def each(one, y, p, w):
 
 
 MULTICLASS = {
-    "auc": lambda y, p, w: each(BINARY["auc"], y, p, w),
-    "average_precision": lambda y, p, w: each(BINARY["average_precision"], y, p, w),
+    **{n: partial(each, BINARY[n]) for n in ("auc", "average_precision")},
     "logloss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=range(p.shape[1])),
     "brier": lambda y, p, w: np.average(((np.eye(p.shape[1])[y] - p) ** 2).sum(1), weights=w),
     "accuracy": lambda y, p, w: sk.accuracy_score(y, p.argmax(1), sample_weight=w),
@@ -143,16 +125,6 @@ MULTICLASS = {
     "mcc": lambda y, p, w: correlation(y, p.argmax(1), w),
     "quadratic_kappa": lambda y, p, w: kappa(y, p.argmax(1), w, p.shape[1]),
 }
-
-
-@pytest.mark.parametrize("name", MULTICLASS)
-@given(rows=several())
-@quick
-def test_multiclass_as_scikit_learn(name, rows):
-    y, p, w = rows
-    assert close(score(name, y, p, w), MULTICLASS[name](y, p, w))
-    if m.get_metric(name).wants == "classes":
-        assert close(score(name, y, p.argmax(1), w), MULTICLASS[name](y, p, w))
 
 
 def test_multiclass_auc_and_brier_are_scikit_learns():
@@ -165,23 +137,25 @@ def test_multiclass_auc_and_brier_are_scikit_learns():
     assert close(score("brier", b, q), sk.brier_score_loss(b, q))
 
 
-MULTILABEL = {
-    "auc": lambda y, p, w: each(BINARY["auc"], y, p, w),
-    "average_precision": lambda y, p, w: each(BINARY["average_precision"], y, p, w),
-    "logloss": lambda y, p, w: each(BINARY["logloss"], y, p, w),
-    "brier": lambda y, p, w: each(BINARY["brier"], y, p, w),
-    "accuracy": lambda y, p, w: sk.accuracy_score(y, p > 0.5, sample_weight=w),
-    "f1_macro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="macro", sample_weight=w, zero_division=0),
-    "f1_micro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="micro", sample_weight=w, zero_division=0),
-}
+MULTILABEL = {n: partial(each, BINARY[n]) for n in ("auc", "average_precision", "logloss", "brier")}
+MULTILABEL |= {n: BINARY[n] for n in ("accuracy", "f1_macro", "f1_micro")}
+EXPECTED = {"binary": BINARY, "multiclass": MULTICLASS, "multilabel": MULTILABEL}
+ROWS = {"binary": binary(), "multiclass": several(), "multilabel": labels(), "regression": numbers()}
 
 
-@pytest.mark.parametrize("name", MULTILABEL)
-@given(rows=labels())
+@pytest.mark.parametrize(("task", "name"), [(task, name) for task, known in EXPECTED.items() for name in known])
+@given(data=st.data())
 @quick
-def test_multilabel_as_scikit_learn(name, rows):
-    y, p, w = rows
-    assert close(score(name, y, p, w), MULTILABEL[name](y, p, w))
+def test_classes_as_scikit_learn(task, name, data):
+    (y, p, w), expected = data.draw(ROWS[task]), EXPECTED[task][name]
+    with np.errstate(all="ignore"):
+        found = score(name, y, p, w)
+        assert close(found, expected(y, p, w))
+        if task == "binary":
+            assert close(score(name, y, p), expected(y, p, np.ones(len(y))))
+            assert close(score(name, y, np.column_stack([1 - p, p]), w), found)  # two columns say the same as one
+        if task == "multiclass" and m.get_metric(name).wants == "classes":
+            assert close(score(name, y, p.argmax(1), w), found)
 
 
 def loop_gini(y, p, w):
@@ -225,8 +199,7 @@ def test_regression_as_scikit_learn(name, rows, two):
 @given(data=st.data())
 @quick
 def test_a_row_of_weight_0_is_as_good_as_gone(task, data):
-    rows = {"binary": binary(), "multiclass": several(), "regression": numbers(), "multilabel": labels()}[task]
-    y, p, w = data.draw(rows)
+    y, p, w = data.draw(ROWS[task])
     gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(y), max_size=len(y))))
     w = np.where(gone, 0, w)
     for name in m.metrics_for(task):

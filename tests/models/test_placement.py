@@ -78,6 +78,13 @@ def step(net, opt, seed, *, ahead=None, update=True, **options):
     return loss.item()
 
 
+def twins(placement=None, kind=AdamW, **options):
+    """A plain net and one whose tables lie elsewhere, and their optimizers."""
+    placement = Embeddings("cached", device_bytes=LIMIT) if placement is None else placement
+    nets = make(**options), make(placement, **options)
+    return nets, [kind(net.parameters(), lr=0.05, weight_decay=0.1) for net in nets]
+
+
 def tables_of(net):
     """Every table, wherever it is."""
     return {n: net.embeds.table(n).detach().clone() for n in NAMES[: len(net.embeds.slices)]}
@@ -93,8 +100,7 @@ def assert_same(one, other, **close):
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_every_step_is_that_of_a_plain_net_to_the_bit(kind, placement):
-    plain, placed = make(), make(placement)
-    opts = [kind(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    (plain, placed), opts = twins(placement, kind)
     assert all(p.slots < p.store.rows for p in placed.embeds.placed.values())
     assert_same(plain, placed)
     for i in range(12):
@@ -116,8 +122,7 @@ def test_every_step_is_that_of_a_plain_net_to_the_bit(kind, placement):
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
-    plain, placed = make(), make(Embeddings("cached", device_bytes=21_000))
-    opts = [kind(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    (plain, placed), opts = twins(Embeddings("cached", device_bytes=21_000), kind)
     for i in range(12):
         losses = [step(n, o, i, ahead=i + 1, update=i % 3 == 2, b=12) for n, o in zip((plain, placed), opts)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -130,8 +135,8 @@ def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
 )
 @settings(max_examples=20)
 def test_whatever_happens_between_batches(events, seed):
-    plain, placed = make(), make(Embeddings("cached", device_bytes=LIMIT))
-    nets, opts = (plain, placed), [AdamW(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    nets, opts = twins()
+    plain, placed = nets
     for i, event in enumerate(events, seed):
         if event == "train":
             losses = [step(net, opt, i) for net, opt in zip(nets, opts, strict=True)]
@@ -184,8 +189,7 @@ def test_every_model_takes_it(name):
 @pytest.mark.parametrize("pool", ["mean", "sum"])
 def test_lists_that_use_the_table_of_a_column(pool):
     options = {"list_szs": [(600, 8), (90, 8)], "list_names": ["likes", "tags"], "tie": {"likes": "a"}, "pool": pool}
-    plain, placed = make(**options), make(Embeddings("cached", device_bytes=LIMIT), **options)
-    opts = [AdamW(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    (plain, placed), opts = twins(**options)
     for i in range(5):
         g = torch.Generator().manual_seed(i)
         lists = [ListBatch.of([[], *torch.randint(0, n, (19, 3), generator=g).tolist()]) for n in (600, 90)]

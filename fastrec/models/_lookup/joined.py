@@ -254,6 +254,7 @@ class _Join(torch.autograd.Function):
             if not ctx.needs_input_grad[2 + i]:
                 found.append(None)
                 continue
+            # one copy a run, in the table's own type
             part = grad.new_empty(plan.rows, _width(runs), dtype=dtype)
             for run in runs:
                 part.narrow(1, run.source, run.size).copy_(grad.narrow(1, run.place, run.size))

@@ -277,6 +277,7 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
         Whether tables that ranks share are one rank's own rows.
     """
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
+    # rows of one rank fit no other layout: only the same rank of as many can take them
     if codes is not None and (codes == _SHARDED).any():
         same = share is not None and was is not None and torch.equal(was.cpu(), share)
         if not same or not torch.equal(codes.cpu(), kind_codes(slices)):
