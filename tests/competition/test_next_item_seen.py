@@ -14,6 +14,9 @@ from fastrec.competition.run import load_competition
 from fastrec.errors import DataError
 from fastrec.sequences import CoVisitation, PopularItems, SessionBlend, SessionFrame
 
+# some sessions hold no item that the model knows
+pytestmark = pytest.mark.filterwarnings("ignore:no item of")
+
 
 class Once(NextItemCompetition):
     name, k, minutes = "Once", 5, 1.0
