@@ -28,12 +28,7 @@ locks: dict[Path, int] = {}  # this process's hidden files and folders, each wit
 
 
 def hidden_beside(path: Path, kind: str) -> Path:
-    """Return a hidden name in the same folder that nothing has yet.
-
-    Args:
-        path: the target.
-        kind: ``'part'`` for what is not whole yet, ``'old'`` for what is being replaced.
-    """
+    """Return a hidden name beside ``path`` that nothing has yet: a ``'part'``, or the ``'old'`` that is replaced."""
     return path.with_name(f".{_short(path.name)}.{secrets.token_hex(4)}.{kind}")
 
 
@@ -92,15 +87,15 @@ def alone_at(path: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(held)
-            raise WriteError(
-                "another process is writing here", file=path, remedy="Wait for it to end, or choose another place"
-            ) from None
+            remedy = "Wait for it to end, or choose another place"
+            raise WriteError("another process is writing here", file=path, remedy=remedy) from None
         except OSError:  # a file system without locks
             break
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), os.stat(lock)):
                 break
-        os.close(held)  # its last holder removed the file between the two calls
+        # its last holder removed the file between the two calls
+        os.close(held)
         held = None
     try:
         yield
@@ -203,14 +198,11 @@ _REFUSALS = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it takes ``path``'s place when the block ends well.
+    """Yield a path beside ``path`` to write to; it takes ``path``'s place when the block ends well.
 
     Args:
         path: the file to write or replace (a link: the file it points to); its folder is made if need be. A replaced
             file's permissions are kept.
-
-    Yields:
-        A path in the same folder to write to.
 
     Raises:
         WriteError: the file system refused (disk full, no permission); ``path`` is as it was.
@@ -224,13 +216,10 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; it takes ``path``'s place when the block ends well.
+    """Yield an empty folder beside ``path`` to fill; it takes ``path``'s place when the block ends well.
 
     Args:
         path: the folder to make or replace (a link: the folder it points to).
-
-    Yields:
-        An empty folder beside ``path`` to fill.
 
     Raises:
         WriteError: the file system refused; a folder that was at ``path`` is as it was.
@@ -266,11 +255,8 @@ def check_replaceable(folder: str | Path, *markers: str) -> None:
     if folder.is_file():
         raise WriteError("this is a file, not a folder", file=folder, remedy="Choose another folder")
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / m).exists() for m in markers):
-        raise WriteError(
-            f"the folder holds other things and no {markers[0]}, and would be replaced whole",
-            file=folder,
-            remedy="Choose a new or empty folder",
-        )
+        problem = f"the folder holds other things and no {markers[0]}, and would be replaced whole"
+        raise WriteError(problem, file=folder, remedy="Choose a new or empty folder")
 
 
 def is_plain_name(name: str) -> bool:
@@ -316,8 +302,5 @@ def _named_write_error(path: Path, part: Path) -> Iterator[None]:
         # A block may read other files: an error about one of them is not about this one.
         if error.errno not in _REFUSALS or not (place in (path, *path.parents) or part in (place, *place.parents)):
             raise
-        raise WriteError(
-            f"could not be written ({error.strerror or error})",
-            file=path,
-            remedy="Free disk space or choose another place; what was there before is untouched",
-        ) from error
+        remedy = "Free disk space or choose another place; what was there before is untouched"
+        raise WriteError(f"could not be written ({error.strerror or error})", file=path, remedy=remedy) from error

@@ -36,15 +36,11 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise DeviceError(f"{device!r} is not a device", remedy="Use 'auto', 'cpu' or 'cuda'") from error
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(
-            "device 'cuda' was asked for, but torch finds no CUDA device",
-            remedy="Use device='auto' or 'cpu', or install a CUDA build of torch on a machine with an NVIDIA GPU",
-        )
+        remedy = "Use device='auto' or 'cpu', or install a CUDA build of torch on a machine with an NVIDIA GPU"
+        raise DeviceError("device 'cuda' was asked for, but torch finds no CUDA device", remedy=remedy)
     if found.type == "cuda" and found.index is not None and found.index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device {str(found)!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices",
-            remedy="Count from 0, or use device='cuda'",
-        )
+        problem = f"device {str(found)!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices"
+        raise DeviceError(problem, remedy="Count from 0, or use device='cuda'")
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
@@ -52,9 +48,8 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
             # Other backends differ in what they support: only a trial tells.
             torch.zeros(1, device=found).cpu()
         except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
-            raise DeviceError(
-                f"device {str(found)!r} was asked for, but it is not usable here", remedy="Use 'auto', 'cpu' or 'cuda'"
-            ) from error
+            problem = f"device {str(found)!r} was asked for, but it is not usable here"
+            raise DeviceError(problem, remedy="Use 'auto', 'cpu' or 'cuda'") from error
     return found
 
 
@@ -87,10 +82,8 @@ def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch
     if found in _pooled:
         return found
     if torch.cuda.is_initialized():
-        raise DeviceError(
-            "torch has begun to use the GPU, its allocator cannot be changed any more",
-            remedy="Call share_pool() first, before anything of torch's is on the GPU",
-        )
+        remedy = "Call share_pool() first, before anything of torch's is on the GPU"
+        raise DeviceError("torch has begun to use the GPU, its allocator cannot be changed any more", remedy=remedy)
     allocator = require("rmm.allocators.torch", "RMM", how).rmm_torch_allocator
     rmm.reinitialize(pool_allocator=True, initial_pool_size=size, devices=found.index)
     torch.cuda.memory.change_current_allocator(allocator)

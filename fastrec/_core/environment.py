@@ -91,22 +91,14 @@ def installed_version(package: str) -> str | None:
 
 
 def is_older(found: str, floor: str) -> bool:
-    """Compare versions by the numbers that they begin with.
-
-    Args:
-        found: such as ``'2.13.0+cpu'``.
-        floor: such as ``'2.4'``; an empty one is below all.
-    """
+    """Compare versions, such as ``'2.13.0+cpu'``, by the numbers that they begin with; an empty one is below all."""
     a, b = (tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", v)[0]))) for v in (found, floor))  # type: ignore[index]
     width = max(len(a), len(b))
     return a + (0,) * (width - len(a)) < b + (0,) * (width - len(b))
 
 
 def machine(device: DeviceLike = "auto") -> dict[str, str]:
-    """Describe the machine in words.
-
-    Args:
-        device: as runs take it.
+    """Describe the machine, and a device as runs take it, in words.
 
     Raises:
         DeviceError: there is no such device.
@@ -131,18 +123,13 @@ def _memory(device: torch.device | str) -> str:
 
 # The installed library as a wheel, written from its own files without build tool or network.
 
-_WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
-
 
 def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
-    """Write the running code as a wheel that pip installs.
+    """Write the running code as a wheel that pip installs, into a folder that is there, and return the file.
 
     Args:
-        folder: where to; it is there.
+        folder: where to.
         version: what it is called; None: its own version.
-
-    Returns:
-        The file.
     """
     version = version or __version__
     stem = f"{PACKAGE.replace('-', '_')}-{version}"
@@ -153,7 +140,13 @@ def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
         if p.is_file() and "__pycache__" not in p.parts and not p.name.startswith(".")
     }
     about = f"{stem}.dist-info"
-    files[f"{about}/METADATA"] = _metadata(version).encode()
+    lines = ["Metadata-Version: 2.1", f"Name: {PACKAGE}", f"Version: {version}", "Requires-Python: >=3.11"]
+    lines += [f"Requires-Dist: {name}>={floor}" for name, floor in REQUIRED.items()]
+    for part in PARTS:
+        lines.append(f"Provides-Extra: {part.extra}")
+        for name, floor in part.packages.items():
+            lines.append(f"Requires-Dist: {name}{f'>={floor}' if floor else ''}; extra == '{part.extra}'")
+    files[f"{about}/METADATA"] = "\n".join([*lines, ""]).encode()
     files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: fastrec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{about}/entry_points.txt"] = b"[console_scripts]\nfastrec = fastrec.cli:main\n"
     record = [
@@ -164,17 +157,7 @@ def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, content in files.items():
-            entry = zipfile.ZipInfo(name, _WHEN)
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # the same files give the same bytes
             entry.external_attr = 0o644 << 16
             wheel.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return path
-
-
-def _metadata(version: str) -> str:
-    lines = ["Metadata-Version: 2.1", f"Name: {PACKAGE}", f"Version: {version}", "Requires-Python: >=3.11"]
-    lines += [f"Requires-Dist: {name}>={floor}" for name, floor in REQUIRED.items()]
-    for part in PARTS:
-        lines.append(f"Provides-Extra: {part.extra}")
-        for name, floor in part.packages.items():
-            lines.append(f"Requires-Dist: {name}{f'>={floor}' if floor else ''}; extra == '{part.extra}'")
-    return "\n".join([*lines, ""])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -36,18 +35,13 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def require(module: str, package: str, how: str) -> ModuleType:
-    """Import an optional module.
-
-    Args:
-        module: the name to import.
-        package: what it is called, for the message.
-        how: the command that installs it.
+    """Import an optional module; the error names its package, and how it is installed.
 
     Raises:
         MissingPackageError: it is not installed.
     """
     try:
-        return importlib.import_module(module)
+        return import_module(module)
     except ImportError as error:
         raise MissingPackageError(f"{package} is needed for this", remedy=f"Install it: {how}") from error
 

@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NoReturn
 
@@ -144,12 +144,7 @@ def held() -> int:
 
 
 def make_room(size: int, before: int) -> None:
-    """Return freed memory before a block of ``size`` bytes is allocated, if much came up since.
-
-    Args:
-        size: bytes.
-        before: what was ``held`` when the work began whose freed memory this is.
-    """
+    """Return freed memory before ``size`` bytes are allocated, if much came up since ``held`` was ``before``."""
     libc = _glibc()
     if libc is not None and size >= limits.MEMORY_BLOCK and held() - before > size // 8:
         pa.default_memory_pool().release_unused()
@@ -157,7 +152,7 @@ def make_room(size: int, before: int) -> None:
 
 
 def _after_fork() -> None:
-    """Reset timer and lock: a child has no timer, and the lock may be held by another thread."""
+    # a child has no timer, and the lock may be held by another thread
     global _lock, _users, _waiting
     _lock, _users, _waiting = threading.Lock(), 0, None
 
@@ -232,11 +227,7 @@ def naming_out_of_memory(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error of torch, numpy, RMM, cuDF, CuPy, Arrow or XGBoost is about memory.
-
-    Args:
-        error: any exception.
-    """
+    """Tell whether an error of torch, numpy, RMM, cuDF, CuPy, Arrow or XGBoost is about memory."""
     if isinstance(error, MemoryError | _TORCH_ERROR):  # RMM's, CuPy's, Arrow's and numpy's are MemoryErrors
         return True
     if isinstance(error, FastrecError):  # it says what happened, whatever else its words speak of
@@ -245,12 +236,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int] | None:
-    """Return free and total memory of a device in bytes, or None if unknown.
+    """Return free and total memory of a CUDA device, or of the host, in bytes; None: unknown.
 
     What torch holds for later counts as taken, as it is to other libraries.
-
-    Args:
-        device: a CUDA device, or the CPU for the host.
     """
     device = torch.device(device)
     try:
@@ -263,11 +251,7 @@ def free_memory(device: torch.device | str) -> tuple[int, int] | None:
 
 
 def shown_bytes(count: int) -> str:
-    """Format bytes for people: ``'20.0 GiB'``.
-
-    Args:
-        count: bytes.
-    """
+    """Format bytes for people: ``'20.0 GiB'``."""
     if count < 1024:
         return f"{count} bytes"
     power = min((int(count).bit_length() - 1) // 10, len(_POWERS))
@@ -275,7 +259,11 @@ def shown_bytes(count: int) -> str:
 
 
 def _refuse(error: Exception, what: str, remedy: str, device: torch.device, need: int | None) -> NoReturn:
-    asked, free = _asked_oom(error), free_memory(device)
+    asked, free, found = None, free_memory(device), _ASKED.search(str(error))
+    if found is not None:
+        power = 0 if found[2].upper() == "BYTES" else _POWERS.find(found[2][0].upper()) + 1
+        with suppress(ValueError):
+            asked = round(float(found[1].rstrip(".,").replace(",", "")) * 1024**power)
     wanted = [f"{shown_bytes(need)} needed"] if need is not None else []
     wanted += [f"{shown_bytes(asked)} asked for"] if asked is not None and asked != need else []
     wanted += [f"{shown_bytes(free[0])} free of {shown_bytes(free[1])}"] if free is not None else []
@@ -300,16 +288,3 @@ def _where(error: Exception, device: torch.device | str | None) -> torch.device:
         return torch.device("cuda", int(found[1]))
     on_gpu = isinstance(error, _TORCH_ERROR) or torch.cuda.is_initialized()
     return torch.device("cuda" if on_gpu else "cpu")
-
-
-def _asked_oom(error: Exception) -> int | None:
-    """Parse the requested bytes from an error."""
-    found = _ASKED.search(str(error))
-    if found is None:
-        return None
-    unit = found[2].upper()
-    power = _POWERS.find(unit[0]) + 1 if unit != "BYTES" else 0
-    try:
-        return round(float(found[1].rstrip(".,").replace(",", "")) * 1024**power)
-    except ValueError:
-        return None

@@ -99,12 +99,10 @@ def summary(units: int | None, unit: str, seconds: float) -> str:
 
 
 class _Bar(Progress):
-    """A bar with lines below it."""
-
     stages: Stages | None = None
 
     def get_renderables(self) -> Iterator[Any]:
-        """Return the bar's line and the stages' lines."""
+        """Return the bar's line and what is below it."""
         yield self.make_tasks_table(self.tasks)
         if self.stages is not None and self.stages.below is not None:
             yield self.stages.below

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,14 +43,7 @@ def _on() -> bool:
 
 @contextmanager
 def naming_lost_ranks(doing: str) -> Iterator[None]:
-    """Turn torch's errors of a lost or hanging process into ones that say so.
-
-    Args:
-        doing: what for, such as ``'adding up gradients'``.
-
-    Raises:
-        RankError: naming this rank.
-    """
+    """Turn torch's errors of a lost or hanging process into a ``RankError`` that names this rank and what it did."""
     try:
         yield
     except FastrecError:
@@ -63,46 +57,35 @@ def naming_lost_ranks(doing: str) -> Iterator[None]:
         ) from error
 
 
-def _where(like: Tensor | None = None) -> torch.device:
+def _where(like: Tensor) -> torch.device:
     """Return the device for sending: NCCL sends from GPUs alone."""
-    if group.get_backend() == "nccl":
-        own = None if like is None or like.device.type != "cuda" else like.device
-        return own or torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    if group.get_backend() != "nccl":
+        return torch.device("cpu")
+    return like.device if like.device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
 
 
 def summed(tensors: Sequence[Tensor], doing: str) -> None:
-    """Replace each tensor by its sum over the ranks, in place; many small ones are sent together.
-
-    Args:
-        tensors: of equal shapes and kinds on every rank, in the same order.
-        doing: what for.
-    """
-    if world_size() == 1:
-        return
-    for bucket in _buckets(tensors):
-        flat = torch.cat([t.reshape(-1) for t in bucket]) if len(bucket) > 1 else bucket[0].reshape(-1)
-        sent = flat.to(_where(flat))
-        with naming_lost_ranks(doing):
-            group.all_reduce(sent)
-        _put_back(sent, bucket)
+    """Replace tensors, of equal shapes and kinds on every rank, by their sums over the ranks, in place."""
+    _collect(group.all_reduce, tensors, doing)
 
 
 def broadcast(tensors: Sequence[Tensor], doing: str) -> None:
-    """Replace each tensor by rank 0's, in place.
+    """Replace tensors, of equal shapes and kinds on every rank, by rank 0's, in place."""
+    _collect(partial(group.broadcast, src=0), tensors, doing)
 
-    Args:
-        tensors: of equal shapes and kinds on every rank, in the same order.
-        doing: what for.
-    """
+
+def _collect(collective: Callable[[Tensor], Any], tensors: Sequence[Tensor], doing: str) -> None:
     if world_size() == 1:
         return
     for bucket in _buckets(tensors):
-        sent = torch.cat([t.reshape(-1) for t in bucket])
-        sent = sent.to(_where(sent))
+        # a single tensor is sent as it is, where it is: a copy of a large table would take its memory again
+        flat = torch.cat([t.reshape(-1) for t in bucket]) if len(bucket) > 1 else bucket[0].reshape(-1)
+        sent = flat.to(_where(flat))
         with naming_lost_ranks(doing):
-            group.broadcast(sent, src=0)
-        _put_back(sent, bucket)
+            collective(sent)
+        for t, part in zip(bucket, sent.split([t.numel() for t in bucket]), strict=True):
+            if part.data_ptr() != t.data_ptr() or part.device != t.device:
+                t.copy_(part.view(t.shape))
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
@@ -117,12 +100,6 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
                 bucket = []
             bucket.append(t)
         yield bucket
-
-
-def _put_back(flat: Tensor, bucket: Sequence[Tensor]) -> None:
-    for t, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-        if part.data_ptr() != t.data_ptr() or part.device != t.device:
-            t.copy_(part.view(t.shape))
 
 
 def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
@@ -157,11 +134,7 @@ def _gathered(part: Tensor, counts: list[int]) -> Tensor:
 
 
 def agree(value: Any, what: str) -> None:
-    """Refuse ranks that would not do the same.
-
-    Args:
-        value: what must be equal on every rank.
-        what: what it is called in the message.
+    """Refuse ranks that would not do the same: of ``what`` the value must be equal on every rank.
 
     Raises:
         RankError: naming the first rank that has another value, and both values; on every rank.
@@ -173,10 +146,8 @@ def agree(value: Any, what: str) -> None:
         group.all_gather_object(found, value)
     for i, other in enumerate(found):
         if other != found[0]:
-            raise RankError(
-                f"rank {i} has another {what} than rank 0: {_short(other)}, not {_short(found[0])}",
-                remedy="Give every rank the same data, settings and seed",
-            )
+            problem = f"rank {i} has another {what} than rank 0: {_short(other)}, not {_short(found[0])}"
+            raise RankError(problem, remedy="Give every rank the same data, settings and seed")
 
 
 def _short(value: Any) -> str:
@@ -199,7 +170,11 @@ def on_first_rank(f: Callable[[], Any], doing: str) -> Any:
         try:
             told = [(True, f())]
         except Exception as raised:  # the others wait for an answer, whatever it is
-            error, told = raised, [(False, _picklable(raised))]
+            error, told = raised, [(False, raised)]
+            try:
+                pickle.loads(pickle.dumps(raised))
+            except Exception:
+                told = [(False, RankError(f"rank 0 has raised {type(raised).__name__}: {raised}"))]
     with naming_lost_ranks(doing):
         group.broadcast_object_list(told, src=0)
     if error is not None:
@@ -208,11 +183,3 @@ def on_first_rank(f: Callable[[], Any], doing: str) -> Any:
     if not fine:
         raise value
     return value
-
-
-def _picklable(error: Exception) -> Exception:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RankError(f"rank 0 has raised {type(error).__name__}: {error}")
-    return error

@@ -246,8 +246,8 @@ class RowOptimizer(torch.optim.Optimizer):
         mean = state.mean() if beta1 else sums[:0]
         held = (ids, values, p, state.state["exp_avg_sq"], mean, state.state["last"], state.state["decays"])
         rate, fix2 = rate / (1 - beta1**count), 1 / (1 - beta2**count)
-        given = (*map(view, (*held, place, sums)), step, rate, fix2, beta1, beta2, group["eps"])
-        shared(steps().adamw_rows, *given, beta1 > 0, group["weight_decay"] > 0, numbers=values.numel())
+        numbers = (step, rate, fix2, beta1, beta2, group["eps"], beta1 > 0, group["weight_decay"] > 0)
+        shared(steps().adamw_rows, tuple(map(view, (*held, place, sums))), numbers, numbers=values.numel())
         torch.autograd.graph.increment_version(p)  # the loops write past autograd's sight
 
     @cached_property

@@ -6,15 +6,17 @@ share one contract (``CollaborativeFilter``); ``candidates/`` finds short lists,
 
 from fastrec.retrieval._saved import Saved
 from fastrec.retrieval.base import CollaborativeFilter, Popularity
-from fastrec.retrieval.candidates import (
-    CandidateFeatures,
-    Candidates,
+from fastrec.retrieval.candidates.sources import (
     CandidateSource,
-    EventFeatures,
     ModelSource,
     NearestVectors,
     RepeatedItems,
     SegmentPopularity,
+)
+from fastrec.retrieval.candidates.union import (
+    CandidateFeatures,
+    Candidates,
+    EventFeatures,
     cut_anywhere,
     cut_at,
     sample_negatives,
@@ -30,7 +32,8 @@ from fastrec.retrieval.filters import (
     UserKNN,
 )
 from fastrec.retrieval.index import Index
-from fastrec.retrieval.pipeline import MMR, Available, Boost, InSegment, Quota, Recommender, Seen
+from fastrec.retrieval.pipeline.recommender import Recommender
+from fastrec.retrieval.pipeline.stages import MMR, Available, Boost, InSegment, Quota, Seen
 from fastrec.retrieval.rankers import ObjectiveRanker, RankedCandidates, events_of, recall_of_sets
 
 __all__ = [

@@ -35,9 +35,8 @@ def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> t
     values = np.ones(len(users)) if weight is None else weight.double().numpy()
     bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
     if len(bad):
-        raise DataError(
-            "a weight is not above 0, or infinite", column="weight", row=int(bad[0]), remedy="Drop such rows first"
-        )
+        remedy = "Drop such rows first"
+        raise DataError("a weight is not above 0, or infinite", column="weight", row=int(bad[0]), remedy=remedy)
     known = Vocab.fit(users), Vocab.fit(items)
     who, what = (v.encode(c).cpu().numpy() - 1 for v, c in zip(known, (users, items)))
     shape = len(known[0]) - 1, len(known[1]) - 1
@@ -148,13 +147,7 @@ class CollaborativeFilter(ABC):
         return self
 
     def score(self, users: Any, items: Any) -> torch.Tensor:
-        """Return scores of pairs.
-
-        Args:
-            users, items: ``[n]`` ids.
-
-        Returns:
-            float64 ``[n]`` on the CPU; 0 where the user or the item was not in ``fit``.
+        """Return scores of pairs of ids: float64 ``[n]`` on the CPU; 0: the user or the item was not in ``fit``.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -208,25 +201,24 @@ class CollaborativeFilter(ABC):
         return Table({"user": taken, "item": ids, "score": score.astype(float), "place": place})
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Return scores of all items for histories of anybody.
+        """Return scores of all items for histories of anybody: float64 ``[n, items]``.
 
         Args:
             matrix: weights of the items that each has, ``[n, items]``; the columns as ``encode_items`` counts.
 
-        Returns:
-            float64 ``[n, items]``.
-
         Raises:
             DataError: the filter's scores need users that were in ``fit``.
         """
-        if not self.scores_rows:
-            raise DataError(
-                f"{type(self).__name__} scores only the users that it was fitted to",
-                remedy="Use EASE, ItemKNN, RP3Beta, SpectralFilter, Popularity or ImplicitALS",
-            )
+        self.check_scores_rows()
         other = copy.copy(self)
         other._matrix = matrix
         return other._rows(np.arange(matrix.shape[0]))
+
+    def check_scores_rows(self) -> None:
+        """Refuse a filter that scores only the users of ``fit``."""
+        if not self.scores_rows:
+            remedy = "Use EASE, ItemKNN, RP3Beta, SpectralFilter, Popularity or ImplicitALS"
+            raise DataError(f"{type(self).__name__} scores only the users that it was fitted to", remedy=remedy)
 
     def encode_items(self, items: Any) -> np.ndarray:
         """Return numbers of items from 0, int64 ``[n]``; -1: it was not in ``fit``."""
@@ -296,7 +288,7 @@ class CollaborativeFilter(ABC):
     def _codes(self, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return numbers of users and items from 0; -1: not in ``fit``."""
         who = self._user_codes(as_column(users, name="users"))
-        what = self._vocabs()[1].encode(as_column(items, name="items")).cpu().numpy() - 1
+        what = self.encode_items(items)
         if len(who) != len(what):
             raise DataError(f"{len(who)} users and {len(what)} items", remedy="Give one user and one item a pair")
         return who, what

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
+from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
@@ -70,7 +71,17 @@ class EASE(CollaborativeFilter):
 
 
 class FactorModel(CollaborativeFilter):
-    """Scores by ``u · v + b``: user vectors ``u``, item vectors ``v``, item biases ``b``."""
+    """Scores by ``u · v + b``: user vectors ``u``, item vectors ``v``, item biases ``b``.
+
+    Args:
+        factors: length of a vector.
+        reg: ridge on every vector.
+        seed: of what is drawn.
+    """
+
+    def __init__(self, factors: int, reg: float, seed: int) -> None:
+        super().__init__()
+        self.factors, self.reg, self.seed = factors, reg, seed
 
     def _rows(self, users: np.ndarray) -> np.ndarray:
         learned = self._learned
@@ -107,9 +118,8 @@ class ImplicitALS(FactorModel):
         power: float = 0.0,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        self.factors, self.reg, self.alpha = factors, reg, alpha
-        self.iterations, self.power, self.seed = iterations, power, seed
+        super().__init__(factors, reg, seed)
+        self.alpha, self.iterations, self.power = alpha, iterations, power
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         random = torch.Generator().manual_seed(self.seed)
@@ -123,10 +133,7 @@ class ImplicitALS(FactorModel):
         return {"users": users.numpy(), "items": items.numpy(), "bias": np.zeros(len(items))}
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Return scores of all items for histories of anybody: vectors are solved for, the items' being held.
-
-        Args, returns: see ``CollaborativeFilter.score_rows``.
-        """
+        """Return scores, see ``CollaborativeFilter.score_rows``: vectors are solved for, the items' being held."""
         items = torch.from_numpy(self._learned["items"])
         return (self._solve(_Histories(matrix), items) @ items.T).numpy()
 
@@ -203,8 +210,8 @@ class BPRFactors(FactorModel):
     def __init__(
         self, *, factors: int = 64, epochs: int = 40, lr: float = 0.05, reg: float = 0.01, bs: int = 1024, seed: int = 0
     ) -> None:
-        super().__init__()
-        self.factors, self.epochs, self.lr, self.reg, self.bs, self.seed = factors, epochs, lr, reg, bs, seed
+        super().__init__(factors, reg, seed)
+        self.epochs, self.lr, self.bs = epochs, lr, bs
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         random = torch.Generator().manual_seed(self.seed)
@@ -223,33 +230,22 @@ class BPRFactors(FactorModel):
             other = torch.randint(n_items, (count,), generator=random)
             for rows, j in zip(drawn.split(self.bs), other.split(self.bs)):
                 u = owner[rows]
-                fresh = ~_among(u * n_items + j, keys)  # a triple whose second item the user had teaches nothing
-                self._step(users, items, sums, u[fresh], had[rows][fresh], j[fresh])
+                key = u * n_items + j
+                at = torch.searchsorted(keys, key).clamp_max(len(keys) - 1)
+                fresh = keys[at] != key  # a triple whose second item the user had teaches nothing
+                self._step((users, items), sums, u[fresh], had[rows][fresh], j[fresh])
         vectors = (users[:, :-1].double().numpy(), items[:, :-1].double().numpy())
         return {"users": vectors[0], "items": vectors[1], "bias": items[:, -1].double().numpy()}
 
-    def _step(
-        self,
-        users: torch.Tensor,
-        items: torch.Tensor,
-        sums: list[torch.Tensor],
-        u: torch.Tensor,
-        i: torch.Tensor,
-        j: torch.Tensor,
-    ) -> None:
-        p, q, r = users[u], items[i], items[j]
+    def _step(self, tables: Sequence[Tensor], sums: Sequence[Tensor], u: Tensor, i: Tensor, j: Tensor) -> None:
+        p, q, r = tables[0][u], tables[1][i], tables[1][j]
         pull = torch.sigmoid(-(p * (q - r)).sum(1, keepdim=True))
         at_user = pull * (q - r) - self.reg * p
         at_user[:, -1] = 0.0
         at_item = torch.cat([pull * p - self.reg * q, -pull * p - self.reg * r])
-        for table, total, ids, grad in ((users, sums[0], u, at_user), (items, sums[1], torch.cat([i, j]), at_item)):
+        for table, total, ids, grad in zip(tables, sums, (u, torch.cat([i, j])), (at_user, at_item)):
             total.index_add_(0, ids, grad.square())
             table.index_add_(0, ids, self.lr * grad / total[ids].sqrt())
-
-
-def _among(values: torch.Tensor, ascending: torch.Tensor) -> torch.Tensor:
-    at = torch.searchsorted(ascending, values).clamp_max(len(ascending) - 1)
-    return ascending[at] == values
 
 
 # ``ItemKNN``: items like those that the user had, by the users they share.
@@ -308,9 +304,8 @@ class ItemKNN(CollaborativeFilter):
         known = np.flatnonzero((who >= 0) & (what >= 0))
         result = np.zeros((len(who), k))
         to_items = csr_matrix(self._learned["similar"].T) if len(known) else None
-        for rows in (
-            np.split(known, range(limits.ITEM_KNN_AT_ONCE, len(known), limits.ITEM_KNN_AT_ONCE)) if len(known) else []
-        ):
+        for at in range(0, len(known), limits.ITEM_KNN_AT_ONCE):
+            rows = known[at : at + limits.ITEM_KNN_AT_ONCE]
             found = largest_of_rows(csr_matrix(self._matrix[who[rows]].multiply(to_items[what[rows]])), k).tocoo()
             order = np.lexsort((-found.data, found.row))
             counts = np.bincount(found.row, minlength=len(rows))
@@ -450,11 +445,7 @@ class HistoryFilter(SessionModel):
     def __init__(self, filter: CollaborativeFilter | Mapping[str, Any], *, decay: float | None = None) -> None:
         if isinstance(filter, Mapping):
             filter = class_named(CollaborativeFilter, filter["class"])(**filter["settings"])
-        if not filter.scores_rows:
-            raise DataError(
-                f"{type(filter).__name__} scores only the users that it was fitted to",
-                remedy="Use EASE, ItemKNN, RP3Beta, SpectralFilter, Popularity or ImplicitALS",
-            )
+        filter.check_scores_rows()
         self.filter, self.decay = copy.copy(filter), decay
 
     def settings(self) -> dict[str, Any]:
@@ -469,16 +460,12 @@ class HistoryFilter(SessionModel):
         self._find_columns()
 
     def _find_columns(self) -> None:
-        """The filter's column of every code; -1: it has none."""
-        known = self.filter.encode_items(torch.arange(len(self._known())))
-        self._columns = torch.from_numpy(known)
+        # the filter's column of every code; -1: it has none
+        self._columns = torch.from_numpy(self.filter.encode_items(torch.arange(len(self._known()))))
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
-        columns, rows = self._columns[sessions.values], rows_of(sessions.offsets)
-        weight = torch.ones(len(rows), dtype=torch.float64)
-        if self.decay is not None:
-            steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
-            weight = torch.exp(-steps.double() / self.decay)
+        columns, (rows, steps) = self._columns[sessions.values], sessions.steps()
+        weight = torch.exp(-steps.double() / (self.decay or torch.inf))
         kept = columns >= 0
         width = int(self._columns.max()) + 1
         pair, which = torch.unique(rows[kept] * width + columns[kept], return_inverse=True)

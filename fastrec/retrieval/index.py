@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fastrec._core import limits
 from fastrec._core.imports import require
@@ -58,9 +59,7 @@ class Approximate:
         return True
 
     def search(self, queries: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest; -1 and -inf where there are
-        fewer.
-        """
+        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest; -1 and -inf: there are fewer."""
         if self.kind == "ivf":
             self.base.nprobe, self.top.k_factor = self.dial, float(self.factor)
         else:
@@ -68,10 +67,8 @@ class Approximate:
         self.faiss.omp_set_num_threads(torch.get_num_threads())
         scores, places = (torch.from_numpy(x) for x in self.top.search(queries.contiguous().numpy(), k))
         scores = scores.masked_fill(places < 0, -torch.inf)
-        if width > k:
-            places = torch.nn.functional.pad(places, (0, width - k), value=-1)
-            scores = torch.nn.functional.pad(scores, (0, width - k), value=-torch.inf)
-        return places, scores
+        short = (0, width - k)
+        return F.pad(places, short, value=-1), F.pad(scores, short, value=-torch.inf)
 
     def to_state(self) -> dict[str, Any]:
         """As ``save_state`` takes it; the vectors are not in it."""
@@ -176,16 +173,11 @@ class Index:
         self.kind, self.recall = "exact", 1.0
         if kind != "exact" and (kind != "auto" or len(self.vectors) > limits.INDEX_FEW):
             self._choose(kind, recall, None if queries is None else self._checked(queries, "queries"))
-        how = "" if self._found is None else f" ({self._found.text})"
-        measured = (
-            "every vector is compared"
-            if self._found is None
-            else f"recall@{limits.INDEX_AT} {self.recall:.4f} measured"
-        )
-        self.about = (
-            f"Index of {len(self.vectors):,} × {self.vectors.shape[1]}: {self.kind}{how}, {measured}, "
-            f"{time.perf_counter() - started:.1f} s"
-        )
+        how = "exact, every vector is compared"
+        if self._found is not None:
+            how = f"{self.kind} ({self._found.text}), recall@{limits.INDEX_AT} {self.recall:.4f} measured"
+        size, took = f"{len(self.vectors):,} × {self.vectors.shape[1]}", time.perf_counter() - started
+        self.about = f"Index of {size}: {how}, {took:.1f} s"
         if verbose:
             print(self.about)
 
@@ -251,9 +243,8 @@ class Index:
         try:
             return cls.from_state(state)
         except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableFileError(
-                f"the saved index cannot be read ({error})", file=folder, remedy="Save it again"
-            ) from error
+            problem = f"the saved index cannot be read ({error})"
+            raise UnreadableFileError(problem, file=folder, remedy="Save it again") from error
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Index:
@@ -306,9 +297,8 @@ class Index:
         """Return bool ``[n]``."""
         if isinstance(allowed, Tensor) and allowed.dtype == torch.bool:
             if allowed.shape != (len(self),):
-                raise DataError(
-                    f"a mask of {tuple(allowed.shape)} for {len(self)} vectors", remedy="Give True or False for each"
-                )
+                remedy = "Give True or False for each"
+                raise DataError(f"a mask of {tuple(allowed.shape)} for {len(self)} vectors", remedy=remedy)
             return allowed.cpu()
         column = as_column(allowed, name="allowed")
         codes = self.ids.encode(column) if len(column) else torch.zeros(0, dtype=torch.int64)
@@ -330,7 +320,7 @@ class Index:
         if not bool(finite.all()):
             row = int((~finite).nonzero()[0])
             raise DataError(f"{name} hold a number that is not finite", row=row, remedy="Drop such vectors")
-        return torch.nn.functional.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
+        return F.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
 
 
 class _RecallTrial:
@@ -372,8 +362,6 @@ def _vocab(ids: Any, count: int) -> Vocab:
     known = Vocab.fit(column)
     codes = known.encode(column)
     if len(codes) != count or len(known) - 1 != count or bool((codes == 0).any()):
-        raise DataError(
-            f"{len(codes)} ids, {len(known) - 1} of them different, of {count} vectors",
-            remedy="Give each vector an id of its own, none missing",
-        )
+        remedy = "Give each vector an id of its own, none missing"
+        raise DataError(f"{len(codes)} ids, {len(known) - 1} of them different, of {count} vectors", remedy=remedy)
     return Vocab(known.decode(codes), name="id")

@@ -13,29 +13,32 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError, UnreadableFileError
-from fastrec.retrieval.candidates import (
-    CandidateFeatures,
-    Candidates,
-    EventFeatures,
-    ModelSource,
-    RepeatedItems,
-    sample_negatives,
-)
-from fastrec.retrieval.candidates.sources import best_of_pairs
-from fastrec.retrieval.candidates.union import kinds_of
+from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.table.state import class_named, saved_name
 
 # ``RankedCandidates``: several models' candidates, ordered by boosted trees, as one model of sessions.
 
-_PARAMS_RANKED_CANDIDATES = {
-    "eta": 0.1,
-    "max_depth": 6,
-    "subsample": 0.8,
-    "colsample_bytree": 0.6,
-    "min_child_weight": 5,
-}
+_PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
+
+
+def _grown(x: Tensor, y: Tensor, rounds: int, seed: int, callbacks: Sequence[Any] = ()) -> xgb.Booster:
+    params = {**_PARAMS, "objective": "binary:logistic", "seed": seed, "nthread": torch.get_num_threads()}
+    return xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), rounds, callbacks=list(callbacks))
+
+
+def _as_bytes(trees: xgb.Booster) -> Tensor:
+    return torch.frombuffer(bytearray(trees.save_raw("ubj")), dtype=torch.uint8)
+
+
+def _of_bytes(raw: Tensor) -> xgb.Booster:
+    return xgb.Booster(model_file=bytearray(raw.numpy().tobytes()))
+
+
+def _matrix(table: Table) -> Tensor:
+    return torch.stack([table[n].values.float() for n in table.names if n not in ("session", "item")], 1)
 
 
 class RankedCandidates(SessionModel):
@@ -67,18 +70,16 @@ class RankedCandidates(SessionModel):
         negatives: int = 60,
         rounds: int = 120,
     ) -> None:
-        usual = models is None
-        self.models = {n: _made(m) for n, m in (_usual() if models is None else models).items()}
+        usual = {"near": 100, "next": 40, "knn": 100, "popular": limits.RANKED_CANDIDATES_FEW}
+        given = k if k is not None else usual if models is None else 100
+        if models is None:
+            following = CoVisitation(window=1, near=None, before=0.0, own=0.3, again=0.0)
+            models = {"near": CoVisitation(hops=2), "next": following, "knn": VSTAN()}
+            models["popular"] = PopularItems(recency=0.02)
+        self.models = {n: _made(m) for n, m in models.items()}
         if not self.models or most < 1 or negatives < 1 or rounds < 1:
-            raise DataError(
-                f"{len(self.models)} models, most={most}, negatives={negatives}, rounds={rounds}",
-                remedy="Give one or more of each",
-            )
-        given = (
-            ({"near": 100, "next": 40, "knn": 100, "popular": limits.RANKED_CANDIDATES_FEW} if usual else 100)
-            if k is None
-            else k
-        )
+            problem = f"{len(self.models)} models, most={most}, negatives={negatives}, rounds={rounds}"
+            raise DataError(problem, remedy="Give one or more of each")
         self.k = dict(given) if isinstance(given, Mapping) else dict.fromkeys(self.models, given)
         self.share, self.most, self.negatives, self.rounds = share, most, negatives, rounds
 
@@ -117,28 +118,16 @@ class RankedCandidates(SessionModel):
         for table in self._candidates.stream(asked):
             label = self._candidates.label(table, asked.target)
             rows = sample_negatives(table, label, self.negatives, seed=seed)
-            parts.append(self._numbers(table, asked)[rows])
+            parts.append(_matrix(self._features(table, asked))[rows])
             labels.append(label[rows])
-        x, y = torch.cat(parts), torch.cat(labels)
-        self._trees = None
-        if bool(y.any()):  # else the models' scores have to do
-            params = {
-                **_PARAMS_RANKED_CANDIDATES,
-                "objective": "binary:logistic",
-                "seed": seed,
-                "nthread": torch.get_num_threads(),
-            }
-            stops = [] if until is None else [_StopAt(until)]
-            self._trees = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds, callbacks=stops)
-
-    def _numbers(self, table: Table, sessions: SessionFrame) -> torch.Tensor:
-        full = self._features(table, sessions)
-        return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
+        y, stops = torch.cat(labels), [] if until is None else [_StopAt(until)]
+        # without a right candidate the models' scores have to do
+        self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         table = self._candidates.union(sessions)
         out = self._features.popularity.mul(1e-30).repeat(len(sessions), 1)
-        x = self._numbers(table, sessions)
+        x = _matrix(self._features(table, sessions))
         if self._trees is None:
             score = x.nan_to_num(0)[:, 0]
         else:
@@ -147,17 +136,16 @@ class RankedCandidates(SessionModel):
         return out
 
     def _state(self) -> dict[str, Any]:
-        raw = b"" if self._trees is None else bytes(self._trees.save_raw("ubj"))
-        trees = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)
+        trees = None if self._trees is None else _as_bytes(self._trees)
         models = {n: m._state() for n, m in self.models.items()}
-        return {"models": models, "features": self._features.to_state(), "grown": bool(raw), "trees": trees}
+        return {"models": models, "features": self._features.to_state(), "trees": trees}
 
     def _restore(self, state: dict[str, Any]) -> None:
         for name, model in self.models.items():
             model.items = self.items
             model._restore(state["models"][name])
         self._features = CandidateFeatures.from_state(state["features"])
-        self._trees = xgb.Booster(model_file=bytearray(state["trees"].numpy().tobytes())) if state["grown"] else None
+        self._trees = None if state["trees"] is None else _of_bytes(state["trees"])
         self._take()
 
 
@@ -173,16 +161,8 @@ class _StopAt(xgb.callback.TrainingCallback):
         return epoch + 1 >= limits.RANKED_CANDIDATES_FEWEST_TREES and time.monotonic() > self.until
 
 
-def _usual() -> dict[str, SessionModel]:
-    following = CoVisitation(window=1, near=None, before=0.0, own=0.3, again=0.0)
-    return {"near": CoVisitation(hops=2), "next": following, "knn": VSTAN(), "popular": PopularItems(recency=0.02)}
-
-
 def _made(model: SessionModel | Mapping[str, Any]) -> SessionModel:
     return model if isinstance(model, SessionModel) else class_named(SessionModel, model["class"])(**model["settings"])
-
-
-_PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 
 
 class ObjectiveRanker:
@@ -215,10 +195,8 @@ class ObjectiveRanker:
         rounds: int = 120,
     ) -> None:
         if not objectives or not models or negatives < 1 or rounds < 1:
-            raise DataError(
-                f"{len(objectives)} goals, {len(models)} models, negatives={negatives}, rounds={rounds}",
-                remedy="Give one or more of each",
-            )
+            problem = f"{len(objectives)} goals, {len(models)} models, negatives={negatives}, rounds={rounds}"
+            raise DataError(problem, remedy="Give one or more of each")
         self.objectives, self.models, self.event = list(objectives), dict(models), event
         self.k = dict(k) if isinstance(k, Mapping) else dict.fromkeys(self.models, k)
         self.negatives, self.rounds = negatives, rounds
@@ -265,8 +243,7 @@ class ObjectiveRanker:
             x, y = (torch.cat(part) for part in zip(*found, strict=True))
             if not bool(y.any()):
                 raise DataError(f"no candidate is right for {name!r}", remedy="Give more sessions, or leave it out")
-            params = {**_PARAMS, "objective": "binary:logistic", "seed": seed, "nthread": torch.get_num_threads()}
-            self._trees[name] = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds)
+            self._trees[name] = _grown(x, y, self.rounds, seed)
         return self
 
     def recommend(self, asked: SessionFrame, k: int = 20) -> dict[str, Tensor]:
@@ -302,19 +279,11 @@ class ObjectiveRanker:
         items = self._known()
         if not self._trees:
             raise NotFittedError("no trees have been grown", remedy="Call learn first")
-        trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
+        trees = {n: _as_bytes(t) for n, t in self._trees.items()}
         settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
-        state = {"settings": settings, "items": items.to_state(), "trees": trees, "timed": self._timed}
-        save_state(
-            folder,
-            {
-                **state,
-                "instead": self.instead,
-                "candidates": self.candidates.to_state(),
-                "popular": self._popular.to_state(),
-                "kinds": self._kinds.to_state(),
-            },
-        )
+        state = {"settings": settings, "trees": trees, "timed": self._timed, "instead": self.instead}
+        parts = {"items": items, "candidates": self.candidates, "popular": self._popular, "kinds": self._kinds}
+        save_state(folder, {**state, **{n: part.to_state() for n, part in parts.items()}})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -327,11 +296,9 @@ class ObjectiveRanker:
         try:
             return cls._of_state(state)
         except (KeyError, TypeError, ValueError, xgb.core.XGBoostError) as error:
-            raise UnreadableFileError(
-                f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})",
-                file=folder,
-                remedy="Give a folder that ObjectiveRanker.save wrote, or save it again",
-            ) from error
+            problem = f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+            remedy = "Give a folder that ObjectiveRanker.save wrote, or save it again"
+            raise UnreadableFileError(problem, file=folder, remedy=remedy) from error
 
     @classmethod
     def _of_state(cls, state: dict[str, Any]) -> Self:
@@ -339,21 +306,17 @@ class ObjectiveRanker:
         models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
         made = cls(models=models, **state["settings"])
         made.items, made.candidates, made._timed = Vocab.from_state(state["items"]), candidates, bool(state["timed"])
-        made.instead = dict(state.get("instead", {}))  # earlier saves have none
+        made.instead = state["instead"]
         made._popular = CandidateFeatures.from_state(state["popular"])
         made._kinds = EventFeatures.from_state(state["kinds"])
-        for name, raw in state["trees"].items():
-            made._trees[name] = xgb.Booster(model_file=bytearray(raw.numpy().tobytes()))
+        made._trees = {n: _of_bytes(raw) for n, raw in state["trees"].items()}
         return made
 
     def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
         if (asked.times is not None) != self._timed:
-            raise DataError(
-                f"sessions {'without' if self._timed else 'with'} times, unlike those that find was given",
-                remedy="Make both with order=…, or neither",
-            )
-        full = self._kinds(self._popular(table, asked), asked)
-        return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
+            problem = f"sessions {'without' if self._timed else 'with'} times, unlike those that find was given"
+            raise DataError(problem, remedy="Make both with order=…, or neither")
+        return _matrix(self._kinds(self._popular(table, asked), asked))
 
     def _known(self) -> Vocab:
         if self.items is None:
@@ -373,7 +336,7 @@ def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = Fa
     Raises:
         MissingColumnError, DataError: there is no such side feature, or it is a number.
     """
-    names = kinds_of(sessions, event)
+    names = sessions.kinds(event)
     kept = sessions.sides[event] == (names.index(kind) if kind in names else -1)
     made = sessions.cut(sessions.offsets[:-1], sessions.offsets[1:])
     made._keep(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,9 +14,8 @@ from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.reading import SessionFrame
 from fastrec.table import Vocab, save_state
+from fastrec.table.column import rows_of
 from fastrec.table.state import class_named, load_as, saved_name, settings_of
-
-# The best items of a row of scores, in an order that does not depend on the block that they were scored in.
 
 
 def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,12 +28,8 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     Returns:
         Items int64 ``[b, k]`` and their scores ``[b, k]``, the best first; 0 and -inf where there are fewer than k.
     """
-    if (
-        scores.device.type == "cpu"
-        and scores.dtype == torch.float32
-        and k <= limits.RANKED_FEW
-        and compiled(scores.numel())
-    ):
+    on_cpu = scores.device.type == "cpu" and scores.dtype == torch.float32
+    if on_cpu and k <= limits.RANKED_FEW and compiled(scores.numel()):
         items = torch.zeros((len(scores), k), dtype=torch.int64)
         found = torch.full((len(scores), k), -torch.inf)
         shared(sessions().best_of_rows, *map(view, (scores.contiguous(), items, found)), numbers=scores.numel())
@@ -47,20 +42,32 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     if len(rows):
         again, order = torch.sort(scores[rows], dim=1, descending=True, stable=True)
         found[rows], items[rows] = again[:, :wanted], order[:, :wanted]
-    items = items.masked_fill(found == -torch.inf, 0)
-    if wanted < k:
-        items = torch.nn.functional.pad(items, (0, k - wanted))
-        found = torch.nn.functional.pad(found, (0, k - wanted), value=-torch.inf)
-    return items, found
+    items = torch.nn.functional.pad(items.masked_fill(found == -torch.inf, 0), (0, k - wanted))
+    return items, torch.nn.functional.pad(found, (0, k - wanted), value=-torch.inf)
 
 
-def hide_items(scores: torch.Tensor, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Return scores ``[b, codes]`` with -inf, in place, at the items of each row's session (packed as in
-    ``SessionFrame``).
+def hide_items(scores: torch.Tensor, sessions: SessionFrame) -> None:
+    """Make scores ``[b, codes]`` -inf, in place, at the items of each row's session."""
+    scores[rows_of(sessions.offsets), sessions.values] = -torch.inf
+
+
+def recommended(
+    blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: SessionFrame, k: int, exclude_seen: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the best items of sessions by blocks of scores, see ``SessionModel.recommend``.
+
+    Raises:
+        DataError: ``k`` is below 1.
     """
-    rows = torch.repeat_interleave(torch.arange(len(scores)), offsets[1:] - offsets[:-1])
-    scores[rows, values] = -torch.inf
-    return scores
+    if k < 1:
+        raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
+    items = torch.zeros(len(sessions), k, dtype=torch.int64)
+    best = torch.full((len(sessions), k), -torch.inf)
+    for rows, scores in blocks:
+        if exclude_seen:
+            hide_items(scores, sessions.take(rows))
+        items[rows], best[rows] = best_items(scores, k)
+    return items, best
 
 
 class SessionModel(ABC):
@@ -107,10 +114,8 @@ class SessionModel(ABC):
             DataError: no session has two events.
         """
         if not bool((sessions.lengths > 1).any()):
-            raise DataError(
-                "no session has two events: nothing says what follows what",
-                remedy="Check the columns of sessions and items, and that items are known to the vocabulary",
-            )
+            remedy = "Check the columns of sessions and items, and that items are known to the vocabulary"
+            raise DataError("no session has two events: nothing says what follows what", remedy=remedy)
         self.items = sessions.items
         self._fit(sessions, seed=seed, minutes=minutes)
         return self
@@ -118,12 +123,9 @@ class SessionModel(ABC):
     def score(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield scores of all items, block by block, sessions of equal length together.
 
-        Args:
-            sessions: any; an empty one gets what the model thinks of everybody.
-
         Yields:
             The numbers of some sessions, int64 ``[b]``, and their scores, float32 ``[b, len(items)]``: every session
-            comes once. The scores may be changed.
+            comes once, an empty one with what the model thinks of everybody. The scores may be changed.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -154,17 +156,8 @@ class SessionModel(ABC):
             NotFittedError: nothing was learned.
             DataError: ``k`` is below 1.
         """
-        if k < 1:
-            raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         sessions = sessions.recode(self._known())
-        items = torch.zeros(len(sessions), k, dtype=torch.int64)
-        found = torch.full((len(sessions), k), -torch.inf)
-        for rows, scores in self.score(sessions):
-            if exclude_seen:
-                seen = sessions.take(rows)
-                hide_items(scores, seen.values, seen.offsets)
-            items[rows], found[rows] = best_items(scores, k)
-        return items, found
+        return recommended(self.score(sessions), sessions, k, exclude_seen)
 
     def save(self, folder: str | Path) -> None:
         """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.
@@ -186,12 +179,7 @@ class SessionModel(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], items: Vocab) -> SessionModel:
-        """Rebuild what ``to_state`` returned, for whichever class it names.
-
-        Args:
-            state: what ``to_state`` gave.
-            items: the items' codes.
-        """
+        """Rebuild what ``to_state`` returned, for whichever class it names; ``items`` are the items' codes."""
         made = class_named(SessionModel, state["class"])(**state["settings"])
         made.items = items
         made._restore(state["learned"])

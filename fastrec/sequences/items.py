@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec._core.kernels import compiled, sessions, shared, view
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel
 from fastrec.sequences.neighbours import by_age, exponential
 from fastrec.sequences.reading import SessionFrame
@@ -95,12 +95,7 @@ def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int 
     work = int((near >= 0).sum()) * near.shape[1]
     if compiled(work):
         shared(sessions().two_hops, view(near), view(weights), share, view(codes), view(found), numbers=work)
-    else:
-        _two_hops_with_tensors(near, weights, share, codes, found)
-    return codes, found * total
-
-
-def _two_hops_with_tensors(near, weights, share, codes, found):
+        return codes, found * total
     step = max(1, limits.BLOCK // near.shape[1] ** 2)
     for a in range(0, len(near), step):
         first, given = near[a : a + step], weights[a : a + step]
@@ -109,8 +104,14 @@ def _two_hops_with_tensors(near, weights, share, codes, found):
         weight = given[:, :, None] * torch.cat([torch.ones_like(given)[:, :, None], share * weights[middle]], 2)
         item = torch.arange(a, a + len(first))[:, None, None].expand_as(second)
         kept = (first >= 0)[:, :, None] & (second >= 0) & (second != item) & (weight > 0)
-        pair, which = torch.unique(item[kept] * len(near) + second[kept], return_inverse=True)
-        _keep_best(pair, torch.zeros(len(pair)).index_add_(0, which, weight[kept]), codes, found)
+        _keep_best(*_summed((item * len(near) + second)[kept], weight[kept]), codes, found)
+    return codes, found * total
+
+
+def _summed(pair: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each pair once, ascending, and the sum of its weights."""
+    pair, which = torch.unique(pair, return_inverse=True)
+    return pair, torch.zeros(len(pair)).index_add_(0, which, weight.float())
 
 
 def near_to_all(
@@ -140,9 +141,8 @@ def near_to_all(
     for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)]):
         near, part = items[events[a:b]], scores[events[a:b]] * weight[a:b, None]
         kept = (near >= 0) & (part > 0)
-        pair = (rows[a:b, None] * len(items) + near)[kept]
-        pair, which = torch.unique(pair, return_inverse=True)
-        _keep_best(pair, torch.zeros(len(pair)).index_add_(0, which, part[kept]), found, sums, len(items))
+        pair, score = _summed((rows[a:b, None] * len(items) + near)[kept], part[kept])
+        _keep_best(pair, score, found, sums, len(items))
     return found, sums
 
 
@@ -166,10 +166,8 @@ def _with_tensors(log, weights, times, nearness, postings, of_item, items, score
         if len(times):
             weight = weight * ((times[q] - times[p][:, None]).abs() <= nearness.farthest)
         kept = weight > 0
-        pair = (values[p][:, None] * len(of_item) + values[q])[kept]
-        pair, which = torch.unique(pair, return_inverse=True)
-        summed = torch.zeros(len(pair)).index_add_(0, which, weight[kept].float())
-        _keep_best(pair, summed * of_item[pair % len(of_item)], items, scores)
+        pair, score = _summed((values[p][:, None] * len(of_item) + values[q])[kept], weight[kept])
+        _keep_best(pair, score * of_item[pair % len(of_item)], items, scores)
         at = end
 
 
@@ -238,10 +236,8 @@ class CoVisitation(SessionModel):
         if (event is None) != (weights is None):
             raise DataError("event and weights belong together", remedy="Give both, or neither")
         if window < 1 or keep < 1 or hops not in (1, 2) or before < 0:
-            raise DataError(
-                f"window={window}, keep={keep}, hops={hops}, before={before}",
-                remedy="Give a window and keep of 1 or more, 1 or 2 hops, and weights of 0 or more",
-            )
+            remedy = "Give a window and keep of 1 or more, 1 or 2 hops, and weights of 0 or more"
+            raise DataError(f"window={window}, keep={keep}, hops={hops}, before={before}", remedy=remedy)
         self.window, self.near, self.before, self.own = window, near, before, own
         norm = norm if isinstance(norm, int | float) else list(norm)
         if isinstance(norm, list) and len(norm) != 2:
@@ -275,21 +271,12 @@ class CoVisitation(SessionModel):
         """Return weights of events by their kinds, float32."""
         if self.event is None or self.weights is None:
             return torch.ones(len(sessions.values))
-        if self.event not in sessions.sides:
-            raise MissingColumnError(
-                "sessions have no such side feature", column=self.event, remedy="Name it in SessionFrame(features=…)"
-            )
-        vocab = sessions.codings[self.event].vocab
-        if vocab is None:
-            raise DataError("it is a number, no kind of event", column=self.event, remedy="Make it text or a category")
-        table = torch.tensor([self.weights.get(str(kind), 0.0) for kind in vocab.classes])
+        table = torch.tensor([self.weights.get(kind, 0.0) for kind in sessions.kinds(self.event)])
         return table[sessions.sides[self.event]]
 
     def _asked(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the sessions' events that count: session, item, weight."""
-        rows = rows_of(sessions.offsets)
-        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
-        table = exponential(self.own)
+        (rows, steps), table = sessions.steps(), exponential(self.own)
         weight = table[steps.clamp_max(len(table) - 1)] * self._of_events(sessions)
         kept = (weight >= limits.CO_VISITATION_LEAST) & (sessions.values > 0)
         return rows[kept], sessions.values[kept], weight[kept]
@@ -297,6 +284,7 @@ class CoVisitation(SessionModel):
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         if self._matrix is None:
             near = as_matrix(self._items, self._scores)
+            # of few items a dense product is faster
             self._matrix = near.toarray() if len(self._items) <= limits.CO_VISITATION_DENSE else near
         rows, items, weight = (x.numpy() for x in self._asked(sessions))
         found = csr_matrix((weight, (rows, items)), shape=(len(sessions), len(self._prior))) @ self._matrix
@@ -304,15 +292,7 @@ class CoVisitation(SessionModel):
         return torch.from_numpy(dense).float() + self._prior
 
     def candidates(self, sessions: SessionFrame, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the nearest items of each session, as ``recommend`` gives them, without a score of every item.
-
-        Args:
-            sessions: any.
-            k: how many.
-
-        Returns:
-            Codes int64 ``[n, k]`` and scores float32; 0 and -inf where fewer are near.
-        """
+        """Return the ``k`` nearest items of each session, as ``recommend`` gives them; others get no score."""
         sessions = sessions.recode(self._known())
         found = near_to_all(*self._asked(sessions), len(sessions), self._items, self._scores, k)
         return found[0].clamp_min(0), found[1].masked_fill(found[0] < 0, -torch.inf)
@@ -363,7 +343,8 @@ class PopularItems(SessionModel):
     def recommend(
         self, sessions: SessionFrame, k: int, exclude_seen: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the best items, see ``SessionModel.recommend``; found once, as they are the same for every session."""
+        """Return the best items, see ``SessionModel.recommend``."""
+        # found once, as they are the same for every session
         if exclude_seen or not len(sessions):
             return super().recommend(sessions, k, exclude_seen)
         items, found = super().recommend(sessions.take(torch.arange(1)), k)

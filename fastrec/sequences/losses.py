@@ -85,17 +85,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight = ctx.saved_tensors
         scale = grad * ctx.scale
-        wanted = ctx.needs_input_grad
-        return (
-            grad_hidden * scale if wanted[0] else None,
-            grad_weight * scale if wanted[1] else None,
-            None,
-            None,
-            None,
-            None,
-        )
+        grads = [g * scale if wanted else None for g, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad)]
+        return (*grads, None, None, None, None)
 
 
 # Items that are drawn to compare right ones with, and the chance that they had to be.
@@ -142,14 +134,10 @@ class ItemDraw:
         return torch.randint(1, max(self.codes, 2), (negatives,), device=self.device)
 
     def among(self, target: Tensor, negatives: int) -> BatchItems:
-        """Return the batch's targets and drawn items together.
+        """Return the batch's targets, int64 ``[p]``, and as many ``negatives`` drawn.
 
         The chance of an item: that it is one of as many targets, drawn by how often items occur, or one of the
         negatives.
-
-        Args:
-            target: int64 ``[p]``.
-            negatives: how many are drawn.
         """
         drawn = torch.cat([target, self.draw(negatives)]) if negatives else target
         mark = torch.zeros(self.codes, dtype=torch.bool, device=self.device)
@@ -194,18 +182,14 @@ class SessionLoss(nn.Module):
 
 
 class FullSoftmax(SessionLoss):
-    """Cross-entropy over all items.
-
-    Args:
-        half: see ``linear_cross_entropy``.
-    """
+    """Cross-entropy over all items; ``half``: see ``linear_cross_entropy``."""
 
     def __init__(self, *, half: bool = False) -> None:
         super().__init__()
         self.half = half
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss, see ``SessionLoss.of``."""
         return linear_cross_entropy(query, net.keys(net.items.all())[1:], target - 1, half=self.half)
 
 
@@ -230,7 +214,7 @@ class SampledSoftmax(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss, see ``SessionLoss.of``."""
         if self.draw is None:
             self.draw = ItemDraw(net.items.codes, self.counts, self.sampling, device=target.device)
         drawn = self.draw.among(target, self.negatives if self.sampling != "in_batch" else 0)
@@ -257,7 +241,7 @@ class GBCE(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss, see ``SessionLoss.of``."""
         self.draw = self.draw or ItemDraw(net.items.codes, None, "uniform", device=target.device)
         codes = self.draw.draw(self.negatives)
         share = min(len(codes) / max(net.items.codes - 1, 1), 1.0)
@@ -282,7 +266,7 @@ class BPRMax(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss, see ``SessionLoss.of``."""
         self.draw = self.draw or ItemDraw(net.items.codes, None, "uniform", device=target.device)
         codes = self.draw.draw(self.negatives)
         right = (query * net.keys(net.items(target))).sum(1, keepdim=True)
@@ -311,11 +295,7 @@ def augmented(
 ) -> tuple[Tensor, Tensor]:
     """Return where sessions begin and end, after changes to their ends; none is left with fewer than two events.
 
-    Args:
-        names: of the changes.
-        starts, ends: int64 ``[n]``, as they are; every session has two events or more.
-        longest: how many events may be left.
-        generator: of what is drawn.
+    ``starts`` and ``ends`` are int64 ``[n]``; every session has two events or more, and keeps ``longest`` at most.
     """
     if "prefix" in names:
         ends = starts + 2 + _drawn(ends - starts - 1, generator)
@@ -327,14 +307,9 @@ def augmented(
 
 
 def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: torch.Generator) -> Tensor:
-    """Return which event of its session stands at each place, int64 ``[n, longest]``; behind a session's end the
-    place itself.
+    """Return which event of its session stands at each place, int64 ``[n, longest]``.
 
-    Args:
-        names: of the changes.
-        lengths: of the sessions, int64 ``[n]``.
-        longest: how many places there are.
-        generator: of what is drawn.
+    Behind a session's end, which ``lengths`` tell, it is the place itself.
     """
     place = torch.arange(longest, device=lengths.device).repeat(len(lengths), 1)
     ends = lengths.unsqueeze(1)
@@ -389,7 +364,13 @@ def ppmi_svd(
         float32 ``[codes, dims]``, of root mean square length 1; zeros for codes that stand beside none.
     """
     size = len(sessions.items)
-    information = _information(_nearness(sessions, window, size), shift)
+    near = _nearness(sessions, window, size)
+    total = np.asarray(near.sum(1)).ravel().astype(np.float64)
+    rows = np.repeat(np.arange(size), np.diff(near.indptr))
+    expected = total[rows] * total[near.indices] / max(total.sum(), 1e-12)
+    data = np.maximum(np.log(near.data / expected) - np.log(shift), 0).astype(np.float32)
+    information = csr_matrix((data, near.indices, near.indptr), shape=near.shape)
+    information.eliminate_zeros()
     width = min(dims + 16, size)
     generator = np.random.default_rng(seed)
     basis = information @ generator.standard_normal((size, width), dtype=np.float32)
@@ -419,13 +400,3 @@ def _nearness(sessions: SessionFrame, window: int, size: int) -> csr_matrix:
         weight = np.full(int(known.sum()), 1 / apart, dtype=np.float32)
         found = found + csr_matrix((weight, (a[known], b[known])), shape=(size, size))
     return (found + found.T).tocsr()
-
-
-def _information(near: csr_matrix, shift: float) -> csr_matrix:
-    total = np.asarray(near.sum(1)).ravel().astype(np.float64)
-    rows = np.repeat(np.arange(near.shape[0]), np.diff(near.indptr))
-    expected = total[rows] * total[near.indices] / max(total.sum(), 1e-12)
-    data = np.log(near.data / expected) - np.log(shift)
-    found = csr_matrix((np.maximum(data, 0).astype(np.float32), near.indices, near.indptr), shape=near.shape)
-    found.eliminate_zeros()
-    return found

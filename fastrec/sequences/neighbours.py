@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ from fastrec.table.column import rows_of, runs
 # Sessions that share items with a session, and what they make likely next: the sums that all session-kNN have.
 
 
-@dataclass
-class Decays:
+class Decays(NamedTuple):
     """Weights by a distance in events, float32 ``[distances]``, the last for whatever is farther.
 
     Args:
@@ -34,9 +33,6 @@ class Decays:
     back: Tensor
     after: Tensor
     before: Tensor
-
-    def __iter__(self):
-        return iter((self.own, self.back, self.after, self.before))
 
 
 def exponential(length: float | None) -> Tensor:
@@ -105,24 +101,33 @@ class SessionIndex:
             float32 ``[sessions, n_items]``.
         """
         out = (prior / of_item).repeat(len(offsets) - 1, 1)
-        given = ((values, offsets), tuple(decays), (of_session, of_item), (sample, k), out)
+        queries, factors = (values, offsets), (of_session, of_item)
         known = values[values >= 0]
         work = int((self.starts[known + 1] - self.starts[known]).sum())
-        (_compiled if compiled(work) else _with_tensors)(self, *given, work)
+        if not compiled(work):
+            _with_tensors(self, queries, decays, factors, (sample, k), out)
+            return out
+        postings = (self.sessions, self.places, self.starts)
+        given = (queries, (self.values, self.offsets), postings, tuple(decays), factors)
+        arrays = (tuple(view(x.contiguous()) for x in some) for some in given)
+        shared(sessions().score_by_neighbours, *arrays, (sample, k), view(out), numbers=work)
         return out
 
 
-def _compiled(index, queries, decays, factors, at_most, out, work):
-    known = (index.sessions, index.places, index.starts)
-    given = (queries, (index.values, index.offsets), known, decays, factors)
-    arrays = (tuple(view(x.contiguous()) for x in some) for some in given)
-    shared(sessions().score_by_neighbours, *arrays, at_most, view(out), numbers=work)
-
-
-def _with_tensors(index, queries, decays, factors, at_most, out, work):
+def _with_tensors(index, queries, decays, factors, at_most, out):
     values, offsets = queries
-    row, place, steps = _last_of_each(values, offsets)
-    weight = decays[0][steps.clamp_max(len(decays[0]) - 1)]
+    # each session's known items once, the last first
+    row = rows_of(offsets)
+    place = torch.arange(len(values)).flip(0)
+    place = place[values[place] >= 0]
+    order = torch.argsort(values[place], stable=True)
+    place = place[order[torch.argsort(row[place][order], stable=True)]]
+    first = torch.ones(len(place), dtype=torch.bool)
+    first[1:] = (values[place][1:] != values[place][:-1]) | (row[place][1:] != row[place][:-1])
+    place = place[first].sort(descending=True).values
+    place = place[torch.argsort(row[place], stable=True)]
+    row, steps = row[place], offsets[row[place] + 1] - 1 - place
+    weight = decays.own[steps.clamp_max(len(decays.own) - 1)]
     row, item, steps, weight = (x[weight > 0] for x in (row, values[place], steps, weight))
     many = torch.cumsum(index.starts[item + 1] - index.starts[item], 0)
     at = 0
@@ -138,12 +143,7 @@ def _with_tensors(index, queries, decays, factors, at_most, out, work):
 
 
 def _score_part(
-    index: SessionIndex,
-    events: Sequence[Tensor],
-    decays: Sequence[Tensor],
-    factors: Sequence[Tensor],
-    at_most: tuple[int, int],
-    out: Tensor,
+    index: SessionIndex, events: Sequence[Tensor], decays: Decays, factors: Any, at_most: tuple[int, int], out: Tensor
 ) -> None:
     """Add what the neighbours of some queries give; ``events`` are their items, the last of a query first."""
     row, item, steps, weight = events
@@ -167,25 +167,10 @@ def _score_part(
 
     of, at = _stretches(index.offsets[session], index.offsets[session + 1])
     away = at - index.offsets[session][of] - place[of]
-    near, far = decays[2], decays[3]
+    near, far = decays.after, decays.before
     by_place = torch.where(away >= 0, near[away.clamp(0, len(near) - 1)], far[(-away).clamp(0, len(far) - 1)])
-    given = (alike * decays[1][back.clamp_max(len(decays[1]) - 1)])[of] * by_place
+    given = (alike * decays.back[back.clamp_max(len(decays.back) - 1)])[of] * by_place
     out.view(-1).index_add_(0, query[of] * out.shape[1] + index.values[at], given)
-
-
-def _last_of_each(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each session's known items once, the last first: session, place among the values, steps from the end."""
-    row = rows_of(offsets)
-    place = torch.arange(len(values)).flip(0)
-    place = place[values[place] >= 0]
-    order = torch.argsort(values[place], stable=True)
-    order = order[torch.argsort(row[place][order], stable=True)]
-    place = place[order]
-    first = torch.ones(len(place), dtype=torch.bool)
-    first[1:] = (values[place][1:] != values[place][:-1]) | (row[place][1:] != row[place][:-1])
-    place = place[first].sort(descending=True).values
-    place = place[torch.argsort(row[place], stable=True)]
-    return row[place], place, offsets[row[place] + 1] - 1 - place
 
 
 def _stretches(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,9 +241,7 @@ class SessionKNN(SessionModel):
 
 
 def _popularity(index: SessionIndex) -> torch.Tensor:
-    """Return scores that ordered what no neighbour has, and are too small to move anything else: float32
-    ``[codes]``.
-    """
+    # they order what no neighbour has, and are too small to move anything else: float32 [codes]
     sessions = index.starts.diff().float()
     return sessions / sessions.max().clamp_min(1) * 1e-30
 
@@ -294,8 +277,7 @@ class STAN(SessionKNN):
     """Sequence and time aware neighbourhood: three exponential decays on the cosine of sessions.
 
     Args:
-        k: how many neighbours count.
-        sample: how many of the sessions that share an item are looked at: the latest.
+        k, sample: see ``SessionKNN``.
         own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)`` (λ1).
         recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
             span (λ2).
@@ -319,12 +301,15 @@ class STAN(SessionKNN):
         self.own, self.recency, self.near = own, recency, near
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
-        of_session = sessions.lengths.clamp_min(1).double().rsqrt()
-        if self.recency is not None:
-            of_session = of_session * torch.exp(-age / self.recency)
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(None), near, near)
-        return of_session, torch.ones(len(sessions.items)), decays
+        return _cosine(sessions, age, self.recency), torch.ones(len(sessions.items)), decays
+
+
+def _cosine(sessions: SessionFrame, age: torch.Tensor, recency: float | None) -> torch.Tensor:
+    """Return factors of neighbours, float64 ``[n]``: the cosine's, and how recent they are."""
+    of_session = sessions.lengths.clamp_min(1).double().rsqrt()
+    return of_session if recency is None else of_session * torch.exp(-age / recency)
 
 
 # ``VSKNN``: session kNN in which the last events count most.
@@ -344,8 +329,7 @@ class VSKNN(SessionKNN):
     """Vector multiplication session kNN: two sessions are as alike as the decayed weights of the items they share.
 
     Args:
-        k: how many neighbours count.
-        sample: how many of the sessions that share an item are looked at: the latest.
+        k, sample: see ``SessionKNN``.
         weighting: how an item's weight falls with its distance from the end of the session.
         score_weighting: how a neighbour's weight falls with the distance of the latest shared item from that end.
         idf: an item scores ``1 + idf · log(sessions / sessions with it)`` times what its neighbours give.
@@ -384,8 +368,7 @@ class VSTAN(SessionKNN):
     The defaults' mild decays were chosen on the last sessions of Diginetica's training part.
 
     Args:
-        k: how many neighbours count.
-        sample: how many of the sessions that share an item are looked at: the latest.
+        k, sample: see ``SessionKNN``.
         own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)``.
         back: a neighbour whose latest shared item is ``d`` events from that end weighs ``exp(-d / back)``.
         near: a neighbour's item that is ``d`` events away from the shared one gets ``exp(-d / near)``.
@@ -414,9 +397,6 @@ class VSTAN(SessionKNN):
         self.recency, self.idf = recency, idf
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
-        of_session = sessions.lengths.clamp_min(1).double().rsqrt()
-        if self.recency is not None:
-            of_session = of_session * torch.exp(-age / self.recency)
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(self.back), near, near * self.before)
-        return of_session, 1 + self.idf * inverse_frequency(sessions), decays
+        return _cosine(sessions, age, self.recency), 1 + self.idf * inverse_frequency(sessions), decays

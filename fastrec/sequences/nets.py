@@ -104,9 +104,27 @@ class PooledSASRec(SASRec):
 
 
 class HiddenEventNet(SessionNet):
-    """A net that tells hidden events; what comes next is an event hidden behind the last one."""
+    """A net of transformer blocks that tells hidden events; what comes next is an event hidden behind the last one.
+
+    Args:
+        items: the items' vectors.
+        codings: of the events' side features.
+        blocks, heads: of attention.
+        **options: see ``SessionNet``.
+    """
 
     task: ClassVar[Task] = "masked"
+
+    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
+        super().__init__(items, codings, **options)
+        self._add_places(blocks, heads)
+        dropout = self.input.dropout.p
+        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(items.width)
+
+    def _add_places(self, blocks: int, heads: int) -> None:
+        """Make the parameters that say where an event stands."""
+        raise NotImplementedError
 
     @property
     def reads(self) -> int:
@@ -122,21 +140,10 @@ class HiddenEventNet(SessionNet):
 
 
 class BERT4Rec(HiddenEventNet):
-    """Bidirectional transformer (arXiv 1904.06690).
+    """Bidirectional transformer (arXiv 1904.06690); the arguments are those of ``HiddenEventNet``."""
 
-    Args:
-        items: the items' vectors.
-        codings: of the events' side features.
-        blocks, heads: of attention.
-        **options: see ``SessionNet``.
-    """
-
-    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
-        super().__init__(items, codings, **options)
-        dropout = self.input.dropout.p
-        self.places = nn.Parameter(torch.zeros(self.max_len, items.width))
-        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
-        self.norm = nn.LayerNorm(items.width)
+    def _add_places(self, blocks: int, heads: int) -> None:
+        self.places = nn.Parameter(torch.zeros(self.max_len, self.items.width))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
@@ -156,24 +163,15 @@ class XLNet(HiddenEventNet):
     With the loader's ``task='masked'`` hidden events are told from all others (XLNet-MLM, which Transformers4Rec found
     best for sessions); with ``'permuted'`` a hidden event also sees those hidden ones that come before it in an order
     drawn at random. There, one stream holds what events are, another what is asked; the second sees, of the first,
-    only what comes earlier. Distances enter as a learned number for each, added to the attention's logits.
-
-    Args:
-        items: the items' vectors.
-        codings: of the events' side features.
-        blocks, heads: of attention.
-        **options: see ``SessionNet``.
+    only what comes earlier. Distances enter as a learned number for each, added to the attention's logits. The
+    arguments are those of ``HiddenEventNet``.
     """
 
     permutes: ClassVar[bool] = True
 
-    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
-        super().__init__(items, codings, **options)
-        dropout = self.input.dropout.p
-        self.start = nn.Parameter(torch.randn(items.width) * 0.02)
+    def _add_places(self, blocks: int, heads: int) -> None:
+        self.start = nn.Parameter(torch.randn(self.items.width) * 0.02)
         self.apart = nn.Parameter(torch.zeros(blocks, heads, 2 * self.max_len + 1))
-        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
-        self.norm = nn.LayerNorm(items.width)
 
     def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]``, of use where events are hidden.
@@ -195,17 +193,14 @@ class XLNet(HiddenEventNet):
         inside = padding_mask(lengths + 1, then.shape[1])
         keys = then[:, None, None, :]
         by_content, by_asked = inside & (keys <= then[:, None, :, None]), inside & (keys < order[:, None, :, None])
+        place = torch.arange(then.shape[1], device=then.device)
+        distance = place.unsqueeze(0) - place.unsqueeze(1) + self.max_len
         for block, apart in zip(self.blocks, self.apart, strict=True):
-            logits = self._apart(apart, then.shape[1])
+            logits = apart[:, distance]  # [heads, L, L]
             told = block(asked, logits[:, 1:].masked_fill(~by_asked, -torch.inf), content)
             content = block(content, logits.masked_fill(~by_content, -torch.inf))
             asked = told
         return self.norm(asked)
-
-    def _apart(self, apart: Tensor, length: int) -> Tensor:
-        """Return a number for each two events by their distance: ``[heads, L, L]``."""
-        place = torch.arange(length, device=apart.device)
-        return apart[:, place.unsqueeze(0) - place.unsqueeze(1) + self.max_len]
 
 
 # ``GRU4Rec``: a recurrent net over a session's events.

@@ -94,14 +94,13 @@ class NextItemNet(SessionModel):
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         asked, began = self._settings, time.monotonic()
         set_seed(seed)
-        max_len = asked["max_len"] or _usual_length(sessions)
+        lengths = sessions.lengths[sessions.lengths > 1].double()[:1_000_000]  # torch.quantile takes no more than 2^24
+        max_len = asked["max_len"] or int(min(max(torch.quantile(lengths, 0.99).item(), 10), 200))
         self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
-        task = NETS[asked["net"]].task
-        # a small log has a few batches in an epoch, too
-        tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
-        given = {"task": task, "seed": seed, "device": self.device}
-        given |= {n: asked[n] for n in ("augment", "chronological")}
-        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, **given)
+        # a small log has 16 batches in an epoch, too, of 256 positions at least
+        tokens = min(asked["tokens"], max(len(sessions.values) // 16, 256))
+        given = {"seed": seed, "device": self.device, **{n: asked[n] for n in ("augment", "chronological")}}
+        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=NETS[asked["net"]].task, **given)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * 1.0 if asked["warm"] else None
         learn = session_learner(
             dls,
@@ -118,13 +117,16 @@ class NextItemNet(SessionModel):
         self.model, self._keys = learn.model, None
         limit = None if minutes is None else max(60 * minutes - (time.monotonic() - began), 1.0)
         with learn.no_bar(), learn.no_logging():
-            _without_validation(learn)
+            learn._do_epoch_validate = lambda *args, **kwargs: None  # what is held out is the caller's to judge by
             learn.fit(asked["epochs"], cbs=OneCycleInTime(asked["lr"], limit))
         self.losses = [float(v) for v in learn.recorder.losses]
 
     def _loss(self, codes: int) -> SessionLoss:
         negatives, half = self._settings["negatives"], self._settings["half"]
-        half = _has_bfloat16(resolve_device(self.device)) if half is None else half
+        if half is None:  # whether the device multiplies bfloat16 matrices faster than float32 ones
+            kind = resolve_device(self.device).type
+            avx512 = kind == "cpu" and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+            half = kind == "cuda" or (avx512 and torch.cpu._is_avx512_bf16_supported())
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def _block(self, sessions: SessionFrame) -> Tensor:
@@ -166,23 +168,3 @@ class NextItemNet(SessionModel):
         self.model.load_state_dict(weights)
         self.model.to(resolve_device(self.device))
         self.counts, self._keys = state["counts"], None
-
-
-_BATCHES, _FEWEST = 16, 256
-
-
-def _usual_length(sessions: SessionFrame) -> int:
-    lengths = sessions.lengths[sessions.lengths > 1].double()
-    return int(min(max(torch.quantile(lengths[:1_000_000], 0.99).item(), 10), 200))
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    """Return whether a device multiplies bfloat16 matrices faster than float32 ones."""
-    if device.type != "cpu":
-        return device.type == "cuda"
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()
-
-
-def _without_validation(learn: Any) -> None:
-    """Train only: what is held out is the caller's to judge by."""
-    learn._do_epoch_validate = lambda *args, **kwargs: None

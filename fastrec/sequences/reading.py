@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError
+from fastrec._core.warn import warn
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.segments import lexical_order
-from fastrec.table import Column, Table, Vocab, concat
+from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs
 
 # A log of events, or a table of list columns, as events that stand session by session and in order.
@@ -38,91 +39,61 @@ class EventColumns:
 def read_events(
     source: Any, *, item: str, session: str | None, order: Sequence[str], features: Sequence[str], target: str | None
 ) -> EventColumns:
-    """Return the events of a log, or of lists.
-
-    Args:
-        source: what ``Table.read`` takes.
-        item, session, order, features, target: names of columns, see ``SessionFrame``.
-
-    Raises:
-        DataError: the columns do not fit together.
-    """
+    """Return the events of a log, or of lists; the arguments are those of ``SessionFrame``."""
     wanted = [item, *order, *features, *(n for n in (session, target) if n is not None)]
     table = Table.read(source, list(dict.fromkeys(wanted)))
     events = [item, *order, *features]
     if table[item].kind == "list":
         return _of_lists(table, events, session, target, order)
     if session is None:
-        raise DataError(
-            "holds one item a row, and no column says which session a row belongs to",
-            column=item,
-            remedy="Name the session's column (session=…), or give a column of lists",
-        )
-    return _of_log(table, events, session, target, order)
+        problem = "holds one item a row, and no column says which session a row belongs to"
+        raise DataError(problem, column=item, remedy="Name the session's column (session=…), or give a column of lists")
+    coded = table[session].coded()
+    gone = (coded.codes == 0).nonzero()
+    if len(gone):
+        remedy = "Fill the column, or drop the row"
+        raise DataError("a row belongs to no session", column=session, row=int(gone[0]), remedy=remedy)
+    # sessions are numbered in the order in which they first appear
+    codes = coded.codes - 1
+    size = int(codes.max()) + 1 if len(codes) else 0
+    first = torch.full((size,), len(codes), dtype=torch.int64, device=codes.device)
+    first.scatter_reduce_(0, codes, torch.arange(len(codes), device=codes.device), "amin")
+    by_first = torch.argsort(first)
+    by_first = by_first[first[by_first] < len(codes)]  # a category may have values without a row
+    number = torch.empty_like(first)
+    number[by_first] = torch.arange(len(by_first), device=codes.device)
+    numbers, first = number[codes], first[by_first]
+    permutation = lexical_order([numbers, *(_key(table[n]) for n in order)])
+    offsets = offsets_of(torch.bincount(numbers, minlength=len(first)))
+    last = offsets[1:] - 1
+    if permutation is not None:
+        last = permutation[last]
+    follows = None if target is None else table[target].take(last)
+    return EventColumns(
+        offsets, _arranged({n: table[n] for n in events}, permutation), table[session].take(first), follows
+    )
 
 
 def _of_lists(
     table: Table, events: Sequence[str], session: str | None, target: str | None, order: Sequence[str]
 ) -> EventColumns:
     item = events[0]
-    lists = {n: table[n] for n in events}
-    for name, column in lists.items():
-        if column.kind != "list":
-            raise DataError(
-                f"holds one value a row, but {item!r} a list", column=name, remedy="Give a list for every session"
-            )
-    lists = {n: packed(c) for n, c in lists.items()}
+    for name in events:
+        if table[name].kind != "list":
+            remedy = "Give a list for every session"
+            raise DataError(f"holds one value a row, but {item!r} a list", column=name, remedy=remedy)
+    lists = {n: packed(table[n]) for n in events}
     offsets = lists[item].values
     for name, column in lists.items():
         differ = (column.values != offsets).nonzero()
         if len(differ):
-            raise DataError(
-                f"its list is not as long as that of {item!r}",
-                column=name,
-                row=max(int(differ[0]) - 1, 0),
-                remedy="Give one value for every item of a session",
-            )
+            row, remedy = max(int(differ[0]) - 1, 0), "Give one value for every item of a session"
+            raise DataError(f"its list is not as long as that of {item!r}", column=name, row=row, remedy=remedy)
     columns = {n: c.elements for n, c in lists.items() if c.elements is not None}
     if order:
         columns = _arranged(columns, lexical_order([rows_of(offsets), *(_key(columns[n]) for n in order)]))
-    return EventColumns(
-        offsets, columns, None if session is None else table[session], None if target is None else table[target]
-    )
-
-
-def _of_log(
-    table: Table, events: Sequence[str], session: str, target: str | None, order: Sequence[str]
-) -> EventColumns:
-    coded = table[session].coded()
-    gone = (coded.codes == 0).nonzero()
-    if len(gone):
-        raise DataError(
-            "a row belongs to no session", column=session, row=int(gone[0]), remedy="Fill the column, or drop the row"
-        )
-    numbers, first = _by_appearance(coded.codes - 1)
-    permutation = lexical_order([numbers, *(_key(table[n]) for n in order)])
-    offsets = offsets_of(torch.bincount(numbers, minlength=len(first)))
-    last = offsets[1:] - 1
-    if permutation is not None:
-        last = permutation[last]
-    return EventColumns(
-        offsets,
-        _arranged({n: table[n] for n in events}, permutation),
-        table[session].take(first),
-        None if target is None else table[target].take(last),
-    )
-
-
-def _by_appearance(codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return codes int64 ``[n]`` in the order in which they first appear, and the rows where they do."""
-    size = int(codes.max()) + 1 if len(codes) else 0
-    first = torch.full((size,), len(codes), dtype=torch.int64, device=codes.device)
-    first.scatter_reduce_(0, codes, torch.arange(len(codes), device=codes.device), "amin")
-    order = torch.argsort(first)
-    order = order[first[order] < len(codes)]  # a category may have values without a row
-    place = torch.empty_like(first)
-    place[order] = torch.arange(len(order), device=codes.device)
-    return place[codes], first[order]
+    ids, follows = (None if n is None else table[n] for n in (session, target))
+    return EventColumns(offsets, columns, ids, follows)
 
 
 def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> dict[str, Column]:
@@ -177,18 +148,14 @@ class Coding:
         return cls("number", mean=mean, scale=scale or 1.0)
 
     def encode(self, column: Column) -> torch.Tensor:
-        """Return codes int64 ``[n]`` (0 = missing or unseen), standardised numbers float32 ``[n]`` or vectors ``[n,
-        width]``.
-
-        A missing number is the mean, a missing vector zero.
-        """
+        """Return codes int64 ``[n]``, standardised numbers float32 ``[n]`` or vectors ``[n, width]``; 0: missing."""
         if self.vocab is not None:
             return self.vocab.encode(column)
         if self.kind == "vector":
             values = column.values.float()
             return values.masked_fill(column.is_missing().unsqueeze(1), 0.0).nan_to_num(0.0)
         values = (column.number() - self.mean) / self.scale
-        return values.nan_to_num(0.0, 0.0, 0.0).float()
+        return values.nan_to_num(0.0, 0.0, 0.0).float()  # a missing number is the mean
 
     def empty(self) -> torch.Tensor:
         """Return what ``encode`` gives of no rows."""
@@ -209,15 +176,9 @@ class Coding:
 
 
 def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding], dict[str, torch.Tensor]]:
-    """Return the columns of a table of items by the items' codes.
+    """Return how each column of a table of items was coded, and ``[codes]`` or ``[codes, width]`` of it.
 
-    Args:
-        source: what ``Table.read`` takes; one row an item.
-        item: its column of ids; all others are side features.
-        items: the items' codes.
-
-    Returns:
-        How each column was coded, and ``[codes]`` or ``[codes, width]`` of it; an item without a row has zeros.
+    An item without a row has zeros; the column ``item`` has the ids, all others are side features.
 
     Raises:
         DataError: an item has two rows.
@@ -245,13 +206,7 @@ _PREFIX = "virtual: "  # no name that a vocabulary reserves begins so
 
 
 def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
-    """Return a vocabulary with a reserved code for each value of ``says`` where there is no item, in sorted order.
-
-    Args:
-        items: the items' codes.
-        item: ``[events]``, missing where an event has none.
-        says: ``[events]``, what such an event was.
-    """
+    """Return a vocabulary with a reserved code for each value of ``says`` where there is no item, in sorted order."""
     alone = item.is_missing() & ~says.is_missing()
     texts = _texts(Vocab.fit(says.take(alone.nonzero().squeeze(1))))[1:] if bool(alone.any()) else []
     return Vocab(
@@ -260,9 +215,7 @@ def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
 
 
 def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
-    """Return codes of virtual items, int64 ``[events]``: 0 where an event has an item, or none that the vocabulary
-    has.
-    """
+    """Return codes of virtual items, int64 ``[events]``; 0: an event with an item, or one that ``items`` lacks."""
     known = {name: i for i, name in enumerate(items.reserved) if name.startswith(_PREFIX)}
     coded = Vocab.fit(says)
     table = torch.tensor([0, *(known.get(text, 0) for text in _texts(coded)[1:])], dtype=torch.int64)
@@ -356,8 +309,23 @@ class SessionFrame:
             target: the column with the item that follows, where it is known.
         """
         made = copy.copy(self)
-        made._fill(made._read(source, target))
+        events = made._read(source, target)
+        made._fill(events)
+        column = events.columns.get(self.columns["item"])
+        if column is not None:
+            made._tell_of_unknown(rows_of(events.offsets)[~column.is_missing()])
         return made
+
+    def _tell_of_unknown(self, rows: torch.Tensor) -> None:
+        """Warn of sessions without a known item, of those that had one: int64 ``rows``, one number for each event."""
+        had = torch.bincount(rows, minlength=len(self)) > 0
+        lost = had & (torch.bincount(rows_of(self.offsets)[self.values > 0], minlength=len(self)) == 0)
+        count = int(lost.sum())
+        if count:
+            warn(
+                f"no item of {count:,} of {len(self):,} sessions is known to the model (such as session "
+                f"{int(lost.nonzero()[0])}): they are predicted as if they were empty"
+            )
 
     @classmethod
     def of(cls, values: torch.Tensor, offsets: torch.Tensor, items: Vocab, *, target: Any = None) -> Self:
@@ -378,21 +346,14 @@ class SessionFrame:
         return made
 
     def form(self) -> dict[str, Any]:
-        """Return how these sessions were read and coded, as ``save_state`` takes it: columns and codings, no
-        session.
-        """
+        """Return how these sessions were read and coded, without any session, as ``save_state`` takes it."""
         codings = {n: c.to_state() for n, c in self.codings.items()}
         about = {"columns": self.columns, "unknown": self.unknown, "codings": codings}
         return about if self.virtual is None else {**about, "virtual": self.virtual}
 
     @classmethod
     def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
-        """Return no sessions, whose ``new`` reads others as those of ``form`` were read.
-
-        Args:
-            form: what ``form`` gave.
-            items: the items' codes.
-        """
+        """Return no sessions, whose ``new`` reads others as those that gave ``form`` were read."""
         made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
         made.columns, made.unknown, made.virtual = form["columns"], form["unknown"], form.get("virtual")
         made.codings = {n: Coding.from_state(c) for n, c in form["codings"].items()}
@@ -410,7 +371,8 @@ class SessionFrame:
         order = self.columns["order"]
         self.sessions, self.offsets = events.sessions, events.offsets
         self.target = None if events.target is None else self.items.encode(events.target)
-        self.times = _as_times(events.columns[order[0]]) if order else None
+        times = events.columns[order[0]] if order else None
+        self.times = None if times is None or times.kind not in ("number", "datetime") else times.number()
         self.sides = {n: c.encode(events.columns[n]) for n, c in self.codings.items()}
         column = events.columns.get(item)
         if column is None:  # lists, all of them empty
@@ -457,12 +419,34 @@ class SessionFrame:
     @property
     def ends(self) -> torch.Tensor | None:
         """The time of each session's last event, float64 ``[n]``, NaN where it is empty; None without times."""
-        if self.times is None:
-            return None
-        found = torch.full((len(self),), torch.nan, dtype=torch.float64)
+        return None if self.times is None else self.at_ends(self.times, torch.nan)
+
+    def at_ends(self, values: torch.Tensor, empty: float = 0) -> torch.Tensor:
+        """Return what values of events, ``[events]``, are at each session's last one, ``[n]``; ``empty`` has none."""
+        found = torch.full((len(self),), empty, dtype=values.dtype)
         filled = self.lengths > 0
-        found[filled] = self.times[self.offsets[1:][filled] - 1]
+        found[filled] = values[self.offsets[1:][filled] - 1]
         return found
+
+    def steps(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the session of each event, and how many events of it follow: int64 ``[events]`` each."""
+        rows = rows_of(self.offsets)
+        return rows, self.offsets[rows + 1] - 1 - torch.arange(len(rows))
+
+    def kinds(self, side: str) -> list[str]:
+        """Return the kinds of events that a side feature tells, by its codes; '' of codes that stand for no kind.
+
+        Raises:
+            MissingColumnError: sessions have no such side feature.
+            DataError: it is a number.
+        """
+        if side not in self.sides:
+            remedy = "Name it in SessionFrame(features=…)"
+            raise MissingColumnError("sessions have no such side feature", column=side, remedy=remedy)
+        vocab = self.codings[side].vocab
+        if vocab is None:
+            raise DataError("it is a number, no kind of event", column=side, remedy="Make it text or a category")
+        return ["" if i < len(vocab.reserved) else str(v) for i, v in enumerate(vocab.classes)]
 
     def take(self, rows: torch.Tensor) -> Self:
         """Return the sessions at ``rows``: int64 numbers in any order, or a bool mask ``[n]``."""
@@ -507,22 +491,21 @@ class SessionFrame:
         return made
 
     def recode(self, items: Vocab) -> Self:
-        """Return the same sessions by another vocabulary's codes; events and targets without a code there are
-        dropped, or 0.
+        """Return the same sessions by another vocabulary's codes, without side features of items.
 
-        Args:
-            items: the vocabulary; side features of items are left behind.
+        Events without a code there are dropped (or 0, see ``unknown``), such targets are 0.
         """
         same = items.values.equals(self.items.values) and items.reserved == self.items.reserved
         if items is self.items or same:
             return self
-        table = items.encode(_as_column(self.items))
+        table = items.encode(as_column(self.items.decode(torch.arange(len(self.items))), name="item"))
         made = copy.copy(self)
         made.items, made.item_sides, made.item_codings = items, {}, {}
         made.target = None if self.target is None else table[self.target]
         made.values = table[self.values]
         if self.unknown == "drop":
             made._keep(made.values >= len(items.reserved))
+        made._tell_of_unknown(rows_of(self.offsets)[self.values > 0])
         return made
 
     def decode(self, codes: torch.Tensor) -> pa.Array:
@@ -533,21 +516,11 @@ class SessionFrame:
         return f"SessionFrame({len(self)} sessions, {len(self.values)} events, {len(self.items.values)} items)"
 
 
-def _as_times(column: Column) -> torch.Tensor | None:
-    return column.number() if column.kind in ("number", "datetime") else None
-
-
 def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
     parts = [c for c in (column, target) if c is not None and len(c)]
     if not parts:
         return Vocab(pa.array([], pa.int64()), name=name)
-    joined = concat([Table({name: c}) for c in parts])[name]
-    return Vocab.fit(joined)
-
-
-def _as_column(items: Vocab) -> Column:
-    """Return all codes of a vocabulary as a column of their values."""
-    return Table({"item": items.decode(torch.arange(len(items)))})["item"]
+    return Vocab.fit(concat([Table({name: c}) for c in parts])[name])
 
 
 # Which sessions, or which of their events, are trained on, and which are held out.
@@ -606,10 +579,8 @@ def given_split(sessions: SessionFrame, held_out: torch.Tensor) -> tuple[Session
         DataError: the mask is not bool, or not one of every session.
     """
     if held_out.dtype != torch.bool or held_out.shape != (len(sessions),):
-        raise DataError(
-            f"a mask of {tuple(held_out.shape)} {held_out.dtype} for {len(sessions)} sessions",
-            remedy="Give True or False for each",
-        )
+        given = f"a mask of {tuple(held_out.shape)} {held_out.dtype}"
+        raise DataError(f"{given} for {len(sessions)} sessions", remedy="Give True or False for each")
     return sessions.take(~held_out), sessions.take(held_out)
 
 

@@ -56,7 +56,7 @@ def sequence_metrics(
         DataError: there are no sessions, not as many targets as sessions, or fewer than ``k`` items a session.
     """
     shown = torch.zeros(0, dtype=torch.bool)
-    ranks = torch.full((len(target),), -1, dtype=torch.int64)
+    ranks = torch.full((len(target),), -1, dtype=torch.int64)  # -1: not scored yet
     blocks: Any = ranking
     if isinstance(ranking, Tensor):
         blocks = [(torch.arange(len(ranking)), ranking)]
@@ -175,10 +175,8 @@ class SessionBlend(SessionModel):
         until = None if minutes is None else time.monotonic() + 60 * minutes
         self._took: dict[int, float] = {}
         if self.weights is None:
-            if self.store is None:
-                self._choose(sessions, seed, until)
-            else:
-                self.store.choose(self, sessions, lambda: self._choose(sessions, seed, until))
+            choose = partial(self._choose, sessions, seed, until)
+            choose() if self.store is None else self.store.choose(self, sessions, choose)
         self._fit_all(sessions, seed, until)
 
     def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
@@ -193,10 +191,7 @@ class SessionBlend(SessionModel):
                 continue
             began = time.monotonic()
             fit = partial(model.fit, sessions, seed=seed, minutes=left)
-            if self.store is None:
-                fit()
-            else:
-                self.store.fit(model, sessions, fit)
+            fit() if self.store is None else self.store.fit(model, sessions, fit)
             took[id(model)] = time.monotonic() - began
 
     def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
@@ -256,9 +251,7 @@ class SessionBlend(SessionModel):
         return sequence_metrics(items, torch.ones(len(ranks), dtype=torch.int64), self.k)
 
     def _best_of_each(self, sessions: SessionFrame) -> tuple[_Candidates, list[Tensor]]:
-        """Return each model's best items with all models' scores of them; and the ``k`` best of each, int64 ``[n,
-        k]``.
-        """
+        """Return each model's best items with all models' scores of them; and the ``k`` best of each, ``[n, k]``."""
         target = sessions.target
         assert target is not None
         order, parts, tops = [], [], []
@@ -284,8 +277,7 @@ class SessionBlend(SessionModel):
         """Leave out of some sessions' scores what is no item and, if asked, what they have already."""
         scores[:, : len(sessions.items.reserved)] = -torch.inf
         if self.exclude_seen:
-            seen = sessions.take(rows)
-            hide_items(scores, seen.values, seen.offsets)
+            hide_items(scores, sessions.take(rows))
 
     def _standard(self, sessions: SessionFrame) -> list[Tensor]:
         return [standardised(_dense(m, sessions), len(sessions.items.reserved)) for m in self.models.values()]
@@ -340,9 +332,7 @@ class _Candidates:
     target: Tensor
 
     def ranks(self, weights: Sequence[float], k: int) -> Tensor:
-        """Return the right items' places by some weights, int64 ``[n]``, ``k + 1`` where they are not among the
-        candidates.
-        """
+        """Return the right items' places by some weights, int64 ``[n]``; ``k + 1``: not among the candidates."""
         total = self.scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
         again = torch.zeros_like(self.codes, dtype=torch.bool)
         again[:, 1:] = self.codes[:, 1:] == self.codes[:, :-1]

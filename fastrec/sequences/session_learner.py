@@ -15,6 +15,7 @@ from fastai.callback.core import Callback, CancelFitException
 from fastai.data.core import DataLoaders
 from fastai.data.load import DataLoader
 from fastai.metrics import Metric
+from fastcore.foundation import L
 from torch import Tensor, nn
 
 from fastrec._core import limits
@@ -22,7 +23,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError
 from fastrec.optim import adamw
-from fastrec.sequences.base import best_items, hide_items
+from fastrec.sequences.base import recommended
 from fastrec.sequences.losses import AUGMENTATIONS, SampledSoftmax, SessionLoss, augmented, moved
 from fastrec.sequences.nets import SASRec
 from fastrec.sequences.reading import SessionFrame
@@ -45,15 +46,12 @@ def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[T
     lengths = ends - starts
     place = torch.arange(max(int(lengths.max()), 1) if len(lengths) else 1)
     inside = place < lengths.unsqueeze(1)
+    columns = (sessions.values, *sessions.sides.values())
     if not len(sessions.values):
-        return (
-            torch.zeros(inside.shape, dtype=torch.int64),
-            lengths,
-            [torch.zeros(inside.shape, dtype=v.dtype) for v in sessions.sides.values()],
-        )
+        columns = tuple(torch.zeros(1, dtype=v.dtype) for v in columns)  # place 0 to read at
     index = torch.where(inside, starts.unsqueeze(1) + place, 0)
-    found = [v[index].masked_fill_(~inside, 0) for v in (sessions.values, *sessions.sides.values())]
-    return found[0], lengths, found[1:]
+    items, *sides = (v[index].masked_fill_(~inside, 0) for v in columns)
+    return items, lengths, sides
 
 
 @torch.no_grad()
@@ -102,28 +100,13 @@ class SessionLearner(LeanLearner):
         Raises:
             DataError: ``k`` is below 1.
         """
-        if k < 1:
-            raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         sessions = sessions.recode(self.dls.train.sessions.items)
-        items = torch.zeros(len(sessions), k, dtype=torch.int64)
-        found = torch.full((len(sessions), k), -torch.inf)
-        for rows, scores in net_scores(self.model, sessions):
-            if exclude_seen:
-                part = sessions.take(rows)
-                hide_items(scores, part.values, part.offsets)
-            items[rows], found[rows] = best_items(scores, k)
-        return items, found
+        return recommended(net_scores(self.model, sessions), sessions, k, exclude_seen)
 
     def show_results(
         self, sessions: SessionFrame | None = None, max_n: int = 9, k: int = 5, **kwargs: Any
     ) -> pd.DataFrame:
-        """Return what some sessions are, what came next, and the best items, by their names.
-
-        Args:
-            sessions: with their targets; None: the held-out ones.
-            max_n: how many.
-            k: how many items.
-        """
+        """Return what ``max_n`` sessions are (None: held-out ones), what came next, and the ``k`` best items."""
         if sessions is None:
             held = self.dls.valid.sessions
             sessions = held.cut(held.offsets[:-1], torch.maximum(held.offsets[1:] - 1, held.offsets[:-1]))
@@ -166,7 +149,8 @@ class NextItemMetric(Metric):
         target, net = learn.yb[0], learn.model
         asked = target > 0
         keys = net.keys(net.items.all())
-        for query, right in zip(net.query(learn.pred[asked]).split(256), target[asked].split(256), strict=True):
+        queries = net.query(learn.pred[asked])
+        for query, right in zip(queries.split(256), target[asked].split(256), strict=True):
             scores = query @ keys.T
             scores[:, 0] = -torch.inf
             ranks = target_ranks(scores, right).double()
@@ -246,7 +230,7 @@ def session_learner(
     loss.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
     wanted = metrics if metrics is not None else [NextItemMetric("hr"), NextItemMetric("mrr")]
     settled = [SettleRows()] if net.items.table.sparse else []
-    options["cbs"] = [StopOnNaN(targets=False), *settled, *_listed(options.get("cbs"))]
+    options["cbs"] = [StopOnNaN(targets=False), *settled, *L(options.get("cbs"))]
     return SessionLearner(
         dls,
         net,
@@ -261,25 +245,13 @@ def _build(dls: DataLoaders, model: type[SessionNet], width: int, sparse: bool, 
     train = dls.train
     hides = train.task in ("masked", "permuted")
     if hides != (model.task != "causal") or (train.task == "permuted" and not model.permutes):
-        raise DataError(
-            f"{model.__name__} learns {model.task!r}, the loader asks {train.task!r}",
-            remedy=f"Make the dataloaders with task={model.task!r}",
-        )
+        remedy = f"Make the dataloaders with task={model.task!r}"
+        raise DataError(f"{model.__name__} learns {model.task!r}, the loader asks {train.task!r}", remedy=remedy)
     sessions = train.sessions
-    items = ItemTower(
-        len(sessions.items),
-        width,
-        extra=model.virtual,
-        codings=sessions.item_codings,
-        sides=sessions.item_sides,
-        sparse=sparse,
-    )
+    about = {"codings": sessions.item_codings, "sides": sessions.item_sides, "sparse": sparse}
+    items = ItemTower(len(sessions.items), width, extra=model.virtual, **about)
     config.setdefault("max_len", train.max_len + (model.task != "causal"))
     return model(items, list(sessions.codings.values()), **config).to(train.device)
-
-
-def _listed(cbs: Any) -> list[Any]:
-    return [] if cbs is None else list(cbs) if isinstance(cbs, list | tuple) else [cbs]
 
 
 # ``SessionLoader``: batches of sessions of like length, padded where they are used, for fastai.
@@ -322,10 +294,8 @@ class SessionLoader(DataLoader):
         device: DeviceLike = None,
     ) -> None:
         if task not in TASKS or set(augment) - set(AUGMENTATIONS):
-            raise DataError(
-                f"task={task!r}, augment={list(augment)}: not known",
-                remedy=f"Choose a task of {sorted(TASKS)} and changes of {sorted(AUGMENTATIONS)}",
-            )
+            remedy = f"Choose a task of {sorted(TASKS)} and changes of {sorted(AUGMENTATIONS)}"
+            raise DataError(f"task={task!r}, augment={list(augment)}: not known", remedy=remedy)
         if max_len < 1:
             raise DataError(f"max_len={max_len}: a session needs at least one event", remedy="Give 1 or more")
         device = resolve_device(device)
@@ -334,7 +304,8 @@ class SessionLoader(DataLoader):
         self.task, self.chronological, self.masked, self.seed = task, chronological, masked, seed
         self.augment = tuple(augment)
         self.rows = (asked.lengths > 1).nonzero().squeeze(1)
-        super().__init__(dataset=_SessionRows(self.rows), bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
+        # fastai counts the rows of a dataset, and reads none here
+        super().__init__(dataset=self.rows, bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
         if seed is not None:
             self.rng = random.Random(seed)
         self.n_inp = 2 + len(asked.sides) + task.startswith("permuted")
@@ -359,11 +330,9 @@ class SessionLoader(DataLoader):
         self.before_iter()
         generator = torch.Generator().manual_seed(self.rng.getrandbits(62))
         ends = self.sessions.offsets[self.rows + 1]
-        starts = torch.maximum(self.sessions.offsets[self.rows], ends - self.max_len - 1)
-        if self.augment:
-            starts, ends = augmented(
-                self.augment, self.sessions.offsets[self.rows], ends, self.max_len + 1, generator=generator
-            )
+        starts = self.sessions.offsets[self.rows]
+        # without changes: the last events
+        starts, ends = augmented(self.augment, starts, ends, self.max_len + 1, generator=generator)
         for rows in self._batches(ends - starts - 1, generator):
             yield self._batch(starts[rows], ends[rows], generator)
         self.after_iter()
@@ -379,14 +348,12 @@ class SessionLoader(DataLoader):
         place = _shares(positions[rows], count)
         # by length within a chunk; at random among equal ones, so that batches differ from epoch to epoch
         draw = torch.rand(len(rows), generator=generator) if self.shuffle else torch.zeros(len(rows))
-        key = (
-            torch.div(place, limits.SESSION_LOADER_CHUNK, rounding_mode="floor") * (self.max_len + 2) + positions[rows]
-        )
+        key = place // limits.SESSION_LOADER_CHUNK * (self.max_len + 2) + positions[rows]
         rows = rows[torch.argsort(key.double() + draw.double(), stable=True)]
         batch = _shares(positions[rows], count)
         parts = list(rows.split(torch.bincount(batch, minlength=count).tolist()))
         if self.shuffle:
-            chunk = torch.div(torch.arange(len(parts)), limits.SESSION_LOADER_CHUNK, rounding_mode="floor")
+            chunk = torch.arange(len(parts)) // limits.SESSION_LOADER_CHUNK
             order = torch.argsort(chunk + torch.rand(len(parts), generator=generator))
             parts = [parts[i] for i in order.tolist()]
         return [p for p in parts if len(p)]
@@ -398,36 +365,18 @@ class SessionLoader(DataLoader):
         inside = place < (ends - starts).unsqueeze(1)
         event = moved(self.augment, ends - starts, length, generator=generator) if self.augment else place
         index = torch.where(inside, starts.unsqueeze(1) + event, 0)
-        items = self._values[index].masked_fill_(~inside, 0)
-        sides = [self._values_of(v, index, inside) for v in self._sides.values()]
+        items, *sides = (v[index].masked_fill_(~inside, 0) for v in (self._values, *self._sides.values()))
         asked = TASKS[self.task](items, ends - starts, sides, len(self.sessions.items), self.masked, generator)
         if "mask" in self.augment:
             asked.hide(limits.AUGMENTATION_MASKED, len(self.sessions.items), generator)
         return (asked.items, asked.lengths, *asked.sides, asked.target)
-
-    @staticmethod
-    def _values_of(values: Tensor, index: Tensor, inside: Tensor) -> Tensor:
-        return values[index].masked_fill_(~inside, 0)
-
-
-class _SessionRows:
-    """The sessions of a loader, as fastai counts them."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: int) -> int:
-        return int(self.rows[i])
 
 
 def _shares(positions: Tensor, count: int) -> Tensor:
     """Return which of ``count`` batches of about as many positions each row goes to, int64 ``[n]``, ascending."""
     starts = offsets_of(positions)[:-1]
     last = int(starts[-1]) if len(starts) else 0
-    return torch.div(starts * count, last + 1, rounding_mode="floor")
+    return starts * count // (last + 1)
 
 
 def session_dataloaders(

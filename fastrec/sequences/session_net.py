@@ -65,19 +65,17 @@ class ItemTower(nn.Module):
         with torch.no_grad():
             self.table.weight[0] = 0.0
         self.readers = nn.ModuleList()
-        self._names: list[str] = []
         for i, (name, coding) in enumerate(self.codings.items()):
             self.readers.append(_reader(coding, width))
             values = (sides or {})[name]
             self.register_buffer(f"side_{i}", torch.cat([values, values.new_zeros(extra, *values.shape[1:])]))
-            self._names.append(f"side_{i}")
 
     def forward(self, codes: Tensor) -> Tensor:
         """Return vectors ``[…, width]`` of codes ``[…]``."""
-        found = self.table(codes)
-        for reader, name in zip(self.readers, self._names, strict=True):
-            found = found + reader(getattr(self, name)[codes])
-        return found
+        vectors = self.table(codes)
+        for i, reader in enumerate(self.readers):
+            vectors = vectors + reader(getattr(self, f"side_{i}")[codes])
+        return vectors
 
     def all(self) -> Tensor:
         """Return vectors of all codes, ``[codes, width]``; virtual items are left out."""
@@ -109,20 +107,20 @@ class EventInput(nn.Module):
 
     def forward(self, codes: Tensor, *sides: Tensor) -> Tensor:
         """Return inputs ``[b, L, width]`` of codes ``[b, L]`` and side features ``[b, L]``."""
-        found = self.items(codes)
+        inputs = self.items(codes)
         for reader, side in zip(self.readers, sides, strict=True):
-            found = found + reader(side)
-        return self.dropout(found)
+            inputs = inputs + reader(side)
+        return self.dropout(inputs)
 
 
 def _reader(coding: Coding, width: int) -> nn.Module:
-    if coding.vocab is not None:
-        made: Any = nn.Embedding(len(coding.vocab), width, padding_idx=0)
-        nn.init.normal_(made.weight, std=0.02)
-        with torch.no_grad():
-            made.weight[0] = 0.0
-        return made
-    return _NumberInput(coding.width, width)
+    if coding.vocab is None:
+        return _NumberInput(coding.width, width)
+    table: Any = nn.Embedding(len(coding.vocab), width, padding_idx=0)
+    nn.init.normal_(table.weight, std=0.02)
+    with torch.no_grad():
+        table.weight[0] = 0.0  # a missing value adds nothing
+    return table
 
 
 class _NumberInput(nn.Module):
@@ -164,18 +162,16 @@ class BatchTargets:
         self.items = torch.where(drawn & (self.items > 0), mask, self.items)
 
 
-def causal(
-    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> BatchTargets:
-    """At every event the next one."""
-    return BatchTargets(_inputs(items, lengths), lengths - 1, [s[:, :-1] for s in sides], items[:, 1:])
+def causal(items: Tensor, lengths: Tensor, sides: list[Tensor], *_: Any) -> BatchTargets:
+    """Ask for the next one at every event."""
+    place = torch.arange(items.shape[1] - 1, device=items.device)
+    inputs = items[:, :-1].masked_fill(place >= (lengths - 1).unsqueeze(1), 0)
+    return BatchTargets(inputs, lengths - 1, [s[:, :-1] for s in sides], items[:, 1:])
 
 
-def last(
-    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> BatchTargets:
-    """At the last event but one the last."""
-    asked = causal(items, lengths, sides, mask, share, generator)
+def last(items: Tensor, lengths: Tensor, sides: list[Tensor], *_: Any) -> BatchTargets:
+    """Ask for the last event, at the one before."""
+    asked = causal(items, lengths, sides)
     place = torch.arange(asked.items.shape[1], device=items.device)
     asked.target = asked.target.masked_fill(place != (lengths - 2).unsqueeze(1), 0)
     return asked
@@ -184,18 +180,16 @@ def last(
 def masked(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
 ) -> BatchTargets:
-    """Return some events are hidden, by the code ``mask``, and asked for at their place (Cloze, arXiv 1904.06690).
+    """Hide some events by the code ``mask``, and ask for them at their place (Cloze, arXiv 1904.06690).
 
     The last event is hidden too in every fifth session, as it is when the next item is asked; at least one is in any.
     """
     draw = torch.rand(items.shape, generator=generator).to(items.device)
     place = torch.arange(items.shape[1], device=items.device)
-    inside = place < lengths.unsqueeze(1)
-    draw = draw.masked_fill(~inside, 2.0)
-    end = (place == (lengths - 1).unsqueeze(1)) & (
-        torch.rand(len(items), 1, generator=generator).to(items.device) < 0.2
-    )
-    hidden = (draw < share) | (draw == draw.min(1, keepdim=True).values) | end
+    draw = draw.masked_fill(place >= lengths.unsqueeze(1), 2.0)
+    often = torch.rand(len(items), 1, generator=generator).to(items.device) < 0.2
+    hidden = (draw < share) | (draw == draw.min(1, keepdim=True).values)
+    hidden |= (place == (lengths - 1).unsqueeze(1)) & often
     return BatchTargets(items.masked_fill(hidden, mask), lengths, sides, torch.where(hidden, items, 0))
 
 
@@ -213,31 +207,16 @@ def permuted(
     return BatchTargets(items, lengths, [*sides, rank.masked_fill(~hidden, 0)], asked.target)
 
 
-def hidden_last(
-    items: Tensor,
-    lengths: Tensor,
-    sides: list[Tensor],
-    mask: int,
-    share: float = 0.0,
-    generator: torch.Generator | None = None,
-) -> BatchTargets:
-    """Return the last event is hidden and asked for."""
-    place = torch.arange(items.shape[1], device=items.device)
-    end = place == (lengths - 1).unsqueeze(1)
+def hidden_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, *_: Any) -> BatchTargets:
+    """Hide the last event, and ask for it."""
+    end = torch.arange(items.shape[1], device=items.device) == (lengths - 1).unsqueeze(1)
     return BatchTargets(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))
 
 
-def permuted_last(
-    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> BatchTargets:
+def permuted_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, *_: Any) -> BatchTargets:
     """As ``hidden_last``, with the order that ``permuted`` gives."""
     asked = hidden_last(items, lengths, sides, mask)
     return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
-
-
-def _inputs(items: Tensor, lengths: Tensor) -> Tensor:
-    place = torch.arange(items.shape[1] - 1, device=items.device)
-    return items[:, :-1].masked_fill(place >= (lengths - 1).unsqueeze(1), 0)
 
 
 TASKS: dict[str, Callable[..., BatchTargets]] = {
@@ -331,22 +310,14 @@ class SessionNet(nn.Module):
 
 
 def padding_mask(lengths: Tensor, width: int) -> Tensor:
-    """Return which positions each position may attend to where all of a session are seen: bool ``[b, 1, 1, width]``.
-
-    An empty session sees its first position, which is padding: nothing at all would be no number.
-    """
+    """Return which positions each position may attend to where all of a session are seen: bool ``[b, 1, 1, width]``."""
     place = torch.arange(width, device=lengths.device)
+    # an empty session sees its first position, which is padding: attention to nothing is NaN
     return (place < lengths.clamp_min(1).unsqueeze(1))[:, None, None, :]
 
 
 class SelfAttention(nn.Module):
-    """Attention of a session's events to each other (``scaled_dot_product_attention``).
-
-    Args:
-        width: of inputs and outputs.
-        heads: how many.
-        dropout: share of attention that is dropped.
-    """
+    """Attention of a session's events to each other, of which a share, ``dropout``, is dropped."""
 
     def __init__(self, width: int, heads: int = 1, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -374,31 +345,31 @@ class SelfAttention(nn.Module):
         return self.write(found.transpose(1, 2).reshape(b, length, width))
 
 
-class TransformerBlock(nn.Module):
-    """Attention, then a small net at each position, each added to what it reads after a norm of it.
+class AttentionBlock(nn.Module):
+    """Attention, then a net of a subclass at each position, each added to what it reads after a norm of it.
 
     Args:
         width, heads, dropout: see ``SelfAttention``.
-        inner: width inside of the net; None: twice ``width``.
         attention_dropout: share of attention that is dropped; None: ``dropout``.
     """
 
     def __init__(
-        self,
-        width: int,
-        heads: int = 1,
-        *,
-        inner: int | None = None,
-        dropout: float = 0.0,
-        attention_dropout: float | None = None,
+        self, width: int, heads: int = 1, *, dropout: float = 0.0, attention_dropout: float | None = None
     ) -> None:
         super().__init__()
-        inner = inner or 2 * width
         self.before_attention, self.before_net = nn.LayerNorm(width), nn.LayerNorm(width)
         of_attention = dropout if attention_dropout is None else attention_dropout
         self.attention = SelfAttention(width, heads, dropout=of_attention)
-        self.net = nn.Sequential(nn.Linear(width, inner), nn.GELU(), ByteDropout(dropout), nn.Linear(inner, width))
         self.dropout = ByteDropout(dropout)
+
+
+class TransformerBlock(AttentionBlock):
+    """An ``AttentionBlock`` whose net has one layer of twice the width."""
+
+    def __init__(self, width: int, heads: int = 1, *, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(width, heads, dropout=dropout, **options)
+        into, out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.net = nn.Sequential(into, nn.GELU(), ByteDropout(dropout), out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
         """Return outputs ``[b, L, width]``, see ``SelfAttention``."""
@@ -407,33 +378,17 @@ class TransformerBlock(nn.Module):
         return x + self.dropout(self.net(self.before_net(x)))
 
 
-class LiGRBlock(nn.Module):
+class LiGRBlock(AttentionBlock):
     """A block with learned gates on what is added, and SwiGLU as its net (LiGR, arXiv 2502.03417; eSASRec, 2508.06450).
 
-    Args:
-        width, heads, dropout: see ``SelfAttention``.
-        inner: width inside of the net; None: four thirds of ``width``, so that it has about as many weights as a plain
-            block's.
-        attention_dropout: share of attention that is dropped; None: ``dropout``.
+    The arguments are those of ``AttentionBlock``.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int = 1,
-        *,
-        inner: int | None = None,
-        dropout: float = 0.0,
-        attention_dropout: float | None = None,
-    ) -> None:
-        super().__init__()
-        inner = inner or 4 * width // 3
-        self.before_attention, self.before_net = nn.LayerNorm(width), nn.LayerNorm(width)
-        of_attention = dropout if attention_dropout is None else attention_dropout
-        self.attention = SelfAttention(width, heads, dropout=of_attention)
+    def __init__(self, width: int, heads: int = 1, **options: Any) -> None:
+        super().__init__(width, heads, **options)
+        inner = 4 * width // 3  # about as many weights as a plain block's
         self.gate_attention, self.gate_net = nn.Linear(width, width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
-        self.dropout = ByteDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return outputs ``[b, L, width]``."""

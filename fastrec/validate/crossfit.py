@@ -98,12 +98,7 @@ class Predictions:
 
 
 def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
-    """Return a short text that differs for different folds.
-
-    Args:
-        folds: the rows that each fold scores: int64 tensors.
-        size: how many rows there are.
-    """
+    """Return a short text that differs for different folds: the rows that each scores, int64, of ``size`` rows."""
     digest = hashlib.sha256(str(size).encode())
     for rows in folds:
         digest.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
@@ -221,10 +216,8 @@ class CrossFit:
             seen[train_rows] = True
             if bool(seen[valid_rows].any()):
                 row = int(valid_rows[seen[valid_rows]][0])
-                raise DataError(
-                    f"fold {len(self._rows)} is trained on a row that it scores", row=row,
-                    remedy="Leave the fold's rows out of what its models are trained on",
-                )  # fmt: skip
+                problem = f"fold {len(self._rows)} is trained on a row that it scores"
+                raise DataError(problem, row=row, remedy="Leave the fold's rows out of what its models are trained on")
 
     def _train_or_leave(self, model: Model, **about: Any) -> Trained | None:
         """Return the trained model; None: it cannot learn, and others do."""
@@ -251,10 +244,9 @@ class CrossFit:
             raise DataError(f"fold {k} came without rows to train {model.name} on", remedy="Give train and valid")
         more = {"unlabeled": unlabeled} if getattr(model, "wants_unlabeled", False) else {}
         if more and unlabeled is None and test is not None:
-            raise DataError(
-                f"{model.name} learns from rows without labels too, and fold {k} came without them",
-                remedy="Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets",
-            )
+            problem = f"{model.name} learns from rows without labels too, and fold {k} came without them"
+            remedy = "Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets"
+            raise DataError(problem, remedy=remedy)
         fresh = model.fresh()
         # A model that was trained on this fold's rows must not be where it begins: that would leak.
         if k in self.cold_folds:
@@ -309,8 +301,6 @@ class CrossFit:
 
 def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:
     if bool(scores.isnan().any()):
-        row = int(scores.isnan().nonzero()[0])
-        raise DataError(
-            f"{name} of fold {fold} predicts NaN", row=row, remedy="Its training went astray: lower its rate"
-        )
+        row, remedy = int(scores.isnan().nonzero()[0]), "Its training went astray: lower its rate"
+        raise DataError(f"{name} of fold {fold} predicts NaN", row=row, remedy=remedy)
     return scores

@@ -41,10 +41,9 @@ def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: i
         raise DataError(f"{folds} folds", remedy="Use at least 2")
     names = [key] if isinstance(key, str) else list(key)
     codes = row_folds(Table.read(table, names), names, folds, seed=seed).cpu()
-    sizes = torch.bincount(codes, minlength=folds)
-    if bool((sizes == 0).any()):
-        empty = int((sizes == 0).nonzero()[0])
-        raise DataError(f"fold {empty} of {folds} has no row", remedy="Use fewer folds, or more data")
+    empty = (torch.bincount(codes, minlength=folds) == 0).nonzero()
+    if len(empty):
+        raise DataError(f"fold {int(empty[0])} of {folds} has no row", remedy="Use fewer folds, or more data")
     return codes
 
 
@@ -54,20 +53,11 @@ def random_folds(rows: int, folds: int, *, seed: int) -> torch.Tensor:
 
 
 def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
-    """Assign folds at random with the same share of every stratum in each.
+    """Assign folds int64 ``[n]`` at random with the same share of every stratum (int64 ``[n]``, from 0) in each.
 
-    Rows are shuffled, sorted by stratum and dealt out in turn: each stratum's counts in two folds, and the sizes of two
-    folds, differ by one at most.
-
-    Args:
-        strata: int64 ``[n]``, from 0.
-        folds: how many.
-        seed: of the shuffling.
-
-    Returns:
-        int64 ``[n]``.
+    Each stratum's counts in two folds, and the sizes of two folds, differ by one at most.
     """
-    # Dealing shuffled rows out in turn keeps counts within one of each other.
+    # Dealing shuffled rows out in turn, by stratum, keeps counts within one of each other.
     shuffled = torch.from_numpy(np.random.default_rng(seed).permutation(len(strata)))
     order = shuffled[torch.sort(strata[shuffled], stable=True).indices]
     codes = torch.empty(len(strata), dtype=torch.int64)
@@ -83,8 +73,7 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
     where the fold's shares so far and the group's have the smallest inner product, one small product a group.
 
     Args:
-        strata: int64 ``[n]``, from 0.
-        groups: int64 ``[n]``, from 0.
+        strata, groups: int64 ``[n]``, from 0.
         folds: how many.
         seed: of the order of equal groups.
 
@@ -129,15 +118,18 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
         # Whole numbers of few values are classes more often than amounts.
         bins = 10 if column.kind == "number" and (has_fractions(column) or len(coded.keys) > 50) else 0
     if bins:
-        return _quantile_bins(column, bins), f"{bins} quantile bins of {column.name}"
+        if bins < 2:
+            raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
+        values = column.number().cpu()
+        known = values[~values.isnan()].sort().values
+        edges = known[(torch.arange(1, bins) * len(known)) // bins] if len(known) else known
+        codes = torch.where(values.isnan(), 0, torch.searchsorted(edges, values, right=True) + 1)
+        return codes, f"{bins} quantile bins of {column.name}"
     codes = coded.codes.cpu()
     counts = torch.bincount(codes, minlength=coded.size)[1:]
     if len(counts) and int(counts.max()) < folds:
-        raise DataError(
-            f"no class has as many rows as there are folds ({folds})",
-            column=column.name,
-            remedy="Give bins= if these are numbers to predict, or use fewer folds",
-        )
+        remedy = "Give bins= if these are numbers to predict, or use fewer folds"
+        raise DataError(f"no class has as many rows as there are folds ({folds})", column=column.name, remedy=remedy)
     few = counts < folds
     if bool(few.any()):
         rarest = int(torch.where(few, counts, counts.max() + 1).argmin())
@@ -153,15 +145,6 @@ def has_fractions(column: Column) -> bool:
     """Return whether a number column holds numbers that are not whole."""
     values = column.values
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
-
-
-def _quantile_bins(column: Column, bins: int) -> torch.Tensor:
-    if bins < 2:
-        raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
-    values = column.number().cpu()
-    known = values[~values.isnan()].sort().values
-    edges = known[(torch.arange(1, bins) * len(known)) // bins] if len(known) else known
-    return torch.where(values.isnan(), 0, torch.searchsorted(edges, values, right=True) + 1)
 
 
 # Times → what each fold scores and what it trains on: only on the past, or without labels that overlap.
@@ -196,19 +179,15 @@ def time_folds(
     for k in range(folds):
         scored = ticks[codes == k]
         if not len(scored):
-            raise DataError(
-                f"fold {k} of {folds} has no row to score", column=name, remedy="Use fewer folds, or another horizon"
-            )
+            remedy = "Use fewer folds, or another horizon"
+            raise DataError(f"fold {k} of {folds} has no row to score", column=name, remedy=remedy)
         first = scored.min()
         train[k] = ticks < first - gap
         if window is not None:
             train[k] &= ticks >= first - gap - window
         if not bool(train[k].any()):
-            raise DataError(
-                f"fold {k} of {folds} has no row to train on",
-                column=name,
-                remedy="Use fewer folds, a smaller gap or horizon, or a larger window",
-            )
+            remedy = "Use fewer folds, a smaller gap or horizon, or a larger window"
+            raise DataError(f"fold {k} of {folds} has no row to train on", column=name, remedy=remedy)
     return codes, train
 
 
@@ -231,23 +210,17 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
     bad = end < start
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
-        raise DataError(
-            f"the span ends at {end[row].item()}, before it starts at {start[row].item()}",
-            column=names[1],
-            row=row,
-            remedy="Give the time at which the label is known, at or after the row's own",
-        )
+        problem = f"the span ends at {end[row].item()}, before it starts at {start[row].item()}"
+        remedy = "Give the time at which the label is known, at or after the row's own"
+        raise DataError(problem, column=names[1], row=row, remedy=remedy)
     codes = blocks(start, folds, name=names[0])
     train = {}
     for k in range(folds):
         scored = codes == k
         train[k] = ((end < start[scored].min()) | (start > end[scored].max() + embargo)) & ~scored
         if not bool(train[k].any()):
-            raise DataError(
-                f"fold {k} of {folds} has no row to train on: the labels of all others overlap its own",
-                column=names[0],
-                remedy="Use fewer folds or a smaller embargo, or shorter spans",
-            )
+            problem = f"fold {k} of {folds} has no row to train on: the labels of all others overlap its own"
+            raise DataError(problem, column=names[0], remedy="Use fewer folds or a smaller embargo, or shorter spans")
     return codes, train
 
 
@@ -255,9 +228,8 @@ def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
     """Cut consecutive blocks of about as many rows each, between distinct times: int64 ``[n]`` from 0."""
     _, place, sizes = torch.unique(ticks, return_inverse=True, return_counts=True)
     if len(sizes) < count:
-        raise DataError(
-            f"{len(sizes)} distinct times, and {count} are needed", column=name, remedy="Use fewer folds, or more rows"
-        )
+        remedy = "Use fewer folds, or more rows"
+        raise DataError(f"{len(sizes)} distinct times, and {count} are needed", column=name, remedy=remedy)
     before = (sizes.cumsum(0) - sizes).double()  # rows before each distinct time
     starts = torch.searchsorted(before, len(ticks) * torch.arange(count).double() / count).tolist()
     for i in range(1, count):  # a busy time may hold several ends: each block has one distinct time at least
@@ -282,12 +254,7 @@ def row_count(data: Any) -> int:
 
 
 def given_column(data: Any, what: Any, role: str) -> Column:
-    """Return a column by its name, or its values as a column.
-
-    Args:
-        data: the rows: a table of any library, a file, or their number.
-        what: the name of a column of ``data``, or ``[n]`` values of any library.
-        role: what the column is for, which errors call values without a name.
+    """Return a column of ``data`` by its name, or ``[n]`` values as a column, named by its ``role`` if by nothing.
 
     Raises:
         DataError: there are not as many values as rows.
@@ -339,12 +306,20 @@ class Times(NamedTuple):
         if self.per_second is None and not is_number:
             raise DataError(f"{role} is {value!r}, the times are numbers", column=self.name, remedy="Give a number")
         if self.per_second is not None and is_number and value != 0:
-            raise DataError(
-                f"{role} is {value!r} and the times are dates: {value!r} of what?",
-                column=self.name,
-                remedy="Give a timedelta, such as datetime.timedelta(days=7)",
-            )
-        ticks = value if is_number else _nanoseconds(value, role) * self.per_second // 10**9
+            problem = f"{role} is {value!r} and the times are dates: {value!r} of what?"
+            raise DataError(problem, column=self.name, remedy="Give a timedelta, such as datetime.timedelta(days=7)")
+        ticks = value
+        if not is_number:
+            import pandas as pd
+
+            try:
+                span = pd.Timedelta(value)
+            except (ValueError, TypeError) as error:
+                remedy = "Give a timedelta, or text as '7D'"
+                raise DataError(f"{role} is {value!r}, no length of time", remedy=remedy) from error
+            if span is pd.NaT:
+                raise DataError(f"{role} is missing", remedy="Give a timedelta, or text as '7D'")
+            ticks = span.as_unit("ns").value * self.per_second // 10**9
         if not ticks >= 0 or math.isinf(ticks):
             raise DataError(f"{role} is {value!r}", column=self.name, remedy="Give 0 or more")
         return float(ticks) if self.ticks.is_floating_point() else math.floor(ticks)
@@ -386,12 +361,7 @@ def times_of(column: Column) -> Times:
 
 
 def given_times(data: Any, what: Any, role: str) -> Times:
-    """Return times of rows, by a column's name or values, none of them missing.
-
-    Args:
-        data: the rows: a table of any library, a file, or their number.
-        what: a column's name, or ``[n]`` values.
-        role: what the column is for, for messages.
+    """Return times of rows, by a column's name or values as ``given_column`` takes them, none of them missing.
 
     Raises:
         DataError: a time is missing, or the column holds no times.
@@ -399,12 +369,8 @@ def given_times(data: Any, what: Any, role: str) -> Times:
     column = given_column(data, what, role)
     missing = column.is_missing()
     if bool(missing.any()):
-        raise DataError(
-            "a time is missing",
-            column=column.name,
-            row=int(missing.nonzero()[0]),
-            remedy="Fill it, or leave the row out",
-        )
+        row, remedy = int(missing.nonzero()[0]), "Fill it, or leave the row out"
+        raise DataError("a time is missing", column=column.name, row=row, remedy=remedy)
     times = times_of(column)
     bad = ~torch.isfinite(times.ticks)
     if bool(bad.any()):
@@ -419,11 +385,8 @@ def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
         DataError: one column holds dates, the other numbers.
     """
     if (times.per_second is None) != (others.per_second is None):
-        raise DataError(
-            f"one of {times.name!r} and {others.name!r} holds dates, the other numbers",
-            column=others.name,
-            remedy="Give both in one form",
-        )
+        problem = f"one of {times.name!r} and {others.name!r} holds dates, the other numbers"
+        raise DataError(problem, column=others.name, remedy="Give both in one form")
     # The finer unit holds the values of the coarser one exactly.
     if times.per_second is not None and others.per_second is not None:
         finest = max(times.per_second, others.per_second)
@@ -446,24 +409,9 @@ def _dated(column: Column) -> Column:
         except pa.ArrowInvalid:
             continue
     else:
-        raise DataError(
-            "holds text that is no date", column=column.name, remedy="Give dates (2019-07-31), numbers or datetimes"
-        )
+        remedy = "Give dates (2019-07-31), numbers or datetimes"
+        raise DataError("holds text that is no date", column=column.name, remedy=remedy)
     table = torch.zeros(len(dates) + 1, dtype=torch.int64)
     table[1:] = torch.from_numpy(np.array(dates.cast(pa.int64())))
     values = table[column.values.long().cpu()]
     return Column("datetime", values, name=column.name, missing=column.is_missing().cpu(), unit="us")
-
-
-def _nanoseconds(value: Any, role: str) -> int:
-    import pandas as pd
-
-    try:
-        span = pd.Timedelta(value)
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"{role} is {value!r}, no length of time", remedy="Give a timedelta, or text as '7D'"
-        ) from error
-    if span is pd.NaT:
-        raise DataError(f"{role} is missing", remedy="Give a timedelta, or text as '7D'")
-    return span.as_unit("ns").value

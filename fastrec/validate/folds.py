@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
 from fastrec.table import Table
 from fastrec.validate.cuts import (
-    Times,
     given_column,
     given_key,
     given_times,
@@ -33,128 +32,7 @@ from fastrec.validate.cuts import (
 )
 from fastrec.validate.mirror import AUTO, mirror
 
-# Checks of folds: no group is split, nothing trains on rows later than those it scores.
-
-Pairs = Iterable[tuple[torch.Tensor, torch.Tensor]]  # each fold's training rows and scored rows, int64
-
-
-def refuse_split_groups(folds: Pairs, key: Table) -> None:
-    """Raise a LeakageError where a fold trains on a group of rows and scores other rows of it.
-
-    Args:
-        folds: training rows and scored rows.
-        key: the key of each row; rows without one belong to no group.
-    """
-    coded = key.coded(key.names)
-    codes, name = coded.codes.cpu(), ", ".join(key.names)
-    for k, (train, valid) in enumerate(folds):
-        # A mask over groups: one pass over the rows, whatever the number of groups.
-        scored = torch.zeros(coded.size, dtype=torch.bool)
-        scored[codes[valid]] = True
-        scored[0] = False  # no key
-        split = scored[codes[train]]
-        if bool(split.any()):
-            row = int(train[split][0])
-            other = int(valid[codes[valid] == codes[row]][0])
-            values = ", ".join(str(c[int(codes[row]) - 1].as_py()) for c in coded.keys.columns)
-            raise LeakageError(
-                f"the group {values} is split: fold {k} trains on row {row} and scores row {other}",
-                column=name,
-                row=row,
-                remedy="Cut by it: Folds.group(data, groups)",
-            )
-
-
-def refuse_time_backwards(folds: Pairs, times: Times) -> None:
-    """Raise a LeakageError where a fold trains on a row that is later than one it scores.
-
-    Args:
-        folds: training rows and scored rows.
-        times: the time of each row.
-    """
-    for k, (train, valid) in enumerate(folds):
-        # If the latest training row is not too late, none is.
-        latest, first = times.ticks[train].argmax(), times.ticks[valid].argmin()
-        late, early = int(train[latest]), int(valid[first])
-        if bool(times.ticks[late] > times.ticks[early]):
-            raise LeakageError(
-                f"time runs backwards: fold {k} trains on row {late}, which is later than row {early} that it scores",
-                column=times.name,
-                row=late,
-                remedy="Cut by time: Folds.time_series(data, time)",
-            )
-
-
-# Folds on disk: one Parquet file that every library reads, and that is seen to be whole.
-
-_KEY = b"fastrec.folds"
-
-
-class FoldArrays(NamedTuple):
-    """Contents of folds.
-
-    Args:
-        layers: int32 ``[r, n]``: folds in which each row is scored, -1 = none.
-        train: fold → bool ``[n]``: rows that it trains on, where these are not all that it does not score.
-        method, why: how they were cut and why, in words.
-    """
-
-    layers: torch.Tensor
-    train: dict[int, torch.Tensor]
-    method: str
-    why: str
-
-    def digest(self) -> str:
-        """Return the SHA-256 of all of it."""
-        about = [*self.layers.shape, self.method, self.why, sorted(self.train)]
-        digest = hashlib.sha256(json.dumps(about).encode())
-        digest.update(self.layers.numpy().astype("<i4").tobytes())
-        for k in sorted(self.train):
-            digest.update(np.packbits(self.train[k].numpy()).tobytes())
-        return digest.hexdigest()
-
-
-def write_folds(path: str | Path, folds: FoldArrays) -> None:
-    """Write folds: a column ``fold`` (or ``fold_0``, ``fold_1``, …), and ``train_k`` where there are training rows."""
-    one = len(folds.layers) == 1
-    columns = {"fold" if one else f"fold_{i}": layer.numpy() for i, layer in enumerate(folds.layers)}
-    columns |= {f"train_{k}": rows.numpy() for k, rows in sorted(folds.train.items())}
-    about = {"method": folds.method, "why": folds.why, "digest": folds.digest()}
-    table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
-    with atomic_file(path) as part:
-        pq.write_table(table, part, compression="zstd")
-
-
-def read_folds(path: str | Path) -> FoldArrays:
-    """Read what ``write_folds`` wrote.
-
-    Raises:
-        MissingFileError: there is no such file.
-        UnreadableFileError: it is damaged, or holds no folds.
-    """
-    if not Path(path).is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Save the folds first: folds.save(path)")
-    try:
-        table = pq.read_table(path, partitioning=None)
-        about = json.loads((table.schema.metadata or {})[_KEY])
-        columns = {n: torch.from_numpy(table[n].to_numpy().copy()) for n in table.column_names}
-        layers = torch.stack([v for n, v in columns.items() if n.startswith("fold")])
-        train = {int(n.removeprefix("train_")): v for n, v in columns.items() if n.startswith("train_")}
-        folds = FoldArrays(layers, train, about["method"], about["why"])
-        whole = folds.digest() == about["digest"]
-    except Exception as error:  # Arrow, JSON and torch each have errors of their own for a damaged file
-        raise UnreadableFileError(
-            f"the folds cannot be read ({type(error).__name__}: {error})",
-            file=path,
-            remedy="Save them again, or cut them anew",
-        ) from error
-    if not whole:
-        raise UnreadableFileError(
-            "the folds are not those that were saved: their digest differs",
-            file=path,
-            remedy="Save them again, or cut them anew",
-        )
-    return folds
+_KEY = b"fastrec.folds"  # of what a saved file says of the folds beside its columns
 
 
 class Folds:
@@ -184,14 +62,11 @@ class Folds:
     ) -> None:
         layers = codes.cpu() if isinstance(codes, torch.Tensor) else torch.from_numpy(np.array(codes))
         if layers.dim() not in (1, 2) or layers.is_floating_point() or layers.dtype == torch.bool or not layers.numel():
-            raise DataError(
-                f"folds are {layers.dtype} of shape {tuple(layers.shape)}", remedy="Give integers [n] or [r, n]"
-            )
+            remedy = "Give integers [n] or [r, n]"
+            raise DataError(f"folds are {layers.dtype} of shape {tuple(layers.shape)}", remedy=remedy)
         if int(layers.min()) < -1 or not 0 <= int(layers.max()) < layers.numel():
-            raise DataError(
-                f"folds are numbered {int(layers.min())} to {int(layers.max())}",
-                remedy="Number the folds 0, 1, 2, …, and give -1 to rows that none scores",
-            )
+            remedy = "Number the folds 0, 1, 2, …, and give -1 to rows that none scores"
+            raise DataError(f"folds are numbered {int(layers.min())} to {int(layers.max())}", remedy=remedy)
         # A copy: folds are frozen, whatever happens to the array that they were given as.
         self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
@@ -282,20 +157,20 @@ class Folds:
             DataError: a row is scored in several folds.
         """
         if self.is_repeated:
-            raise DataError(
-                f"the row is scored in several folds ({self.method}), and has no one fold",
-                row=int(self._twice().nonzero()[0]),
-                remedy="Take the folds one by one: for train_rows, valid_rows in folds",
-            )
+            problem = f"the row is scored in several folds ({self.method}), and has no one fold"
+            remedy = "Take the folds one by one: for train_rows, valid_rows in folds"
+            raise DataError(problem, row=int(self._twice().nonzero()[0]), remedy=remedy)
         return self._layers.max(0).values.long()
 
     @property
     def digest(self) -> str:
         """SHA-256 over rows, folds and method: folds that are equal have equal digests."""
-        return self._arrays().digest()
-
-    def _arrays(self) -> FoldArrays:
-        return FoldArrays(self._layers, self._train, self.method, self.why)
+        about = [*self._layers.shape, self.method, self.why, sorted(self._train)]
+        digest = hashlib.sha256(json.dumps(about).encode())
+        digest.update(self._layers.numpy().astype("<i4").tobytes())
+        for k in sorted(self._train):
+            digest.update(np.packbits(self._train[k].numpy()).tobytes())
+        return digest.hexdigest()
 
     def _scored_in(self, k: int) -> torch.Tensor:
         return self._layers[self._layer_of[k]] == k
@@ -466,11 +341,8 @@ class Folds:
         folds, codes = torch.unique(codes, return_inverse=True)
         codes = codes if int(folds[0]) == 0 else codes + 1
         if 2 * int(codes.max()) > len(codes):
-            raise DataError(
-                f"holds {int(codes.max())} folds for {len(codes)} rows",
-                column=given.name,
-                remedy="Give a column with the number of each row's fold",
-            )
+            remedy = "Give a column with the number of each row's fold"
+            raise DataError(f"holds {int(codes.max())} folds for {len(codes)} rows", column=given.name, remedy=remedy)
         return cls(codes - 1, method=f"{int(codes.max())} folds of the column {given.name}")
 
     @classmethod
@@ -520,62 +392,78 @@ class Folds:
     # What they must not do
 
     def check_groups(self, groups: Any, data: Any = None) -> Folds:
-        """Refuse folds that train on a group of rows and score other rows of it.
+        """Return these folds, unless they train on a group of rows and score other rows of it.
 
         Args:
             groups: ``[n]`` values that must not be split, or the column's name (or several) in ``data``; rows without
                 one are not looked at.
             data: the rows.
 
-        Returns:
-            These folds.
-
         Raises:
             LeakageError: naming the group, a row that is trained on and one that is scored.
         """
         key = given_key(self.size if data is None else data, groups, "groups")
         self._check_rows(len(key), _names(key))
-        refuse_split_groups(self, key)
+        coded = key.coded(key.names)
+        codes = coded.codes.cpu()
+        for k, (train, valid) in enumerate(self):
+            # a mask over groups: one pass over the rows, whatever the number of groups
+            scored = torch.zeros(coded.size, dtype=torch.bool)
+            scored[codes[valid]] = True
+            scored[0] = False  # no key
+            split = scored[codes[train]]
+            if bool(split.any()):
+                row = int(train[split][0])
+                other = int(valid[codes[valid] == codes[row]][0])
+                values = ", ".join(str(c[int(codes[row]) - 1].as_py()) for c in coded.keys.columns)
+                problem = f"the group {values} is split: fold {k} trains on row {row} and scores row {other}"
+                remedy = "Cut by it: Folds.group(data, groups)"
+                raise LeakageError(problem, column=_names(key), row=row, remedy=remedy)
         return self
 
     def check_time(self, time: Any, data: Any = None) -> Folds:
-        """Refuse folds that train on rows later than one they score.
+        """Return these folds, unless they train on rows later than one they score.
 
         Args:
             time: ``[n]`` dates or numbers, or the column's name in ``data``.
             data: the rows.
-
-        Returns:
-            These folds.
 
         Raises:
             LeakageError: naming a row that is trained on and an earlier one that is scored.
         """
         times = given_times(self.size if data is None else data, time, "time")
         self._check_rows(len(times.ticks), times.name)
-        refuse_time_backwards(self, times)
+        for k, (train, valid) in enumerate(self):
+            # if the latest training row is not too late, none is
+            late, early = int(train[times.ticks[train].argmax()]), int(valid[times.ticks[valid].argmin()])
+            if bool(times.ticks[late] > times.ticks[early]):
+                problem = f"time runs backwards: fold {k} trains on row {late}, which is later than row {early}"
+                remedy = "Cut by time: Folds.time_series(data, time)"
+                raise LeakageError(f"{problem} that it scores", column=times.name, row=late, remedy=remedy)
         return self
 
     def _check_rows(self, rows: int, name: str) -> None:
         if rows != self.size:
-            raise DataError(
-                f"{rows} values for folds of {self.size} rows",
-                column=name,
-                remedy="Give those of the rows that were cut",
-            )
+            problem = f"{rows} values for folds of {self.size} rows"
+            raise DataError(problem, column=name, remedy="Give those of the rows that were cut")
 
     # On disk
 
     def save(self, path: str | Path) -> None:
-        """Write the folds to one Parquet file: the fold of each row, and what is needed to see that it is whole.
+        """Write one Parquet file that every library reads; an earlier one is replaced in one step.
 
-        Args:
-            path: the file; replaced in one step.
+        A column ``fold`` (or ``fold_0``, ``fold_1``, …), ``train_k`` where there are training rows, and a digest.
 
         Raises:
             WriteError: the file system refused.
         """
-        write_folds(path, self._arrays())
+        one = len(self._layers) == 1
+        columns = {"fold" if one else f"fold_{i}": layer.numpy() for i, layer in enumerate(self._layers)}
+        columns |= {f"train_{k}": rows.numpy() for k, rows in sorted(self._train.items())}
+        about = {"method": self.method, "why": self.why, "digest": self.digest}
+        table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
+        with atomic_file(path) as part:
+            pq.write_table(table, part, compression="zstd")
 
     @classmethod
     def load(cls, path: str | Path) -> Folds:
@@ -585,15 +473,30 @@ class Folds:
             MissingFileError: there is no such file.
             UnreadableFileError: it is damaged, or holds no folds.
         """
-        arrays = read_folds(path)
-        return cls(arrays.layers, arrays.train, method=arrays.method, why=arrays.why)
+        if not Path(path).is_file():
+            raise MissingFileError("there is no such file", file=path, remedy="Save the folds first: folds.save(path)")
+        remedy = "Save them again, or cut them anew"
+        try:
+            table = pq.read_table(path, partitioning=None)
+            about = json.loads((table.schema.metadata or {})[_KEY])
+            columns = {n: torch.from_numpy(table[n].to_numpy().copy()) for n in table.column_names}
+            layers = torch.stack([v for n, v in columns.items() if n.startswith("fold")])
+            train = {int(n.removeprefix("train_")): v for n, v in columns.items() if n.startswith("train_")}
+            folds = cls(layers, train, method=about["method"], why=about["why"])
+            whole = folds.digest == about["digest"]
+        except Exception as error:  # Arrow, JSON and torch each have errors of their own for a damaged file
+            problem = f"the folds cannot be read ({type(error).__name__}: {error})"
+            raise UnreadableFileError(problem, file=path, remedy=remedy) from error
+        if not whole:
+            problem = "the folds are not those that were saved: their digest differs"
+            raise UnreadableFileError(problem, file=path, remedy=remedy)
+        return folds
 
 
 def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int:
     if folds < least or repeats < 1:
-        raise DataError(
-            f"{folds} folds, {repeats} times", remedy=f"Use at least {least} fold{'s' * (least > 1)}, once or more"
-        )
+        remedy = f"Use at least {least} fold{'s' * (least > 1)}, once or more"
+        raise DataError(f"{folds} folds, {repeats} times", remedy=remedy)
     if rows < folds:
         raise DataError(f"{rows} rows for {folds} folds", remedy="Use fewer folds, or more data")
     return rows

@@ -244,12 +244,18 @@ def adversarial_validation(
         DataError: a column cannot be used, there is none, or a side has fewer than 5 rows.
     """
     sides = [Table.read(side, columns, device="cpu") for side in (train, test)]
-    names, left_out = _usable(sides, columns)
+    names = [n for n in sides[0].names if n in sides[1]]
+    left_out = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
+    if left_out and columns is not None:
+        problem = f"holds a {sides[0][left_out[0]].kind}, by which rows are not told apart"
+        raise DataError(problem, column=left_out[0], remedy="Leave it out")
+    names = [n for n in names if n not in left_out]
+    if not names:
+        raise DataError("train and test have no column in common", remedy="Give tables with columns of the same names")
     of = (len(sides[0]), len(sides[1]))
     if min(of) < limits.ADVERSARIAL_FOLDS:
-        raise DataError(
-            f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {limits.ADVERSARIAL_FOLDS} of each, at least"
-        )
+        remedy = f"Give {limits.ADVERSARIAL_FOLDS} of each, at least"
+        raise DataError(f"train has {of[0]} rows, test {of[1]}", remedy=remedy)
     rng = np.random.default_rng(seed)
     sides = [_drawn(side.select(names), rng) for side in sides]
     rows = (len(sides[0]), len(sides[1]))
@@ -263,20 +269,6 @@ def adversarial_validation(
     alone = [max(auc(rate, from_test), 0.5) for rate in rates]
     shifts = sorted(map(ColumnShift, names, gains, alone), key=lambda c: (-c.gain, -c.auc))
     return AdversarialReport(_auc_interval(scores, from_test, seed=seed), shifts, rows, of, left_out)
-
-
-def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the columns to look at, and those that no classifier takes."""
-    names = [n for n in sides[0].names if n in sides[1]]
-    odd = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
-    if odd and columns is not None:
-        raise DataError(
-            f"holds a {sides[0][odd[0]].kind}, by which rows are not told apart", column=odd[0], remedy="Leave it out"
-        )
-    names = [n for n in names if n not in odd]
-    if not names:
-        raise DataError("train and test have no column in common", remedy="Give tables with columns of the same names")
-    return names, odd
 
 
 def _drawn(side: Table, rng: np.random.Generator) -> Table:
@@ -321,14 +313,10 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
 
     The prior is the same in all folds, which hold test rows in equal shares.
     """
-    size, prior = int(bins.max()) + 1, labels.mean()
-    place = folds * size + bins
-    rows = (
-        torch.bincount(place, minlength=limits.ADVERSARIAL_FOLDS * size).view(limits.ADVERSARIAL_FOLDS, size).double()
-    )
-    tests = torch.bincount(place, weights=labels, minlength=limits.ADVERSARIAL_FOLDS * size).view(
-        limits.ADVERSARIAL_FOLDS, size
-    )
+    shape, prior = (limits.ADVERSARIAL_FOLDS, int(bins.max()) + 1), labels.mean()
+    place = folds * shape[1] + bins
+    rows = torch.bincount(place, minlength=shape[0] * shape[1]).view(shape).double()
+    tests = torch.bincount(place, weights=labels, minlength=shape[0] * shape[1]).view(shape)
     # Ten rows of the overall share keep small bins from extreme rates.
     others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
     return others[place]

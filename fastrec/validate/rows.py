@@ -75,23 +75,21 @@ class ListEvents:
         if not order:
             raise DataError("events without an order", remedy="Name the columns of time and step (order=[…])")
         shared = [session, *order, item, *([time] if time else [])]
-        for table, names, where in (
-            (candidates, [*shared, lists], "candidates"),
-            (log, [*shared, *cats, *conts], "the log"),
-        ):
+        of_log = [*shared, *cats, *conts]
+        for table, names, where in ((candidates, [*shared, lists], "candidates"), (log, of_log, "the log")):
             absent = next((n for n in names if n not in table), None)
             if absent is not None:
-                raise MissingColumnError(
-                    f"{where} lack it", column=absent, remedy=f"There are {', '.join(table.names)}"
-                )
+                remedy = f"There are {', '.join(table.names)}"
+                raise MissingColumnError(f"{where} lack it", column=absent, remedy=remedy)
         groups = candidates[lists].group_numbers().cpu()
         # One row speaks for its list: the as-of join is over lists, not candidates.
         first = torch.ones(len(groups), dtype=torch.bool)
         first[1:] = groups[1:] != groups[:-1]
         shown = candidates.select(list(dict.fromkeys([*shared, lists]))).take(first.to(candidates.device)).to("cpu")
-        ids, by_id = shown[lists].group_numbers().sort(stable=True)
+        # not of ``shown`` anew: numbers of what is no integer are codes, which hold within one table
+        ids, by_id = groups[first].sort(stable=True)
         shown = shown.take(by_id)
-        log = log.select(list(dict.fromkeys([*shared, *cats, *conts]))).to("cpu")
+        log = log.select(list(dict.fromkeys(of_log))).to("cpu")
         theirs = shown[session].coded()
         last, events = as_of(
             theirs.codes,
@@ -106,14 +104,7 @@ class ListEvents:
         return cls(ordered, ids, starts, last + 1, moments, item, list(cats), list(conts), time)
 
     def log_rows(self, groups: torch.Tensor) -> torch.Tensor:
-        """Return the places in the log of events before some lists: int64 ``[events]``, ascending, each once.
-
-        Args:
-            groups: ids of lists.
-
-        Raises:
-            DataError: of a list it is not known what was before.
-        """
+        """Return the places in the log of events before some lists: int64 ``[events]``, ascending, each once."""
         at = self.of(torch.unique(groups))
         # Stretches overlap: marks at their ends and a running sum take each event once.
         seen, ones = torch.zeros(len(self.log) + 1, dtype=torch.int64), torch.ones_like(at)
@@ -121,10 +112,7 @@ class ListEvents:
         return (seen.cumsum(0)[:-1] > 0).nonzero().squeeze(1)
 
     def of(self, groups: torch.Tensor) -> torch.Tensor:
-        """Return the place of each of some lists among these: int64 ``[lists]``.
-
-        Args:
-            groups: ids of lists.
+        """Return the place of each list, by its id, among these: int64 ``[lists]``.
 
         Raises:
             DataError: of a list it is not known what was before.
@@ -132,10 +120,8 @@ class ListEvents:
         at = torch.searchsorted(self.lists, groups).clamp_max(max(len(self.lists) - 1, 0))
         unknown = (self.lists[at] != groups).nonzero() if len(self.lists) else torch.arange(len(groups))[:, None]
         if len(unknown):
-            raise DataError(
-                f"it is not known what was before the list {int(groups[unknown[0, 0]])}",
-                remedy="Make ListEvents of all candidates that are to be scored",
-            )
+            remedy = "Make ListEvents of all candidates that are to be scored"
+            raise DataError(f"it is not known what was before the list {int(groups[unknown[0, 0]])}", remedy=remedy)
         return at
 
 
@@ -201,15 +187,9 @@ class Rows:
             raise DataError(f"rows of unequal lengths: {sizes}", remedy="Give one of each for every row")
         if self.label is not None:
             check_label(self.label, self.task, self.n_outputs)
-        self._check_weight()
-
-    def _check_weight(self) -> None:
         if self.weight is not None and bool((bad := ~(self.weight >= 0) | self.weight.isinf()).any()):
-            raise DataError(
-                "a weight is below 0, missing or infinite",
-                row=int(bad.nonzero()[0]),
-                remedy="Use 0 for what is not to count",
-            )
+            row, remedy = int(bad.nonzero()[0]), "Use 0 for what is not to count"
+            raise DataError("a weight is below 0, missing or infinite", row=row, remedy=remedy)
 
     def __len__(self) -> int:
         known = next((v for n in _ON_THE_CPU if (v := getattr(self, n)) is not None), None)
@@ -248,14 +228,8 @@ class Lists(Rows):
     """Candidates in lists, with their features: the ``Rows`` of a ranking task.
 
     Args:
-        table: ``[n]`` candidates.
+        table, cats, conts, label, weight, order, events: see ``Rows``.
         groups: int64 ``[n]``: the list of each candidate; a list's candidates stand together, lists in ascending order.
-        cats: the columns that are categories.
-        conts: the columns that are numbers.
-        label: float ``[n]``: how relevant a candidate is (1 = clicked); None where it is not known.
-        weight: float ``[n]``, 0 or above: how much each candidate's list counts; None: all alike.
-        order: ``[n]``, a time: where it is given, the lists that an estimator holds out are the last ones.
-        events: what was in the session before each list, for rankers that read it; None: not known.
 
     Raises:
         DataError: the lists are not in order, a weight is below 0 or not a number, or the lengths differ.
@@ -300,8 +274,6 @@ def whole_lists(data: Lists, *, name: str = "the ranker") -> Lists:
     relevant = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, codes, label)
     chosen = ((sizes > 1) & (relevant > 0))[codes]  # not those where a label is NaN
     if not bool(chosen.any()):
-        raise DataError(
-            f"{name} has no list to learn from",
-            remedy="Give lists of two candidates or more, one of them relevant, of a weight above 0",
-        )
+        remedy = "Give lists of two candidates or more, one of them relevant, of a weight above 0"
+        raise DataError(f"{name} has no list to learn from", remedy=remedy)
     return data if bool(chosen.all()) else data.take(chosen)

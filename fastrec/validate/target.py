@@ -34,10 +34,8 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
     """
     wide = (task == "multilabel") or (task == "regression" and n_outputs > 1)
     if label.ndim != 1 + wide or (wide and label.shape[1] != n_outputs):
-        raise DataError(
-            f"the target of a {task} task has the shape {tuple(label.shape)}",
-            remedy=f"Give [n, {n_outputs}]" if wide else "Give one value for each row",
-        )
+        remedy = f"Give [n, {n_outputs}]" if wide else "Give one value for each row"
+        raise DataError(f"the target of a {task} task has the shape {tuple(label.shape)}", remedy=remedy)
     if task == "ranking":
         return
     value = (label if label.ndim == 2 else label.unsqueeze(1)).double()
@@ -74,9 +72,8 @@ class Target:
         self.names = [names] if isinstance(names, str) else list(names)
         self.task, self.classes, self.scale = check_task(task), classes, scale
         if scale not in (None, "log", "log1p") or (scale is not None and task != "regression"):
-            raise DataError(
-                f"a {task} target has no scale {scale!r}", remedy="Give 'log' or 'log1p', for a regression task"
-            )
+            remedy = "Give 'log' or 'log1p', for a regression task"
+            raise DataError(f"a {task} target has no scale {scale!r}", remedy=remedy)
 
     @classmethod
     def fit(
@@ -106,21 +103,17 @@ class Target:
         for column in columns:
             if not len(column) or bool(column.is_missing().all()):
                 raise DataError("the target has no value", column=column.name, remedy="Give rows with a target")
-        task = _task_of(columns) if task is None else check_task(task)
+        task = _task_of(columns) if task is None else check_task(task)  # what the values say, or as asked
         if len(names) > 1 and task not in ("multilabel", "regression"):
-            raise DataError(
-                f"a {task} task has one target, not {len(names)}", column=names[1], remedy="Give one column"
-            )
-        vocab = _classes_of(columns[0], task, positive) if task in ("binary", "multiclass") else None
-        return cls(names, task, classes=vocab, scale=scale)
+            remedy = "Give one column"
+            raise DataError(f"a {task} task has one target, not {len(names)}", column=names[1], remedy=remedy)
+        classes = _classes_of(columns[0], task, positive) if task in ("binary", "multiclass") else None
+        return cls(names, task, classes=classes, scale=scale)
 
     @property
     def n_outputs(self) -> int:
         """How many classes a multiclass task has, how many columns one with several targets; else 1."""
-        if self.task == "multiclass":
-            assert self.classes is not None
-            return len(self.classes) - 1
-        return len(self.names)
+        return len(self.classes) - 1 if self.task == "multiclass" and self.classes is not None else len(self.names)
 
     @property
     def outputs(self) -> list[str]:
@@ -157,26 +150,22 @@ class Target:
             if bool((codes < 0).any()):
                 row = int((codes < 0).nonzero()[0])
                 known = ", ".join(map(str, self.classes.values.to_pylist()[:5]))
-                raise DataError(
-                    "the target is of a class that no training row has", column=column.name, row=row,
-                    remedy=f"The classes are {known}{', …' if len(self.classes) > 6 else ''}",
-                )  # fmt: skip
+                problem = "the target is of a class that no training row has"
+                remedy = f"The classes are {known}{', …' if len(self.classes) > 6 else ''}"
+                raise DataError(problem, column=column.name, row=row, remedy=remedy)
             return codes if self.task == "multiclass" else codes.double()
         try:
             values = column.number().cpu()
         except DataError as error:
-            raise DataError(
-                "the target is not a number", column=column.name, remedy="Name another task, or another target"
-            ) from error
+            remedy = "Name another task, or another target"
+            raise DataError("the target is not a number", column=column.name, remedy=remedy) from error
         if self.scale is None:
             return values
         scaled = values.log() if self.scale == "log" else values.log1p()
         if not bool(scaled.isfinite().all()):
             row = int((~scaled.isfinite()).nonzero()[0])
-            raise DataError(
-                f"{float(values[row]):g} has no {self.scale}", column=column.name, row=row,
-                remedy="Give another scale, or drop the row",
-            )  # fmt: skip
+            remedy = "Give another scale, or drop the row"
+            raise DataError(f"{float(values[row]):g} has no {self.scale}", column=column.name, row=row, remedy=remedy)
         return scaled
 
     def restore(self, values: torch.Tensor) -> torch.Tensor:
@@ -245,11 +234,8 @@ def _classes_of(column: Column, task: Task, positive: Any) -> Vocab:
     vocab = Vocab.fit(column.plain() if column.ordered is None else column)
     count = len(vocab) - 1
     if count < 2:
-        raise DataError(
-            f"the target has one class only ({vocab.values[0].as_py()!r})",
-            column=column.name,
-            remedy="Give rows of both classes; a constant needs no model",
-        )
+        problem = f"the target has one class only ({vocab.values[0].as_py()!r})"
+        raise DataError(problem, column=column.name, remedy="Give rows of both classes; a constant needs no model")
     if task == "multiclass":
         return vocab
     if count > 2:
@@ -258,7 +244,6 @@ def _classes_of(column: Column, task: Task, positive: Any) -> Vocab:
     if positive is None or values[1] == positive:
         return vocab
     if values[0] != positive:
-        raise DataError(
-            f"no row has the class {positive!r}", column=column.name, remedy=f"The classes are {values[0]}, {values[1]}"
-        )
+        remedy = f"The classes are {values[0]}, {values[1]}"
+        raise DataError(f"no row has the class {positive!r}", column=column.name, remedy=remedy)
     return Vocab(vocab.values.take(pa.array(np.array([1, 0]))), ordered=True, name=vocab.name)

@@ -5,6 +5,7 @@ import torch
 
 from fastrec._core.device import resolve_device
 from fastrec.errors import DeviceError
+from tests._core.refusals import refused
 
 HAS_CUDA = torch.cuda.is_available()
 
@@ -24,34 +25,28 @@ def test_the_environment_decides_where_nothing_is_said(monkeypatch):
     assert resolve_device() == resolve_device("auto")
     monkeypatch.setenv("FASTREC_DEVICE", "no such thing")
     assert resolve_device("cpu") == torch.device("cpu")
-    with pytest.raises(DeviceError, match="no such thing"):
-        resolve_device()
+    refused(DeviceError, "no such thing", lambda: resolve_device())
 
 
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:x", "CPU ", 1.5, ["cpu"]])
 def test_what_is_no_device_is_named(device):
-    with pytest.raises(DeviceError, match="is not a device"):
-        resolve_device(device)
+    refused(DeviceError, "is not a device", lambda: resolve_device(device))
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="this machine has CUDA")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
 def test_cuda_that_is_not_there(device):
-    with pytest.raises(DeviceError, match=r"'cuda' was asked for.*device='auto'"):
-        resolve_device(device)
+    refused(DeviceError, r"'cuda' was asked for.*device='auto'", lambda: resolve_device(device))
 
 
 @pytest.mark.skipif(not HAS_CUDA, reason="this machine has no CUDA")
 def test_a_gpu_too_many():
     assert resolve_device("cuda:0") == torch.device("cuda:0")
     assert resolve_device("cuda") == torch.zeros(1, device="cuda").device
-    with pytest.raises(DeviceError, match="CUDA devices"):
-        resolve_device(f"cuda:{torch.cuda.device_count()}")
+    refused(DeviceError, "CUDA devices", lambda: resolve_device(f"cuda:{torch.cuda.device_count()}"))
 
 
 def test_a_device_of_another_kind_that_holds_nothing_here():
-    with pytest.raises(DeviceError, match="not usable here"):
-        resolve_device("meta")
+    refused(DeviceError, "not usable here", lambda: resolve_device("meta"))
     if not torch.backends.mps.is_available():
-        with pytest.raises(DeviceError, match="not usable here"):
-            resolve_device("mps")
+        refused(DeviceError, "not usable here", lambda: resolve_device("mps"))

@@ -22,6 +22,7 @@ from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.features import apply_features, fit_features
 from fastrec.training import rec_learner
+from tests._core.refusals import refused
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which 5.32 GiB is "
@@ -141,8 +142,7 @@ def test_a_column_that_does_not_fit_a_device(monkeypatch: pytest.MonkeyPatch) ->
     column = Table.read({"price": [1.0, 2.0]})["price"]
     monkeypatch.setattr(Column, "_copied", failing(TORCH(CUDA)))
     monkeypatch.setattr("fastrec.table.column.resolve_device", torch.device)
-    with pytest.raises(DeviceMemoryError, match=r"copying the column 'price' of 2 rows to cuda:0"):
-        column.to("cuda:0")
+    refused(DeviceMemoryError, r"copying the column 'price' of 2 rows to cuda:0", lambda: column.to("cuda:0"))
 
 
 @pytest.fixture
@@ -224,19 +224,15 @@ def test_without_cupy_the_other_two_share(rapids: list[Any], monkeypatch: pytest
 
 def test_a_pool_is_refused_once_torch_has_begun(rapids: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(DeviceError, match=r"begun to use the GPU.*share_pool\(\) first"):
-        share_pool()
-    with pytest.raises(DeviceError, match="on a CUDA device, not on cpu"):
-        share_pool("cpu")
-    with pytest.raises(DeviceError, match="there are 2 CUDA devices"):
-        share_pool("cuda:5")
+    refused(DeviceError, r"begun to use the GPU.*share_pool\(\) first", lambda: share_pool())
+    refused(DeviceError, "on a CUDA device, not on cpu", lambda: share_pool("cpu"))
+    refused(DeviceError, "there are 2 CUDA devices", lambda: share_pool("cuda:5"))
     assert rapids == []
 
 
 def test_without_rmm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rmm", None)
-    with pytest.raises(MissingPackageError, match=r"RMM is needed.*fastrec-tabular\[gpu\]"):
-        share_pool()
+    refused(MissingPackageError, r"RMM is needed.*fastrec-tabular\[gpu\]", lambda: share_pool())
 
 
 def test_a_graph_is_not_recorded_in_a_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_without_a_terminal_plain_lines_at_most_every_ten_seconds(clock):
     ]
 
 
-def test_lines_of_work_without_a_known_end(clock):
+def test_lines_of_work_without_a_known_end_and_beyond_it(clock):
     stages, file = shown(terminal=False)
     with stages.stage("read", unit="files") as advance:
         clock.now += 20.0
@@ -74,13 +74,9 @@ def test_lines_of_work_without_a_known_end(clock):
         "  read: 3,000 files (100 files/s)",
         "read: 3,000 files in 30.0 s (100 files/s)",
     ]
-
-
-def test_more_done_than_was_announced_leaves_no_negative_time(clock):
-    stages, file = shown(terminal=False)
     with stages.stage("read", 10) as advance:
         clock.now += 20.0
-        advance(30)
+        advance(30)  # more than was announced
     assert ", 0 s left" in file.getvalue()
 
 

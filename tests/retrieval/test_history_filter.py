@@ -20,7 +20,9 @@ from fastrec.retrieval import (
     SpectralFilter,
     UserKNN,
 )
-from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.sequences import SessionModel
+from tests._core.refusals import refused
+from tests.sequences.helpers import frame, scores_of
 
 FILTERS = [
     lambda: EASE(reg=3.0),
@@ -33,19 +35,8 @@ FILTERS = [
 ]
 
 
-def frame(lists, **options) -> SessionFrame:
-    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
-
-
 RNG = np.random.default_rng(0)
 LOG = [RNG.permutation(9)[:n].tolist() for n in RNG.integers(2, 7, 40)]
-
-
-def scores_of(model: SessionModel, sessions: SessionFrame) -> torch.Tensor:
-    found = torch.zeros(len(sessions), len(model.items))
-    for rows, scores in model.score(sessions):
-        found[rows] = scores
-    return found
 
 
 @pytest.mark.parametrize("make", FILTERS)
@@ -79,10 +70,8 @@ def test_saved_and_odd_sessions(tmp_path, make):
 
 @pytest.mark.parametrize("make", [UserKNN, BPRFactors])
 def test_filters_of_known_users_are_refused(make):
-    with pytest.raises(DataError, match="only the users"):
-        HistoryFilter(make())
-    with pytest.raises(DataError, match="only the users"):
-        make().score_rows(csr_matrix((1, 3)))
+    refused(DataError, "only the users", lambda: HistoryFilter(make()))
+    refused(DataError, "only the users", lambda: make().score_rows(csr_matrix((1, 3))))
 
 
 @pytest.mark.parametrize("make", FILTERS)

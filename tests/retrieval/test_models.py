@@ -10,6 +10,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval import EASE, BPRFactors, ImplicitALS, ItemKNN, Popularity, RP3Beta, SpectralFilter, UserKNN
+from tests._core.refusals import refused
 
 N_USERS, N_ITEMS = 30, 12
 
@@ -55,11 +56,7 @@ def test_ease_of_some_items_is_ease_without_the_others(matrix):
     small = all_scores(EASE(reg=5.0), matrix[:, kept])
     np.testing.assert_allclose(found[:, kept], small, atol=1e-12)
     assert (np.delete(found, kept, axis=1) == 0).all()
-
-
-def test_ease_refuses_no_ridge():
-    with pytest.raises(DataError, match="reg=0"):
-        EASE(reg=0)
+    refused(DataError, "reg=0", lambda: EASE(reg=0))
 
 
 def test_item_knn_sums_cosines(matrix):
@@ -157,7 +154,7 @@ def test_bpr_steps_along_its_gradient():
     gradients[0][:, -1] = 0
     sums = [torch.full_like(users, 0.5), torch.full_like(items, 0.5)]
     expected = [leaf.detach() + 0.1 * g / (0.5 + g.square()).sqrt() for leaf, g in zip(leaves, gradients)]
-    BPRFactors(lr=0.1, reg=0.01)._step(users, items, sums, u, i, j)
+    BPRFactors(lr=0.1, reg=0.01)._step((users, items), sums, u, i, j)
     torch.testing.assert_close(users, expected[0])
     torch.testing.assert_close(items, expected[1])
 

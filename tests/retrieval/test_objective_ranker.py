@@ -13,6 +13,7 @@ from fastrec.errors import DataError, MissingColumnError, NotFittedError, Unread
 from fastrec.retrieval import EventFeatures, ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
 from fastrec.sequences import CoVisitation, PopularItems, SessionFrame
 from fastrec.table import Table, load_state, save_state
+from tests._core.refusals import refused
 
 KINDS = ["clicks", "carts"]
 
@@ -134,8 +135,7 @@ def test_events_of_a_kind_that_was_not_there_count_for_none():
 def test_sessions_with_times_and_without_are_told_apart(trained):
     ranker, _, _ = trained
     bare = SessionFrame(log(0, 5), item="item", session="session", features=["type"])
-    with pytest.raises(DataError, match="sessions without times"):
-        ranker.recommend(bare, 5)
+    refused(DataError, "sessions without times", lambda: ranker.recommend(bare, 5))
 
 
 def test_features_by_kinds_of_events():
@@ -230,35 +230,25 @@ def test_recall_of_sets_is_that_of_a_loop(seed):
 def test_errors_of_saving_and_of_what_is_wanted(trained, tmp_path):
     ranker, asked, wanted = trained
     bare = ObjectiveRanker(KINDS, {"popular": PopularItems()}).find(asked)
-    with pytest.raises(NotFittedError, match="Call learn first"):
-        bare.save(tmp_path / "bare")
-    with pytest.raises(DataError, match="wanted lacks the goal 'carts'"):
-        bare.learn(asked, {"clicks": wanted["clicks"]})
+    refused(NotFittedError, "Call learn first", lambda: bare.save(tmp_path / "bare"))
+    refused(DataError, "wanted lacks the goal 'carts'", lambda: bare.learn(asked, {"clicks": wanted["clicks"]}))
     save_state(tmp_path / "other", {"a": 1})
-    with pytest.raises(UnreadableFileError, match="no ranker of goals"):
-        ObjectiveRanker.load(tmp_path / "other")
+    refused(UnreadableFileError, "no ranker of goals", lambda: ObjectiveRanker.load(tmp_path / "other"))
     ranker.save(tmp_path / "damaged")
     state = load_state(tmp_path / "damaged")
     save_state(tmp_path / "damaged", {**state, "trees": dict.fromkeys(KINDS, torch.zeros(9, dtype=torch.uint8))})
-    with pytest.raises(UnreadableFileError, match="no ranker of goals"):
-        ObjectiveRanker.load(tmp_path / "damaged")
+    refused(UnreadableFileError, "no ranker of goals", lambda: ObjectiveRanker.load(tmp_path / "damaged"))
 
 
 def test_errors():
     known = frame(0, 10)
     models = {"popular": PopularItems()}
-    with pytest.raises(DataError, match="0 goals"):
-        ObjectiveRanker([], models)
+    refused(DataError, "0 goals", lambda: ObjectiveRanker([], models))
     ranker = ObjectiveRanker(["clicks"], models)
-    with pytest.raises(NotFittedError, match="Call find first"):
-        ranker.recommend(known)
-    with pytest.raises(NotFittedError, match="Call learn first"):
-        ranker.find(known).recommend(known)
+    refused(NotFittedError, "Call find first", lambda: ranker.recommend(known))
+    refused(NotFittedError, "Call learn first", lambda: ranker.find(known).recommend(known))
     nothing = {"clicks": events_of(known, "type", "orders")}
-    with pytest.raises(DataError, match="no candidate is right for 'clicks'"):
-        ranker.learn(known, nothing)
-    with pytest.raises(MissingColumnError, match="no such side feature"):
-        events_of(known, "kind", "clicks")
+    refused(DataError, "no candidate is right for 'clicks'", lambda: ranker.learn(known, nothing))
+    refused(MissingColumnError, "no such side feature", lambda: events_of(known, "kind", "clicks"))
     numbers = SessionFrame(log(0, 5), item="item", session="session", features=["t"])
-    with pytest.raises(DataError, match="no kind of event"):
-        EventFeatures("t").fit(numbers)
+    refused(DataError, "no kind of event", lambda: EventFeatures("t").fit(numbers))

@@ -9,7 +9,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.retrieval import RankedCandidates
 from fastrec.sequences import CoVisitation, PopularItems, SessionModel
-from tests.retrieval.walks import chains, frame
+from tests._core.refusals import refused
+from tests.retrieval.walks import chains
+from tests.sequences.helpers import frame
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +83,7 @@ def test_the_time_given_is_shared_out():
 
 
 def test_what_makes_no_sense():
-    with pytest.raises(DataError, match="0 models"):
-        RankedCandidates({})
+    refused(DataError, "0 models", lambda: RankedCandidates({}))
 
 
 def test_trees_stop_when_the_time_is_over():

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
-
-from fastrec.sequences import SessionFrame
-
-
-def frame(lists, **options) -> SessionFrame:
-    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
 
 
 def chains(seed: int, sessions: int, items: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -17,35 +17,8 @@ from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionBlend, SessionFrame, SessionModel, best_items
 from fastrec.sequences import items as near
-
-
-def frame(lists, **options) -> SessionFrame:
-    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
-
-
-def random_lists(seed: int, sessions: int, items: int, longest: int = 8) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(items, size=n).tolist() for n in rng.integers(2, longest, sessions)]
-
-
-def scores_of(model: SessionModel, sessions: SessionFrame) -> torch.Tensor:
-    found = torch.zeros(len(sessions), len(model.items))
-    for rows, scores in model.score(sessions):
-        found[rows] = scores
-    return found
-
-
-@pytest.fixture(params=["loops", "tensors"])
-def way(request, monkeypatch):
-    if request.param == "loops":
-        pytest.importorskip("numba")
-        monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
-        monkeypatch.setattr(kernels, "threads_for", lambda numbers: 3)
-        yield
-    else:
-        monkeypatch.setattr(limits, "BLOCK", 40)
-        with kernels.without_compiled():
-            yield
+from tests._core.refusals import refused
+from tests.sequences.helpers import frame, random_lists, scores_of
 
 
 def test_popularity_counts_events():
@@ -203,8 +176,7 @@ def test_a_blend_adds_standardised_scores():
     ],
 )
 def test_what_makes_no_sense(make, words):
-    with pytest.raises(DataError, match=words):
-        make()
+    refused(DataError, words, lambda: make())
 
 
 @settings(max_examples=50, deadline=None)
@@ -226,11 +198,8 @@ def test_the_best_of_a_row_by_loops(seed, k, codes):
         assert items == order + [0] * (k - len(order))
 
 
-def test_sessions_of_the_same_pairs_in_other_rows():
-    """What is kept is a function of the log: an item's own events are no neighbours."""
-    found = defaultdict(float)
+def test_an_items_own_events_are_no_neighbours():
     model = CoVisitation(norm=0.0, near=None, before=1.0, own=None, again=0.0).fit(frame([[1, 1, 2], [1, 1]]))
-    for code, score in enumerate(scores_of(model, frame([[1]], items=model.items))[0, 1:].tolist()):
-        found[code] = score
-    assert found[0] < 1e-20
-    assert found[1] == 2
+    scores = scores_of(model, frame([[1]], items=model.items))[0, 1:].tolist()
+    assert scores[0] < 1e-20
+    assert scores[1] == 2

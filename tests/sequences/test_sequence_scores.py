@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.sequences import best_items, sequence_metrics, target_ranks
+from tests._core.refusals import refused
 
 # few distinct scores, so that ties are common
 SCORES = st.lists(
@@ -52,8 +53,7 @@ def test_a_target_that_is_never_shown_is_not_found():
 
 def test_what_cannot_be_scored_is_refused():
     scores = torch.rand(2, 4)
-    with pytest.raises(DataError, match="targets"):
-        sequence_metrics(scores, torch.tensor([1]))
+    refused(DataError, "targets", lambda: sequence_metrics(scores, torch.tensor([1])))
     with pytest.raises(DataError, match="not every session"):
         sequence_metrics([(torch.tensor([0]), scores[:1])], torch.tensor([1, 2]))
     with pytest.raises(DataError, match="items a session"):

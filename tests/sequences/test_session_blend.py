@@ -7,7 +7,8 @@ import torch
 
 from fastrec.sequences import CoVisitation, PopularItems, SessionBlend, prefixes, sequence_metrics
 from fastrec.sequences import session_blend as module
-from tests.retrieval.walks import chains, frame
+from tests.retrieval.walks import chains
+from tests.sequences.helpers import frame
 
 LOG = frame(chains(1, 200, 15))
 

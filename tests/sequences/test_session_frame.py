@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.sequences import (
     CoVisitation,
     NextItemNet,
@@ -25,12 +25,8 @@ from fastrec.sequences import (
     leave_one_out,
     prefixes,
 )
-
-
-def lists_of(frame: SessionFrame) -> list[list]:
-    """Each session's item ids."""
-    return [frame.decode(p).to_pylist() for p in frame.values.split(frame.lengths.tolist())]
-
+from tests._core.refusals import refused
+from tests.sequences.helpers import lists_of
 
 LOG = {
     "s": ["b", "a", "b", "a", "b"],
@@ -97,11 +93,22 @@ def test_ids_of_any_type_come_back(ids):
 def test_unseen_items_are_dropped_or_kept_as_unknown():
     train = pd.DataFrame({"items": [[1, 2], [3, 2]]})
     test = pd.DataFrame({"items": [[9, 2, None], [9]], "y": [3, 9]})
-    dropped = SessionFrame(train, item="items").new(test, target="y")
+    with pytest.warns(DataWarning, match=r"no item of 1 of 2 sessions is known to the model \(such as session 1\)"):
+        dropped = SessionFrame(train, item="items").new(test, target="y")
     assert lists_of(dropped) == [[2], []]
     assert dropped.target.tolist() == [3, 0]
-    kept = SessionFrame(train, item="items", unknown="keep").new(test)
+    with pytest.warns(DataWarning, match="no item of 1 of 2"):
+        kept = SessionFrame(train, item="items", unknown="keep").new(test)
     assert lists_of(kept) == [[None, 2], [None]]
+
+
+def test_sessions_without_a_known_item_are_told_of_once_a_call():
+    model = CoVisitation().fit(SessionFrame({"items": [[1, 2], [3, 2]]}, item="items"))
+    asked = SessionFrame({"items": [[9, 8], [], [2], [7]]}, item="items")  # an empty session is nothing to tell of
+    with pytest.warns(DataWarning, match="no item of 2 of 4 sessions") as told:
+        model.recommend(asked, 2)
+    assert len(told) == 1
+    assert told[0].filename == __file__
 
 
 def test_features_of_lists_follow_their_items_and_bad_ones_are_named():
@@ -113,8 +120,7 @@ def test_features_of_lists_follow_their_items_and_bad_ones_are_named():
         SessionFrame(pd.DataFrame({**table, "price": [[1.0], [3.0]]}), item="items", features=["price"])
     with pytest.raises(DataError, match="one value a row"):
         SessionFrame(pd.DataFrame({**table, "price": [1.0, 3.0]}), item="items", features=["price"])
-    with pytest.raises(DataError, match="no column says which session"):
-        SessionFrame(pd.DataFrame(LOG), item="i")
+    refused(DataError, "no column says which session", lambda: SessionFrame(pd.DataFrame(LOG), item="i"))
     with pytest.raises(DataError, match="belongs to no session"):
         SessionFrame(pd.DataFrame({"s": [1.0, None], "i": [1, 2]}), item="i", session="s")
     with pytest.raises(MissingColumnError):
@@ -170,20 +176,14 @@ def test_splits_equal_plain_loops():
     a, b = by_session(frame, 0.5, seed=3)
     assert sorted(lists_of(a) + lists_of(b)) == sorted(lists)
     assert len(a) == len(b) == 2
+    refused(DataError, "share", lambda: by_time(frame, 1.0))
+    refused(DataError, "mask", lambda: given_split(frame, torch.tensor([1])))
 
 
 def test_a_split_by_time_goes_by_the_last_event():
     log = pd.DataFrame({"s": [0, 1, 1, 2], "i": [1, 2, 3, 4], "t": [5, 1, 9, 7]})
     train, valid = by_time(SessionFrame(log, item="i", session="s", order="t"), 0.3)
     assert (lists_of(train), lists_of(valid)) == ([[1], [4]], [[2, 3]])
-
-
-def test_splits_refuse_what_they_cannot_do():
-    frame = SessionFrame({"items": [[1, 2]]}, item="items")
-    with pytest.raises(DataError, match="share"):
-        by_time(frame, 1.0)
-    with pytest.raises(DataError, match="mask"):
-        given_split(frame, torch.tensor([1]))
 
 
 def test_some_prefixes_of_a_session_without_end():

@@ -15,31 +15,10 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError
 from fastrec.sequences import STAN, VSKNN, VSTAN, SessionFrame, SessionModel
+from tests._core.refusals import refused
+from tests.sequences.helpers import frame, random_lists, scores_of
 
 NAMES = ("VSKNN", "STAN", "VSTAN")
-
-
-@pytest.fixture(params=["loops", "tensors"])
-def way(request, monkeypatch):
-    """Both ways of computing, however few sessions there are, and in several parts."""
-    if request.param == "loops":
-        pytest.importorskip("numba")
-        monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
-        monkeypatch.setattr(kernels, "threads_for", lambda numbers: 2)
-        yield
-    else:
-        monkeypatch.setattr(limits, "BLOCK", 50)
-        with kernels.without_compiled():
-            yield
-
-
-def frame(lists, **options) -> SessionFrame:
-    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
-
-
-def random_lists(seed: int, sessions: int, items: int, longest: int = 7) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(items, size=n).tolist() for n in rng.integers(2, longest, sessions)]
 
 
 def plain(model, log: list[list[int]], query: list[int], items: int) -> list[float]:
@@ -90,13 +69,7 @@ def test_plain_loops_give_the_same_scores(way, name):
     np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-5, atol=1e-6)
 
 
-def scores_of(model: SessionModel, sessions: SessionFrame) -> torch.Tensor:
-    found = torch.zeros(len(sessions), len(model.items))
-    for rows, scores in model.score(sessions):
-        found[rows] = scores
-    return found
-
-
+@pytest.mark.filterwarnings("ignore:no item of")
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 60))
 def test_loops_and_tensors_agree(seed, k, sample):
@@ -163,12 +136,13 @@ def test_equal_neighbours_are_told_apart_by_age(way):
     assert found[0, 0] > 1e-3 > found[0, 1]
 
 
-@pytest.mark.parametrize("wrong", [{"k": 0, "sample": 5}, {"k": 9, "sample": 5}])
-def test_numbers_that_make_no_sense(wrong):
-    with pytest.raises(DataError, match="neighbours"):
-        STAN(**wrong)
-
-
-def test_a_decay_that_is_not_known():
-    with pytest.raises(DataError, match="no decay 'cubic'"):
-        VSKNN(weighting="cubic")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: STAN(k=0, sample=5), "neighbours"),
+        (lambda: STAN(k=9, sample=5), "neighbours"),
+        (lambda: VSKNN(weighting="cubic"), "no decay 'cubic'"),
+    ],
+)
+def test_what_makes_no_sense(make, words):
+    refused(DataError, words, lambda: make())

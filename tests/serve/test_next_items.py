@@ -27,6 +27,9 @@ from fastrec.serve import next_items as library
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.next_items import SessionScores
 
+# some sessions hold no item that the model knows
+pytestmark = pytest.mark.filterwarnings("ignore:no item of")
+
 IDS = [2**60 + 7 * i for i in range(30)]
 SIZES = {"width": 8, "epochs": 1, "max_len": 6, "options": {"dropout": 0.0}}
 

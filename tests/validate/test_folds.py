@@ -25,6 +25,7 @@ from fastrec.errors import (
 )
 from fastrec.table import Table
 from fastrec.validate import Folds, group_folds
+from tests._core.refusals import refused
 
 RNG = np.random.default_rng(5)
 
@@ -126,8 +127,7 @@ def test_groups_have_the_folds_they_always_had():
     assert torch.equal(Folds.group(table, ["s", "t"], 4).codes, group_folds(table, ["s", "t"], 4))
     assert torch.equal(Folds.group(200, table["s"], 4, seed=3).codes, folds.codes)
     assert folds.method == "4 folds by a hash of s, seed 3"
-    with pytest.raises(DataError, match="has no row"):
-        Folds.group(8, [1] * 8, 2)
+    refused(DataError, "has no row", lambda: Folds.group(8, [1] * 8, 2))
 
 
 @given(
@@ -200,10 +200,8 @@ def test_a_given_column_may_hold_names_or_gaps():
     names = Folds.predefined(8, pd.Series(["b", "a", None, "b", "a", "b", "a", "b"], name="part"))
     assert names.codes.tolist() == [1, 0, -1, 1, 0, 1, 0, 1]
     assert names.method == "2 folds of the column part"
-    with pytest.raises(DataError, match=r"'part'.*20 folds for 20 rows"):
-        Folds.predefined({"part": np.arange(20)}, "part")
-    with pytest.raises(DataError, match="numbered -1 to -1"):
-        Folds.predefined(4, [-1, -1, -1, -1])
+    refused(DataError, r"'part'.*20 folds for 20 rows", lambda: Folds.predefined({"part": np.arange(20)}, "part"))
+    refused(DataError, "numbered -1 to -1", lambda: Folds.predefined(4, [-1, -1, -1, -1]))
 
 
 def test_rows_and_columns_of_any_library(df_module):
@@ -224,20 +222,14 @@ def test_rows_of_a_file(tmp_path):
 
 
 def test_what_cannot_be_cut_is_named():
-    with pytest.raises(DataError, match="1 folds"):
-        Folds.kfold(10, 1)
-    with pytest.raises(DataError, match="0 times"):
-        Folds.kfold(10, 2, repeats=0)
-    with pytest.raises(DataError, match="3 rows for 5 folds"):
-        Folds.kfold(3)
-    with pytest.raises(MissingColumnError, match="'user'"):
-        Folds.group({"x": [1, 2]}, "user")
-    with pytest.raises(DataError, match=r"'target'.*3 values for 4 rows"):
-        Folds.stratified(4, [0, 1, 0], 2)
+    refused(DataError, "1 folds", lambda: Folds.kfold(10, 1))
+    refused(DataError, "0 times", lambda: Folds.kfold(10, 2, repeats=0))
+    refused(DataError, "3 rows for 5 folds", lambda: Folds.kfold(3))
+    refused(MissingColumnError, "'user'", lambda: Folds.group({"x": [1, 2]}, "user"))
+    refused(DataError, r"'target'.*3 values for 4 rows", lambda: Folds.stratified(4, [0, 1, 0], 2))
     with pytest.raises(DataError, match="2 groups for 3 folds"):
         Folds.stratified_group(6, [0, 1, 0, 1, 0, 1], [5, 5, 5, 6, 6, 6], 3)
-    with pytest.raises(DataError, match="Use 2 or more"):
-        Folds.stratified(40, np.linspace(0, 1, 40), 2, bins=1)
+    refused(DataError, "Use 2 or more", lambda: Folds.stratified(40, np.linspace(0, 1, 40), 2, bins=1))
 
 
 def test_folds_cut_elsewhere():
@@ -245,26 +237,19 @@ def test_folds_cut_elsewhere():
     assert [(t.tolist(), v.tolist()) for t, v in folds] == [([3, 4], [0, 1]), ([0, 1, 3], [2, 4])]
     assert [t.tolist() for t, _ in (folds[-1], folds[1])] == [[0, 1, 3]] * 2
     assert repr(folds) == "Folds(2 folds of 5 rows: mine)"
-    with pytest.raises(IndexError, match="no fold 2"):
-        folds[2]
+    refused(IndexError, "no fold 2", lambda: folds[2])
     with pytest.raises(LeakageError, match=r"row 1.*fold 0 trains on a row that it scores"):
         Folds([0, 0, 1], {0: torch.tensor([False, True, True])})
-    with pytest.raises(DataError, match="fold 1 of 3 has no row to score"):
-        Folds([0, 2, 0])
-    with pytest.raises(DataError, match="fold 0 of 1 has no row to train on"):
-        Folds([0, 0, 0])
-    with pytest.raises(DataError, match="two lines"):
-        Folds([[0, 1, 1], [0, 2, 2]])
+    refused(DataError, "fold 1 of 3 has no row to score", lambda: Folds([0, 2, 0]))
+    refused(DataError, "fold 0 of 1 has no row to train on", lambda: Folds([0, 0, 0]))
+    refused(DataError, "two lines", lambda: Folds([[0, 1, 1], [0, 2, 2]]))
     with pytest.raises(DataError, match="numbered 0 to 4294967296"):  # which int32 would take for 0
         Folds([0, 1, 2**32])
     with pytest.raises(DataError, match="training rows of fold 2, and no such fold"):
         Folds([0, 1], {2: torch.tensor([True, True])})
-    with pytest.raises(DataError, match="numbered -2"):
-        Folds([0, 1, -2])
-    with pytest.raises(DataError, match=r"float64 of shape \(2,\)"):
-        Folds([0.0, 1.0])
-    with pytest.raises(DataError, match="no bool"):
-        Folds([0, 1], {0: torch.tensor([True])})
+    refused(DataError, "numbered -2", lambda: Folds([0, 1, -2]))
+    refused(DataError, r"float64 of shape \(2,\)", lambda: Folds([0.0, 1.0]))
+    refused(DataError, "no bool", lambda: Folds([0, 1], {0: torch.tensor([True])}))
 
 
 def test_folds_do_not_change_with_what_made_them():
@@ -300,8 +285,7 @@ def test_split_groups_are_found_as_a_loop_finds_them(rows, data):
         return
     k, row, other = bad[0]
     message = f"row {row}.*group {groups[row]} is split: fold {k} trains on row {row} and scores row {other}"
-    with pytest.raises(LeakageError, match=message):
-        folds.check_groups(pd.Series(groups, name="user"))
+    refused(LeakageError, message, lambda: folds.check_groups(pd.Series(groups, name="user")))
 
 
 @given(rows=st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 6)), min_size=3))
@@ -381,10 +365,8 @@ def test_a_damaged_file_is_named(tmp_path):
         with pytest.raises(UnreadableFileError, match=r"folds\.parquet"):
             Folds.load(path)
     pd.DataFrame({"fold": [0, 1]}).to_parquet(path)
-    with pytest.raises(UnreadableFileError, match="cannot be read"):
-        Folds.load(path)
-    with pytest.raises(MissingFileError, match=r"none\.parquet"):
-        Folds.load(tmp_path / "none.parquet")
+    refused(UnreadableFileError, "cannot be read", lambda: Folds.load(path))
+    refused(MissingFileError, r"none\.parquet", lambda: Folds.load(tmp_path / "none.parquet"))
 
 
 @pytest.mark.parametrize("what", ["row", "method", "rows"])
@@ -401,5 +383,4 @@ def test_a_changed_file_is_refused(what, tmp_path):
         about["method"] = "another"
     changed = table.slice(0, len(fold)).set_column(0, "fold", [fold])
     pq.write_table(changed.replace_schema_metadata({"fastrec.folds": json.dumps(about)}), path)
-    with pytest.raises(UnreadableFileError, match="digest differs"):
-        Folds.load(path)
+    refused(UnreadableFileError, "digest differs", lambda: Folds.load(path))

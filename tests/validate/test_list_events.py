@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table
 from fastrec.validate import ListEvents, Lists
+from tests._core.refusals import refused
 
 NAMES = {"lists": "g", "session": "s", "order": ["t", "step"], "item": "item"}
 
@@ -51,16 +52,23 @@ def test_some_lists_have_the_same_events():
     assert rows.with_table(candidates).events is events
 
 
+def test_lists_named_by_text_are_found_by_any_part_of_their_table():
+    candidates, log = tables(0)
+    numbers = candidates["g"].integer()
+    text = candidates.with_columns({"g": [f"list {100 - g:03d}" for g in numbers.tolist()]})
+    events, known = (ListEvents.before(t, log, **NAMES) for t in (text, candidates))
+    part = text.take(torch.arange(6, 16))
+    at, known_at = events.of(part["g"].group_numbers()), known.of(numbers[6:16])
+    assert torch.equal(events.ends[at] - events.starts[at], known.ends[known_at] - known.starts[known_at])
+
+
 def test_what_is_not_known_is_named():
     candidates, log = tables(0)
     events = ListEvents.before(candidates, log, **NAMES)
-    with pytest.raises(DataError, match="before the list 1000"):
-        events.of(torch.tensor([1000]))
-    with pytest.raises(MissingColumnError, match="the log lack it"):
-        ListEvents.before(candidates, log, **NAMES, cats=["colour"])
+    refused(DataError, "before the list 1000", lambda: events.of(torch.tensor([1000])))
+    refused(MissingColumnError, "the log lack it", lambda: ListEvents.before(candidates, log, **NAMES, cats=["colour"]))
     with pytest.raises(MissingColumnError, match="candidates lack it"):
         ListEvents.before(candidates.drop(["step"]), log, **NAMES)
-    with pytest.raises(DataError, match="without an order"):
-        ListEvents.before(candidates, log, **{**NAMES, "order": []})
+    refused(DataError, "without an order", lambda: ListEvents.before(candidates, log, **{**NAMES, "order": []}))
     none = ListEvents.before(candidates, log.take(torch.arange(0)), **NAMES)
     assert (none.starts == none.ends).all()

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from importlib import import_module
 from threading import Lock
 from types import ModuleType
 from typing import Any
@@ -42,11 +43,7 @@ _told: list[bool] = []  # that loops are being compiled, in this process
 
 
 def compiled(numbers: int) -> bool:
-    """Tell whether compiled loops are used: numba is installed and not switched off.
-
-    Args:
-        numbers: how many there are to go over; few are not worth it.
-    """
+    """Tell whether compiled loops go over so many numbers: numba is installed and not switched off."""
     return not _off and numbers >= limits.LOOP_NUMBERS and _has_numba()
 
 
@@ -73,68 +70,8 @@ def without_compiled() -> Iterator[None]:
         _off -= 1
 
 
-@cache
-def net() -> ModuleType:
-    """Return the loops of embedding lookups."""
-    _start()
-    from fastrec._core.kernels import train_loops as net_loops
-
-    return net_loops
-
-
-@cache
-def click_logs() -> ModuleType:
-    """Return the loops over click logs, each on the thread that calls it."""
-    _tell_of_compiling()
-    from fastrec._core.kernels import table_loops as log_loops
-
-    return log_loops
-
-
-@cache
-def frames() -> ModuleType:
-    """Return the loops over a frame's columns, each on the thread that calls it."""
-    _tell_of_compiling()
-    from fastrec._core.kernels import frame_loops
-
-    return frame_loops
-
-
-@cache
-def groups() -> ModuleType:
-    """Return the loops over groups of rows."""
-    _start()
-    from fastrec._core.kernels import table_loops as group_loops
-
-    return group_loops
-
-
-@cache
-def sessions() -> ModuleType:
-    """Return the loops over sessions."""
-    _start()
-    from fastrec._core.kernels import session_loops
-
-    return session_loops
-
-
-@cache
-def steps() -> ModuleType:
-    """Return the loops of optimizer steps."""
-    _start()
-    from fastrec._core.kernels import train_loops as step_loops
-
-    return step_loops
-
-
 def shared(loop: Callable[..., Any], *given: Any, numbers: int) -> Any:
-    """Run a parallel loop.
-
-    Args:
-        loop: takes the number of its parts last.
-        *given: all else that it takes.
-        numbers: how many it goes over; few are one thread's.
-    """
+    """Run a parallel loop, which takes ``given`` and the number of its parts; few ``numbers`` are one thread's."""
     import numba
 
     threads = threads_for(numbers)
@@ -174,8 +111,27 @@ def _tell_of_compiling() -> None:
     event.register("numba:compile", Listener())
 
 
+def _loops(module: str, before: Callable[[], object]) -> Callable[[], ModuleType]:
+    # imported at the first use: numba, and what it has compiled or cached, take seconds
+    @cache
+    def load() -> ModuleType:
+        before()
+        return import_module(f"{__name__}.{module}")
+
+    return load
+
+
+net = _loops("train_loops", _start)  # embedding lookups
+steps = _loops("train_loops", _start)  # optimizer steps
+groups = _loops("table_loops", _start)  # groups of rows
+sessions = _loops("session_loops", _start)
+# these run on the thread that calls them: numba's own threads need not start
+click_logs = _loops("table_loops", _tell_of_compiling)
+frames = _loops("frame_loops", _tell_of_compiling)
+
+
 def _after_fork() -> None:
-    """Switch off numba in a child of a process whose threads have run: GNU's OpenMP would end it."""
+    # numba off in a child of a process whose threads have run: GNU's OpenMP would end it
     global _off
     if _start.cache_info().currsize:
         _off += 1

@@ -215,7 +215,7 @@ def _eight(address, at, size, end):
 
 
 @njit(**LOOP)
-def _hash_of(address, at, size, end, word):
+def _hash_of(address, at, size, end, word):  # the first eight bytes are in ``word``
     state = word ^ (_u64(size) * _FACTOR)
     state = (state ^ (state >> _u64(32))) * _FACTOR  # a product's low half knows nothing of the last letters
     for b in range(8, size, 8):

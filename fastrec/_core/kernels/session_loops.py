@@ -266,6 +266,7 @@ def _two_hops_part(near, weights, share, codes, scores, lo, hi):
                 weight = weights[item, a] * (np.float32(1) if b < 0 else share * weights[middle, b])
                 if other == item or weight <= 0:
                     continue
+                # written out here and below: as a function, inlined too, it takes up to twice as long
                 if sums[other] == 0:
                     touched[count] = other
                     count += 1

@@ -16,24 +16,24 @@ from fastrec._core.kernels.loop_tools import LOOP, PARALLEL
 LONGEST = 128  # rows: each value of a group is compared with all others, so that long groups are better sorted
 LOWEST, HIGHEST, MEAN, ROW_ORDER = range(4)  # which place ties get
 
-_u64_group_loops = np.uint64
+_u32, _u64 = np.uint32, np.uint64
 
 
 @njit(**LOOP)
 def _rank_group(values, absent, out, lo, hi, ties):
     """Rank rows ``lo`` to ``hi``, which are one group."""
-    for i in range(_u64_group_loops(lo), _u64_group_loops(hi)):
+    for i in range(_u64(lo), _u64(hi)):
         if absent[i]:
             out[i] = np.nan
             continue
         x, less, equal = values[i], 0, 0
-        for j in range(_u64_group_loops(lo), _u64_group_loops(hi)):
+        for j in range(_u64(lo), _u64(hi)):
             there = ~absent[j]
             less += there & (values[j] < x)
             equal += there & (values[j] == x)
         if ties == ROW_ORDER:
             equal = 1
-            for j in range(_u64_group_loops(lo), i):
+            for j in range(_u64(lo), i):
                 equal += ~absent[j] & (values[j] == x)
         if ties == LOWEST:
             out[i] = less + 1
@@ -160,7 +160,6 @@ def last_before(keys, events, shift, starts, strict, out, parts):
 # bit 1 + j, whether category j is missing. A table of values is open addressing over uint64 words: a value in the upper
 # half, its count or its code (from 1) in the lower one; 0 is an empty place.
 
-_u32, _u64 = np.uint32, np.uint64
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio (Knuth, vol. 3, 6.4)
 _LOW = np.uint64(0xFFFFFFFF)
 _DIGITS = np.full(256, 0x80, dtype=np.uint8)

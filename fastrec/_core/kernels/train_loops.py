@@ -17,7 +17,7 @@ from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, fit, pointer, read
 # of a batch, with the addresses of what is read and written.
 
 # Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
-_u64_net_loops = np.uint64
+_f32, _u32, _u64 = np.float32, np.uint32, np.uint64
 # A plan's columns: the column of ids; the first row of its table in the parameter, and how many rows are its own;
 # floats of a vector; where the vector begins in a row of the result; the address of the parameter, or of the room for
 # its gradient; where that is one of the batch's rows only (else 0), how many vectors a row of the batch has in it, and
@@ -27,15 +27,15 @@ COLUMN, START, SIZE, WIDTH, PLACE, ADDRESS, VECTORS, VECTOR, THREAD = range(9)
 
 @njit(**LOOP)
 def _gather_column(ids, plan, out, lo, hi):
-    column, start, size, place = _u64_net_loops(plan[COLUMN]), plan[START], plan[SIZE], _u64_net_loops(plan[PLACE])
-    width, wide, filled = _u64_net_loops(plan[WIDTH]), _u64_net_loops(out.shape[1]), out.ravel()
+    column, start, size, place = _u64(plan[COLUMN]), plan[START], plan[SIZE], _u64(plan[PLACE])
+    width, wide, filled = _u64(plan[WIDTH]), _u64(out.shape[1]), out.ravel()
     table = carray(pointer(plan[ADDRESS]), (start + size) * plan[WIDTH], np.float32)
     good = True
-    for i in range(_u64_net_loops(lo), _u64_net_loops(hi)):
+    for i in range(_u64(lo), _u64(hi)):
         found = np.int64(ids[i, column])
         known = 0 <= found < size
         good &= known
-        source, target = _u64_net_loops(start + (found if known else 0)) * width, i * wide + place
+        source, target = _u64(start + (found if known else 0)) * width, i * wide + place
         for d in range(width):
             filled[target + d] = fit(table[source + d], filled)
     return good
@@ -64,19 +64,19 @@ def gather(ids, plan, out, parts):
 
 @njit(**LOOP)
 def _scatter_column(ids, plan, grad):
-    b, vectors, start = len(ids), _u64_net_loops(plan[VECTORS]), plan[START]
-    width, wide, source = _u64_net_loops(plan[WIDTH]), _u64_net_loops(grad.shape[1]), grad.ravel()
-    column, place, vector = _u64_net_loops(plan[COLUMN]), _u64_net_loops(plan[PLACE]), _u64_net_loops(plan[VECTOR])
+    b, vectors, start = len(ids), _u64(plan[VECTORS]), plan[START]
+    width, wide, source = _u64(plan[WIDTH]), _u64(grad.shape[1]), grad.ravel()
+    column, place, vector = _u64(plan[COLUMN]), _u64(plan[PLACE]), _u64(plan[VECTOR])
     rows = (b * plan[VECTORS]) if vectors else (start + plan[SIZE])
     target = carray(pointer(plan[ADDRESS]), rows * plan[WIDTH], np.float32)
-    for i in range(_u64_net_loops(b)):
+    for i in range(_u64(b)):
         at = i * wide + place
         if vectors:
             to = (i * vectors + vector) * width
             for d in range(width):
                 target[to + d] = read(source[at + d])
         else:
-            to = _u64_net_loops(start + np.int64(ids[i, column])) * width
+            to = _u64(start + np.int64(ids[i, column])) * width
             for d in range(width):
                 target[to + d] += read(source[at + d])
 
@@ -100,8 +100,6 @@ def scatter(ids, plan, grad, parts):
 #
 # Arrays are float32 views of tensors, scalars come as Python floats and are made float32 here.
 
-# Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
-_f32, _u32, _u64 = np.float32, np.uint32, np.uint64
 _FETCHED = 64  # rows that are fetched ahead
 _SHARED = 1 << 17  # numbers of a layer that several threads share: for fewer they take longer to start
 _BLOCK = 8192  # numbers whose squares are added up in float32; blocks are added up in float64
@@ -257,27 +255,9 @@ def _add_up(ids, grads, place, sums, part, parts):
 
 
 @njit(**LOOP)
-def _adamw_rows(
-    ids,
-    grads,
-    weights,
-    squares,
-    means,
-    last,
-    decays,
-    place,
-    sums,
-    step,
-    rate,
-    fix2,
-    beta1,
-    beta2,
-    eps,
-    momentum,
-    decay,
-    part,
-    parts,
-):
+def _adamw_rows(arrays, numbers, part, parts):
+    ids, grads, weights, squares, means, last, decays, place, sums = arrays
+    step, rate, fix2, beta1, beta2, eps, momentum, decay = numbers
     rate, fix2, eps, width = _f32(rate), _f32(fix2), _f32(eps), _u64(weights.shape[1])
     b1, b2, new1, new2 = _f32(beta1), _f32(beta2), _f32(1.0 - beta1), _f32(1.0 - beta2)
     log1 = _f32(math.log(beta1)) if beta1 > 0 else _f32(-1e9)
@@ -311,47 +291,20 @@ def _adamw_rows(
 
 
 @njit(**PARALLEL)
-def adamw_rows(
-    ids,
-    grads,
-    weights,
-    squares,
-    means,
-    last,
-    decays,
-    place,
-    sums,
-    step,
-    rate,
-    fix2,
-    beta1,
-    beta2,
-    eps,
-    momentum,
-    decay,
-    parts,
-):
+def adamw_rows(arrays, numbers, parts):
     """Do AdamW's step of a batch's rows (see ``fastrec.optim.torch_optimizers`` for the delayed part).
 
     Args:
-        ids: the gradient's rows, int64 ``[n]``, in any order, the same ones more than once.
-        grads: float32 ``[n, width]``.
-        weights, squares: float32 ``[rows, width]``, changed.
-        means: the same where there is momentum, else ``[0, width]``.
-        last: float32 ``[rows]``, the step that each row is up to, changed.
-        decays: float32 ``[steps]``, logarithm of what weights have decayed by after each step.
-        place: int64 ``[rows]``, kept from step to step, with whatever in it.
-        sums: float32, room for ``[n, width]``.
-        step: which step it is, from 1.
-        rate: the learning rate, by what corrects means for their start at zero.
-        fix2: what corrects mean squares for it, a factor.
-        beta1, beta2, eps: as in ``AdamW``.
-        momentum: there is some.
-        decay: weights decay.
+        arrays: the gradient's rows, int64 ``[n]``, in any order, the same ones more than once; the gradient, float32
+            ``[n, width]``; weights and mean squares, float32 ``[rows, width]``, changed; means, the same where there is
+            momentum, else ``[0, width]``; the step that each row is up to, float32 ``[rows]``, changed; float32
+            ``[steps]``, logarithm of what weights have decayed by after each step; int64 ``[rows]``, kept from step to
+            step, with whatever in it; float32, room for ``[n, width]``.
+        numbers: which step it is, from 1; the learning rate, by what corrects means for their start at zero; what
+            corrects mean squares for it, a factor; both betas and eps; whether there is momentum, and decay.
         parts: how many threads.
     """
-    given = ids, grads, weights, squares, means, last, decays, place, sums
     fetched = np.empty(parts, np.float32)  # what is not used the compiler does not fetch
     for part in prange(parts):
-        fetched[part] = _adamw_rows(*given, step, rate, fix2, beta1, beta2, eps, momentum, decay, part, parts)
+        fetched[part] = _adamw_rows(arrays, numbers, part, parts)
     return fetched

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._saved import Saved
 from fastrec.retrieval.index import Index
 from fastrec.sequences import CoVisitation, SessionFrame, SessionModel
@@ -34,9 +35,7 @@ class CandidateSource(Saved, ABC):
 
     @abstractmethod
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        """Return codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are
-        fewer.
-        """
+        """Return what ``best`` does."""
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Learn from sessions: from those before the ones that are asked for (see ``cut_at``)."""
@@ -45,11 +44,7 @@ class CandidateSource(Saved, ABC):
         return self
 
     def best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        """Return the best items of each session.
-
-        Args:
-            sessions: any.
-            k: how many, at most.
+        """Return each session's ``k`` best items.
 
         Returns:
             Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer.
@@ -78,9 +73,7 @@ class CandidateSource(Saved, ABC):
 
 
 def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` best items of each session from rows in any order, each pair once; of equal ones the lower
-    code.
-    """
+    """Return each session's ``k`` best items, of equal ones the lower code, from rows in any order, each pair once."""
     order = torch.argsort(item, stable=True)
     order = order[torch.argsort(score[order], descending=True, stable=True)]
     order = order[torch.argsort(session[order], stable=True)]
@@ -170,8 +163,7 @@ class NearestVectors(CandidateSource):
         self._place[self._code[known]] = torch.arange(len(self._code))[known]
 
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        rows = rows_of(sessions.offsets)
-        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+        rows, steps = sessions.steps()
         weight = torch.exp(-steps.double() / self.decay).float()
         place = self._place[sessions.values]
         kept = (place >= 0) & (weight > 0)
@@ -183,9 +175,8 @@ class NearestVectors(CandidateSource):
         some[rows[kept]] = True  # sessions without a vector find nothing
         items = torch.zeros((len(sessions), k), dtype=torch.int64)
         scores = torch.full((len(sessions), k), -torch.inf)
-        found, best = self.index.search(
-            query[some], k, allowed=self._code > 0 if bool((self._code == 0).any()) else None
-        )
+        allowed = self._code > 0 if bool((self._code == 0).any()) else None
+        found, best = self.index.search(query[some], k, allowed=allowed)
         items[some] = torch.where(found < 0, 0, self._code[found.clamp_min(0)])
         scores[some] = best
         return items, scores
@@ -214,8 +205,7 @@ class RepeatedItems(CandidateSource):
         pass
 
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        rows, codes = rows_of(sessions.offsets), len(sessions.items)
-        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
+        (rows, steps), codes = sessions.steps(), len(sessions.items)
         there = sessions.values > 0
         pair, which = torch.unique((rows * codes + sessions.values)[there], return_inverse=True)
         score = torch.zeros(len(pair), dtype=torch.float64)
@@ -268,23 +258,12 @@ class SegmentPopularity(CandidateSource):
     def _of_events(self, sessions: SessionFrame) -> Tensor:
         if self.segment is None:
             return torch.zeros_like(sessions.values)
-        if self.segment not in sessions.sides:
-            raise MissingColumnError(
-                "sessions have no such side feature", column=self.segment, remedy="Name it in SessionFrame(features=…)"
-            )
-        codes = sessions.sides[self.segment]
-        if codes.dtype != torch.int64:
-            raise DataError("it is a number, no segment", column=self.segment, remedy="Make it text or a category")
-        return codes
+        sessions.kinds(self.segment)  # refuses what is no segment
+        return sessions.sides[self.segment]
 
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        segment = torch.zeros(len(sessions), dtype=torch.int64)  # code 0: not known
-        filled = sessions.lengths > 0
-        segment[filled] = self._of_events(sessions)[sessions.offsets[1:][filled] - 1]
+        segment = sessions.at_ends(self._of_events(sessions))  # code 0: not known
         segment = segment.masked_fill(segment >= len(self._items), 0)
         items, scores = self._items[segment][:, :k], self._scores[segment][:, :k]
-        short = k - items.shape[1]
-        if short > 0:
-            items = torch.nn.functional.pad(items, (0, short))
-            scores = torch.nn.functional.pad(scores, (0, short), value=-torch.inf)
-        return items, scores
+        short = (0, k - items.shape[1])
+        return F.pad(items, short), F.pad(scores, short, value=-torch.inf)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._saved import Saved, part_of, state_of
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
@@ -42,9 +42,8 @@ class Candidates:
         self.sources = {n: s if isinstance(s, CandidateSource) else ModelSource(s) for n, s in sources.items()}
         self.k = dict(k) if isinstance(k, Mapping) else dict.fromkeys(self.sources, k)
         if not self.sources or set(self.k) != set(self.sources):
-            raise DataError(
-                f"sources {list(self.sources)} and k of {list(self.k)}", remedy="Give one or more, and k for each"
-            )
+            remedy = "Give one or more, and k for each"
+            raise DataError(f"sources {list(self.sources)} and k of {list(self.k)}", remedy=remedy)
         self.seconds: dict[str, float] = {}
 
     def to_state(self) -> dict[str, Any]:
@@ -88,9 +87,6 @@ class Candidates:
     def union(self, sessions: SessionFrame) -> Table:
         """Return what all sources find.
 
-        Args:
-            sessions: any.
-
         Returns:
             ``session`` (its number) and ``item`` (its code), int64, ascending; for each source ``{name}_score``
             (float32) and ``{name}_rank`` (float32, from 1), NaN where it did not find the item; ``sources``: how many
@@ -125,14 +121,11 @@ class Candidates:
         return Table({**columns, "sources": sources})
 
     def label(self, table: Table, wanted: SessionFrame | Tensor) -> Tensor:
-        """Return which candidates were right.
+        """Return which candidates were right: float32 ``[rows]``, 1 or 0.
 
         Args:
             table: of ``union``.
             wanted: each session's items that are to be found; or one code each, int64 ``[n]``.
-
-        Returns:
-            float32 ``[rows]``: 1 or 0.
         """
         pairs, codes = self._wanted(wanted)
         return torch.isin(table["session"].values * codes + table["item"].values, pairs).float()
@@ -196,10 +189,8 @@ def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, see
         DataError: lengths differ, or ``per_session`` is below 0.
     """
     if len(label) != len(table) or per_session < 0:
-        raise DataError(
-            f"{len(label)} labels of {len(table)} rows, {per_session} negatives",
-            remedy="Give each row a label, and 0 or more negatives",
-        )
+        remedy = "Give each row a label, and 0 or more negatives"
+        raise DataError(f"{len(label)} labels of {len(table)} rows, {per_session} negatives", remedy=remedy)
     session, positive = table["session"].values, label > 0
     draw = torch.rand(len(session), generator=torch.Generator().manual_seed(seed))
     draw[positive] = -1.0
@@ -246,14 +237,11 @@ def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, Session
 
 
 def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
-    """Cut every session of two events or more somewhere, at random: one event or more is on either side.
-
-    Args:
-        sessions: any; shorter ones are left out.
-        seed: of the cuts.
+    """Cut every session of two events or more somewhere, at random; shorter ones are left out.
 
     Returns:
-        What was before the cut, which is asked for, and what came after, which is to be found: one session for another.
+        What was before the cut, which is asked for, and what came after, which is to be found: one session for
+        another, with one event or more.
     """
     long = (sessions.lengths > 1).nonzero().squeeze(1)
     starts, ends = sessions.offsets[long], sessions.offsets[long + 1]
@@ -299,16 +287,9 @@ class CandidateFeatures(Saved):
         return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """Return the table with these columns more.
-
-        Args:
-            table: candidates, with ``session``, ``item`` and scores.
-            sessions: those that are asked for.
-        """
+        """Return the table, of ``session``, ``item`` and scores of the sessions, with these columns more."""
         session, item = table["session"].values, table["item"].values
-        last = torch.zeros(len(sessions), dtype=torch.int64)
-        filled = sessions.lengths > 0
-        last[filled] = sessions.values[sessions.offsets[1:][filled] - 1]
+        last = sessions.at_ends(sessions.values)
         made = {
             "item_events": self._counts[item],
             "item_events_recent": self._recent[item],
@@ -347,7 +328,7 @@ class EventFeatures(Saved):
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the log's events of each kind about each item; of the log that the sources learn from."""
-        self._kinds = kinds_of(sessions, self.event)
+        self._kinds = sessions.kinds(self.event)
         counts = torch.bincount(
             self._of(sessions) * len(sessions.items) + sessions.values, minlength=len(self._kinds) * len(sessions.items)
         )
@@ -357,7 +338,7 @@ class EventFeatures(Saved):
     def _of(self, sessions: SessionFrame) -> Tensor:
         """Return the events' kinds as ``fit`` numbers them; 0: one that it did not see."""
         place = {name: i for i, name in enumerate(self._kinds) if name}
-        table = torch.tensor([place.get(name, 0) for name in kinds_of(sessions, self.event)], dtype=torch.int64)
+        table = torch.tensor([place.get(name, 0) for name in sessions.kinds(self.event)], dtype=torch.int64)
         return table[sessions.sides[self.event]]
 
     def to_state(self) -> dict[str, Any]:
@@ -372,14 +353,9 @@ class EventFeatures(Saved):
         return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """Return the table with these columns more.
-
-        Args:
-            table: candidates, with ``session`` and ``item``.
-            sessions: those that are asked for.
-        """
+        """Return the table, of ``session`` and ``item`` of the sessions, with these columns more."""
         session, item = table["session"].values, table["item"].values
-        codes, rows, kinds = len(sessions.items), rows_of(sessions.offsets), self._of(sessions)
+        codes, (rows, steps), kinds = len(sessions.items), sessions.steps(), self._of(sessions)
         pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)
         wanted = session * codes + item
         at = torch.searchsorted(pairs, wanted).clamp_max(max(len(pairs) - 1, 0))
@@ -395,7 +371,6 @@ class EventFeatures(Saved):
             made[f"session_{kind}"] = torch.zeros(len(sessions)).index_add_(0, rows, of_kind)[session]
             made[f"item_{kind}"] = self._counts[code][item]
             made[f"item_{kind}_share"] = (self._counts[code] / total)[item]
-        steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
         made["own_steps_ago"] = self._least(steps.float(), which, len(pairs), at, own)
         if sessions.times is not None:
             ago = sessions.times[sessions.offsets[rows + 1] - 1] - sessions.times
@@ -408,21 +383,3 @@ class EventFeatures(Saved):
             return torch.full((len(at),), torch.nan)
         least = torch.full((count,), torch.inf).scatter_reduce_(0, which, values, "amin")
         return torch.where(own, least[at], torch.nan)
-
-
-def kinds_of(sessions: SessionFrame, event: str) -> list[str]:
-    """Return the kinds of events by their codes; '' of codes that stand for no kind.
-
-    Raises:
-        MissingColumnError: sessions have no such side feature.
-        DataError: it is a number.
-    """
-    coding = sessions.codings.get(event)
-    if coding is None:
-        raise MissingColumnError(
-            "sessions have no such side feature", column=event, remedy="Name it in SessionFrame(features=…)"
-        )
-    if coding.vocab is None:
-        raise DataError("it is a number, no kind of event", column=event, remedy="Make it text or a category")
-    names = coding.vocab.decode(torch.arange(len(coding.vocab))).to_pylist()
-    return ["" if i < len(coding.vocab.reserved) else str(v) for i, v in enumerate(names)]

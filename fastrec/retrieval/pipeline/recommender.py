@@ -18,7 +18,8 @@ from fastrec._core.atomic import atomic_folder, check_replaceable, recover
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.retrieval._saved import part_of, state_of
-from fastrec.retrieval.candidates import CandidateFeatures, Candidates, CandidateSource, sample_negatives
+from fastrec.retrieval.candidates.sources import CandidateSource
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, sample_negatives
 from fastrec.retrieval.pipeline.stages import best_first
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab, as_column, concat, load_state, save_state
@@ -26,82 +27,7 @@ from fastrec.table.column import offsets_of
 from fastrec.validate import Lists
 
 # A recommender on disk: its stages as plain state, its ranker's files beside them.
-
 ABOUT, RANKER, _STAGES = "recommender.json", "ranker", "stages"
-
-
-def save_recommender(shop: Recommender, folder: str | Path) -> None:
-    """See ``Recommender.save``."""
-    check_replaceable(folder, ABOUT)
-    state = {
-        "retriever": shop.retriever.to_state(),
-        "filters": [state_of(f) for f in shop.filters],
-        "order": [state_of(o) for o in shop.order],
-        "features": None if shop.features is None else state_of(shop.features),
-        "form": shop.form,
-    }
-    kind = _kind_of(shop.ranker)
-    with atomic_folder(folder) as part:
-        save_state(part / _STAGES, state)
-        if kind == "estimator":
-            shop.ranker.save(part / RANKER)
-        elif kind == "run":
-            shutil.copytree(shop.ranker.folder, part / RANKER)
-        about = {"format": 1, "ranker": kind, "items": len(shop.items) - 1}
-        (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
-
-
-def load_recommender(cls: Any, folder: str | Path, ranker: Any) -> Any:
-    """See ``Recommender.load``."""
-    folder = Path(folder)
-    recover(folder)
-    if not (folder / ABOUT).is_file():
-        raise MissingFileError("there is no such file", file=folder / ABOUT, remedy="Give a saved recommender")
-    try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if about["format"] != 1:
-            raise ValueError(f"its form is {about['format']}, not {1}")
-        kind = about["ranker"]
-        state = load_state(folder / _STAGES)
-        parts = {n: [part_of(p) for p in state[n]] for n in ("filters", "order")}
-        features = None if state["features"] is None else part_of(state["features"])
-        retriever, form = Candidates.from_state(state["retriever"]), state["form"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise UnreadableFileError(
-            f"the saved recommender cannot be read ({error!r})", file=folder, remedy="Save it again"
-        ) from error
-    if kind == "estimator":
-        ranker = Estimator.load(folder / RANKER)
-    elif kind is not None and ranker is None:
-        raise DataError(
-            f"its ranker is a {kind}, which this room cannot open", file=folder / RANKER,
-            remedy="Give it: Recommender.load(folder, ranker=fastrec.competition.SavedRun(folder / 'ranker'))",
-        )  # fmt: skip
-    made = cls(retriever, filters=parts["filters"], ranker=ranker, features=features, order=parts["order"])
-    made.form = form
-    return made
-
-
-def _kind_of(ranker: Any) -> str | None:
-    """``estimator``, ``run`` or nothing.
-
-    Raises:
-        DataError: it is something else.
-    """
-    if ranker is None:
-        return None
-    if isinstance(ranker, Estimator):
-        return "estimator"
-    folder = getattr(ranker, "folder", None)
-    if isinstance(folder, Path) and (folder / "config.json").is_file():
-        return "run"
-    raise DataError(
-        f"a ranker of class {type(ranker).__name__} cannot be saved", remedy="Use an estimator, or a run directory"
-    )
-
-
 STAGES = ("retrieve", "filter", "score", "order")
 _IDS = ("session", "item")
 
@@ -149,10 +75,8 @@ class Recommender:
     ) -> None:
         self.retriever = retriever if isinstance(retriever, Candidates) else Candidates({"found": retriever}, depth)
         if ranker is not None and not hasattr(ranker, "predict"):
-            raise DataError(
-                f"a {type(ranker).__name__} is no ranker: it has no predict",
-                remedy="Give an estimator, or a run directory as fastrec.competition.SavedRun(folder)",
-            )
+            remedy = "Give an estimator, or a run directory as fastrec.competition.SavedRun(folder)"
+            raise DataError(f"a {type(ranker).__name__} is no ranker: it has no predict", remedy=remedy)
         self.filters, self.ranker, self.order = list(filters), ranker, list(order)
         self.features = CandidateFeatures() if features is None and isinstance(ranker, Estimator) else features
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -206,7 +130,28 @@ class Recommender:
             DataError: a stage is a function, or of a class of your own that says no state.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
-        save_recommender(self, folder)
+        check_replaceable(folder, ABOUT)
+        state = {
+            "retriever": self.retriever.to_state(),
+            "filters": [state_of(f) for f in self.filters],
+            "order": [state_of(o) for o in self.order],
+            "features": None if self.features is None else state_of(self.features),
+            "form": self.form,
+        }
+        at = getattr(self.ranker, "folder", None)
+        is_run = isinstance(at, Path) and (at / "config.json").is_file()
+        kind = None if self.ranker is None else "run" if is_run else "estimator"
+        if kind == "estimator" and not isinstance(self.ranker, Estimator):
+            name = type(self.ranker).__name__
+            raise DataError(f"a ranker of class {name} cannot be saved", remedy="Use an estimator, or a run directory")
+        with atomic_folder(folder) as part:
+            save_state(part / _STAGES, state)
+            if kind == "estimator":
+                self.ranker.save(part / RANKER)
+            elif kind == "run":
+                shutil.copytree(at, part / RANKER)
+            about = {"ranker": kind, "items": len(self.items) - 1}
+            (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path, *, ranker: Any = None) -> Self:
@@ -220,7 +165,29 @@ class Recommender:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
             DataError: it holds a class that is not known, or its ranker has to be given.
         """
-        return load_recommender(cls, folder, ranker)
+        folder = Path(folder)
+        recover(folder)
+        if not (folder / ABOUT).is_file():
+            raise MissingFileError("there is no such file", file=folder / ABOUT, remedy="Give a saved recommender")
+        try:
+            kind = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["ranker"]
+            state = load_state(folder / _STAGES)
+            parts = {n: [part_of(p) for p in state[n]] for n in ("filters", "order")}
+            features = None if state["features"] is None else part_of(state["features"])
+            retriever, form = Candidates.from_state(state["retriever"]), state["form"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            problem = f"the saved recommender cannot be read ({error!r})"
+            raise UnreadableFileError(problem, file=folder, remedy="Save it again") from error
+        if kind == "estimator":
+            ranker = Estimator.load(folder / RANKER)
+        elif kind is not None and ranker is None:
+            remedy = "Give it: Recommender.load(folder, ranker=fastrec.competition.SavedRun(folder / 'ranker'))"
+            raise DataError(f"its ranker is a {kind}, which this room cannot open", file=folder / RANKER, remedy=remedy)
+        shop = cls(retriever, filters=parts["filters"], ranker=ranker, features=features, order=parts["order"])
+        shop.form = form
+        return shop
 
     def _fit_retriever(self, sessions: SessionFrame) -> None:
         self.retriever.fit(sessions)
@@ -261,9 +228,8 @@ class Recommender:
             raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         self.seconds = dict.fromkeys(STAGES, 0.0)
         if context is not None and len(context) != len(sessions):
-            raise DataError(
-                f"{len(context)} rows of context for {len(sessions)} sessions", remedy="Give one for each session"
-            )
+            remedy = "Give one for each session"
+            raise DataError(f"{len(context)} rows of context for {len(sessions)} sessions", remedy=remedy)
         sessions = sessions.recode(self.items)
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         stream = self.retriever.stream(sessions)
@@ -312,7 +278,10 @@ class Recommender:
 
     def _scores(self, table: Table, sessions: SessionFrame, context: Table | None) -> Tensor:
         if self.ranker is None:
-            return _without_ranker(table, list(self.retriever.sources))
+            sources = list(self.retriever.sources)
+            if len(sources) == 1:
+                return table[f"{sources[0]}_score"].values
+            return sum((1 / (60 + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)
         full = table if self.features is None else self.features(table, sessions)
         if isinstance(self.ranker, Estimator):
             said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))
@@ -330,10 +299,3 @@ class Recommender:
         started = time.perf_counter()
         yield
         self.seconds[stage] += time.perf_counter() - started
-
-
-def _without_ranker(table: Table, sources: list[str]) -> Tensor:
-    """Return scores by the sources alone: float32 ``[rows]``."""
-    if len(sources) == 1:
-        return table[f"{sources[0]}_score"].values
-    return sum((1 / (60 + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)

@@ -92,14 +92,9 @@ class InSegment(Saved):
             MissingColumnError: the sessions have no such side feature.
         """
         if self.segment not in sessions.sides or sessions.codings[self.segment].vocab is None:
-            raise MissingColumnError(
-                "sessions have no such side feature of codes",
-                column=self.segment,
-                remedy="Name it in SessionFrame(features=…)",
-            )
-        filled = sessions.lengths > 0
-        of_session = torch.zeros(len(sessions), dtype=torch.int64)
-        of_session[filled] = sessions.sides[self.segment][sessions.offsets[1:][filled] - 1]
+            remedy = "Name it in SessionFrame(features=…)"
+            raise MissingColumnError("sessions have no such side feature of codes", column=self.segment, remedy=remedy)
+        of_session = sessions.at_ends(sessions.sides[self.segment])
         segment, item = of_session[table["session"].values], table["item"].values
         stays = torch.ones(len(table), dtype=torch.bool)
         for code, name in enumerate(map(str, sessions.codings[self.segment].vocab.classes)):
@@ -138,9 +133,7 @@ class Boost(Saved):
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Return rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
-        boosted = torch.zeros(len(items), dtype=torch.bool)
-        boosted[items.encode(as_column(self.ids, name="item"))] = True
-        boosted[: len(items.reserved)] = False
+        boosted = _mask(self.ids, items)
         low, high = _bounds(session, score)
         score = score + self.amount * (high - low)[session] * boosted[item]
         order = best_first(session, score)
@@ -162,10 +155,8 @@ class Quota(Saved):
     def __init__(self, ids: Any, groups: Any, most: int) -> None:
         self.ids, self.groups = as_column(ids, name="item"), as_column(groups, name="group")
         if len(self.ids) != len(self.groups) or most < 1:
-            raise DataError(
-                f"{len(self.ids)} items, {len(self.groups)} groups, at most {most} of each",
-                remedy="Give each item a group, and 1 or more",
-            )
+            remedy = "Give each item a group, and 1 or more"
+            raise DataError(f"{len(self.ids)} items, {len(self.groups)} groups, at most {most} of each", remedy=remedy)
         self.most = most
 
     def to_state(self) -> dict[str, Any]:
@@ -209,10 +200,8 @@ class MMR(Saved):
     def __init__(self, vectors: Tensor, ids: Any, *, share: float = 0.7, depth: int = 5) -> None:
         self.vectors, self.ids = torch.nn.functional.normalize(vectors.float(), dim=1), as_column(ids, name="item")
         if len(self.ids) != len(self.vectors) or not 0 <= share <= 1 or depth < 1:
-            raise DataError(
-                f"{len(self.vectors)} vectors, {len(self.ids)} ids, share={share}, depth={depth}",
-                remedy="Give each vector an id, a share from 0 to 1, and a depth of 1 or more",
-            )
+            problem = f"{len(self.vectors)} vectors, {len(self.ids)} ids, share={share}, depth={depth}"
+            raise DataError(problem, remedy="Give each vector an id, a share from 0 to 1, and a depth of 1 or more")
         self.share, self.depth = share, depth
 
     def to_state(self) -> dict[str, Any]:
