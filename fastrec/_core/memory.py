@@ -152,7 +152,7 @@ def make_room(size: int, before: int) -> None:
 
 
 def _after_fork() -> None:
-    # a child has no timer, and the lock may be held by another thread
+    """Reset timer and lock: a child has no timer, and the lock may be held by another thread."""
     global _lock, _users, _waiting
     _lock, _users, _waiting = threading.Lock(), 0, None
 

@@ -232,7 +232,7 @@ elsewhere that of the RecSys Challenge 2019."""
 def _score_values(
     submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
-    # Score lines with a value each; metric and target are the recipe's, or the run's
+    """Score lines with a value each; metric and target are the recipe's, or the run's."""
     from fastrec.competition.forms.lists import run_around
     from fastrec.competition.forms.values import score_values
     from fastrec.metrics import default_metric
@@ -330,7 +330,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _stopping_at_sigterm() -> Iterator[None]:
-    # Raise at the first SIGTERM, unless it has another handler; a second one ends the process as ever
+    """Raise at the first SIGTERM, unless it has another handler; a second one ends the process as ever."""
     alone = threading.current_thread() is threading.main_thread()
     if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -356,7 +356,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _out_of_memory(error: Exception) -> str:
-    # Say in one line what ran out of memory: the innermost stage, and the error's own text
+    """Say in one line what ran out of memory: the innermost stage, and the error's own text."""
     from fastrec._core.progress import STAGE_NOTE
 
     notes = [n.removeprefix(STAGE_NOTE) for n in getattr(error, "__notes__", ()) if n.startswith(STAGE_NOTE)]

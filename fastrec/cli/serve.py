@@ -70,7 +70,7 @@ def serve(
 
 
 def _as_export(folder: Path) -> Path:
-    # The folder of an export; a run is exported first, beside it
+    """Return the folder of an export; a run is exported first, beside it."""
     if (folder / "serving.json").is_file() or not (folder / "decision.json").is_file():
         return folder
     from fastrec.serve.export import export_run

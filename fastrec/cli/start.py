@@ -120,7 +120,7 @@ def doctor(device: Device = "auto") -> None:
 
 
 def _versions() -> tuple[RichTable, bool]:
-    # A table of the required packages, and whether each is new enough
+    """Return a table of the required packages, and whether each is new enough."""
     from fastrec._core.environment import REQUIRED, installed_version, is_older
 
     table = RichTable("package", "version", "at least", "")
@@ -136,7 +136,7 @@ def _versions() -> tuple[RichTable, bool]:
 
 
 def _parts() -> tuple[RichTable, list[str]]:
-    # A table of the optional parts, and the commands that install the absent ones
+    """Return a table of the optional parts, and the commands that install the absent ones."""
     from fastrec._core.environment import PARTS, installed_version, is_older
 
     table, remedies = RichTable(*(RichColumn(h, overflow="fold") for h in ("optional part", "gives", "", ""))), []

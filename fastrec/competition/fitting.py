@@ -156,7 +156,7 @@ def decide(run: TableRun) -> None:
 
 
 def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> None:
-    # Predict the test rows by models of all training rows, in place of the mean of the folds' models
+    """Predict the test rows by models of all training rows, in place of the mean of the folds' models."""
     run.refitted = True
     with run.stages.stage("refit", len(run.train) * sum(m.learns for m in models)) as advance:
         for i, model in enumerate(models):
@@ -183,7 +183,7 @@ def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None)
 
 
 def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | None:
-    # Map each model to a digest of all that its folds' models depend on; None: the rows have no digest
+    """Map each model to a digest of all that its folds' models depend on; None: the rows have no digest."""
     recipe = run.recipe
     names = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
     minutes = None if run.budget is None else run.budget.minutes

@@ -89,7 +89,7 @@ class SessionParts:
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
     ) -> str | None:
-        # A digest; None: something has none, and is made anew each time
+        """Return a digest; None: something has none, and is made anew each time."""
         try:
             described = [(class_digest(type(m)), str(m.settings())) for m in models]
             # All of the sessions that a model can learn from.
@@ -261,7 +261,7 @@ def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
-    # Each model's reciprocal rank at each session with an answer: held-out ones, and the test's
+    """Return each model's reciprocal rank at each session with an answer: held-out ones, and the test's."""
     parts = []
     if blend.held:
         ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}

@@ -105,7 +105,7 @@ def _parsed(file: Path) -> tuple[str, ast.Module]:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    # Iterate over imported names of modules, and names that may be modules (``from a import b``)
+    """Iterate over imported names of modules, and names that may be modules (``from a import b``)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -117,7 +117,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
-    # Iterate over the modules of a workspace that importing ``name`` runs: its packages, and itself
+    """Iterate over the modules of a workspace that importing ``name`` runs: its packages, and itself."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:i])
@@ -190,7 +190,7 @@ def write_script(
 
 
 def _download(folder: Path, packages: list[str]) -> None:
-    # Let pip download packages and all that they need, in the versions that are installed here
+    """Let pip download packages and all that they need, in the versions that are installed here."""
     pins = [f"{n}=={v.partition('+')[0]}" for n in packages if (v := installed_version(n)) is not None]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(folder), *pins]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -236,7 +236,7 @@ It needs no network, and {beside}. The recipe is in MODULES.
 
 
 def _literal(text: str) -> str:
-    # Text as a Python literal, between quotation marks that it does not hold
+    """Return text as a Python literal, between quotation marks that it does not hold."""
     for quote in ('"""', "'''"):
         made = f"r{quote}{text}{quote}"
         with suppress(SyntaxError, ValueError):

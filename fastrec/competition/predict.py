@@ -199,7 +199,7 @@ class SavedRun:
         return torch.empty_like(made).index_copy_(0, by_list.to(made.device), made)
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
-        # Row numbers in the order of the lists, as the models take them; None: the run ranks no lists
+        """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
         if self.target is not None:
             return None
         return torch.argsort(table[self.config["list_column"]].group_numbers(), stable=True)
@@ -485,7 +485,7 @@ class SavedRecipe(Competition):
 
     @cached_property
     def _trained(self) -> list[Estimator]:
-        # The run's models, of all rows or of its first fold
+        """The run's models, of all rows or of its first fold."""
         made = []
         for name in self.saved.names:
             folder = self.saved.folder / "models" / name / "fold0"

@@ -270,12 +270,12 @@ class RunFeatures:
         return {"whole": f"features-{self.digest[:20]}", "folds": folds}
 
     def _keys(self, k: int) -> list[str]:
-        # The keys of a fold's tables: the rows it trains on, those it scores, the test rows
+        """Return the keys of a fold's tables: the rows it trains on, those it scores, the test rows."""
         return [digest(self.digest, k, i)[:20] for i in (0, 1, 2)]
 
     @property
     def _nested(self) -> bool:
-        # Whether every fold trains on all rows that it does not score: then one pass over the rows does for all
+        """Whether every fold trains on all rows that it does not score: then one pass over the rows does for all."""
         return self.folds.is_partition and bool(self.folds.scored.all()) and not self.recipe.time
 
     def _make_fold(self, k: int) -> Pair:
@@ -297,7 +297,7 @@ class RunFeatures:
         return next(self.features.cross_fit(rows, codes, tables=self._tables, unlabeled=test, only=[k]))
 
     def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
-        # Compute features of rows whose targets are not known; ``before``: rows that a history looks back to
+        """Compute features of rows whose targets are not known; ``before``: rows that a history looks back to."""
         if not self.recipe.history:
             return features.transform(self._split(rows), tables=self._tables)
         given = {"tables": self._tables, "history": self._split(before)}
@@ -379,7 +379,7 @@ def _columns(made: Table, beside: Table) -> dict[str, object]:
 
 
 def _digest_of(found: CompetitionData, folds: Folds, features: FeatureSet | None) -> str | None:
-    # Digest all that features depend on; None: something has no digest, and nothing is cached
+    """Digest all that features depend on; None: something has no digest, and nothing is cached."""
     tables = {"train": found.train, "test": found.test, **found.tables}
     try:
         parts = [v for n, t in tables.items() if t is not None for v in (n, columns_digest(t, t.names))]

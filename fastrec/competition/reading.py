@@ -206,7 +206,7 @@ def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.A
 
 
 def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path | None, decimal_comma: bool) -> None:
-    # Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``
+    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``."""
     own, other = (COMMA_TEXT, NUMBER_TEXT) if decimal_comma else (NUMBER_TEXT, COMMA_TEXT)
     text = pc.utf8_trim_whitespace(_plain(values))
     lost = pc.and_(pc.match_substring_regex(text, f"^{other}$"), pc.invert(pc.match_substring_regex(text, f"^{own}$")))
@@ -250,7 +250,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
-    # Convert each distinct value once
+    """Convert each distinct value once."""
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
     made = make(coded.dictionary)
     return made.take(coded.indices)
@@ -301,7 +301,7 @@ class CompetitionData:
 
 
 def _alike(table: Table, types: Mapping[str, str]) -> Table:
-    # Give columns the types that train and test share, if their values fit
+    """Give columns the types that train and test share, if their values fit."""
     own = types_of(table)
     fits = [n for n, t in types.items() if own.get(n, t) == t or {own[n], t} <= _ALIKE or own[n][:4] == t[:4] == "time"]
     return as_types(table, types, fits)

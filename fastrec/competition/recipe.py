@@ -318,7 +318,7 @@ def choose_columns(
 
 
 def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
-    # Categories and numbers among the columns that training and test rows share
+    """Return categories and numbers among the columns that training and test rows share."""
     apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     cats, conts = [], []
     for name in found.train.names:
@@ -333,7 +333,7 @@ def _own_columns(recipe: Competition, found: CompetitionData, target: Target | N
 
 
 def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
-    # The columns that the recipe uses for something else than learning
+    """Return the columns that the recipe uses for something else than learning."""
     if target is not None:
         return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
     session = None if recipe.events is None else recipe.events.session

@@ -188,7 +188,7 @@ def _write_samples(part: Path, run: TableRun) -> None:
 
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:
-    # The first rows, of lists whole ones
+    """Return the first rows, of lists whole ones."""
     count = min(len(rows), limits.SAMPLE_ROWS)
     if ranking and rows.groups is not None and count < len(rows):
         starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
@@ -197,7 +197,7 @@ def _first_rows(rows: Rows, ranking: bool) -> Table:
 
 
 def _write_submission(path: Path, run: TableRun) -> None:
-    # Write the test rows' predictions; without test rows the scored training rows' out-of-fold ones
+    """Write the test rows' predictions; without test rows the scored training rows' out-of-fold ones."""
     stack = run.predictions["stack"]
     if run.test is not None:
         rows, prediction = run.test, stack.test
@@ -283,7 +283,7 @@ def _write_predictions(part: Path, run: TableRun) -> None:
 
 
 def _fold_numbers(run: TableRun) -> np.ndarray:
-    # The (last) fold that scores each training row; -1: none does
+    """Return the (last) fold that scores each training row; -1: none does."""
     numbers = torch.full((len(run.train),), -1, dtype=torch.int64)
     for k, (_, inside) in enumerate(run.folds):
         numbers[inside] = k
@@ -291,7 +291,7 @@ def _fold_numbers(run: TableRun) -> np.ndarray:
 
 
 def _row_table(run: TableRun) -> pa.Table:
-    # The rows of a task without lists: split, ids, fold, target on its own scale, fold key
+    """Return the rows of a task without lists: split, ids, fold, target on its own scale, fold key."""
     tables, truth = [], known_test(run)
     for split, rows in _splits(run):
         label = run.train.label if split == "oof" else None if truth is None else truth.label
@@ -312,7 +312,7 @@ def _row_table(run: TableRun) -> pa.Table:
 
 
 def _list_table(run: TableRun) -> pa.Table:
-    # A row per scored list: length, whether its answer was touched before, each model's reciprocal rank
+    """Return a row per scored list: length, whether its answer was touched before, each model's reciprocal rank."""
     recipe, tables = run.recipe, []
     for split, lists in _splits(run):
         label = lists.label if split == "oof" else run.found.truth

@@ -238,7 +238,7 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
 
 
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    # Scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes
+    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
     made = {f"oof_{model}": v for model, v in scores["oof"].items()}
     made |= {f"test_{model}": v for model, v in scores["models"].items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())

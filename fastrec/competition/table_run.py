@@ -79,7 +79,7 @@ def _check_lines(run: TableRun) -> None:
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    # Hide the target of the test rows; if they had one, it is their truth, row by row
+    """Hide the target of the test rows; if they had one, it is their truth, row by row."""
     test, truth = found.test, found.truth
     if test is None:
         return found
@@ -106,7 +106,7 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    # Hide the labels of the test lists, and turn the truth into labels of their candidates
+    """Hide the labels of the test lists, and turn the truth into labels of their candidates."""
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
         return found

@@ -279,7 +279,7 @@ class CoVisit(Fitted):
         return {"pair": low * len(state["items"]) + high, "score": score, "size": len(state["items"])}
 
     def _without_folds(self, values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-        # Sum ``[cells · folds, …]`` over all folds, and over all but each one: ``[folds + 1, …]``.
+        """Sum ``[cells · folds, …]`` over all folds, and over all but each one: ``[folds + 1, …]``."""
         by_fold = values.view(len(values) // self.folds, self.folds, values.shape[1])
         # The events of a log are in no cell: no fold of the rows hides them.
         by_fold = (by_fold if keep is None or self.table is not None else by_fold[keep.to(values.device)]).sum(0)
@@ -331,7 +331,7 @@ class CoVisit(Fitted):
 
 
 def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
-    # Hash each row's group by its key alone: int64 ``[n]``, -1 where the key is missing.
+    """Hash each row's group by its key alone: int64 ``[n]``, -1 where the key is missing."""
     coded = table.coded(list(by))
     text = [key_text(c) for c in coded.keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
@@ -435,7 +435,7 @@ class JaccardToHistory(Grouped):
     def _compare(
         self, sets: _Sets, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        # Sum, maximum (float64 ``[n]``) and number (int64 ``[n]``) of similarities.
+        """Return sum, maximum (float64 ``[n]``) and number (int64 ``[n]``) of similarities."""
         total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
         most, count = torch.zeros_like(total), torch.zeros_like(mine)
         if not len(touched):
@@ -489,7 +489,7 @@ class _Sets:
         return (both.float() / either.clamp_min(1).float()).double()
 
     def _places(self, sets: torch.Tensor) -> torch.Tensor:
-        # The places of some sets' properties in a flat matrix ``[sets, size]``: int64 ``[m]``.
+        """Return the places of some sets' properties in a flat matrix ``[sets, size]``: int64 ``[m]``."""
         lengths = self.start[sets + 1] - self.start[sets]
         rows = torch.repeat_interleave(torch.arange(len(sets), device=sets.device), lengths)
         before = torch.cumsum(lengths, 0) - lengths

@@ -282,7 +282,7 @@ def _sources(cols: Sequence[Col]) -> dict[str, Col]:
 
 
 def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
-    # The column sets to try, each once, in the order of the columns.
+    """Return the column sets to try, each once, in the order of the columns."""
     if extend is None:
         return list(itertools.combinations(names, 2))
     odd = next((n for known in extend for n in known if n not in names), None)
@@ -296,7 +296,7 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
 
 
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
-    # Read the columns to pair, compute those of generators, and read the others.
+    """Read the columns to pair, compute those of generators, and read the others."""
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:
@@ -310,7 +310,7 @@ def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
 
 
 def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:
-    # The target as float64 ``[n]``, and the metric.
+    """Return the target as float64 ``[n]``, and the metric."""
     if metric not in ("auto", "logloss", "auc", "r2"):
         raise DataError(f"search_crosses has no metric {metric!r}", remedy="Use 'auto', 'logloss', 'auc' or 'r2'")
     try:
@@ -364,7 +364,7 @@ class _CrossTrial:
         return self._encode(Column("category", joint.codes.int(), name="together", distinct=numbers))
 
     def _encode(self, column: Column) -> torch.Tensor:
-        # The target encoding of a column for every outer fold: float64 ``[folds, n]``.
+        """Return the target encoding of a column for every outer fold: float64 ``[folds, n]``."""
         table = Table({"x": column, "y": self.y})
         encode = TargetEncode("x", "y", smooth=self.smooth)
         state = encode.collect(table, self.cells)
@@ -422,7 +422,7 @@ def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    # Fit a logistic regression by Newton's method, steps halved until the loss falls.
+    """Fit a logistic regression by Newton's method, steps halved until the loss falls."""
     penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
 
     def loss(w: torch.Tensor) -> torch.Tensor:
@@ -447,7 +447,7 @@ def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # The AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5).
+    """Return the AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
     positive = y > 0
     count = positive.sum()
     others = len(y) - count

@@ -104,7 +104,7 @@ class CumTarget(KeySums):
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
 
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        # Each target's weights and values (both 0 where it is missing): float64 ``[n]``.
+        """Return each target's weights and values (both 0 where it is missing): float64 ``[n]``."""
         given = row_weights(table, self.weight, wanted_by=self)
         targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self)
         return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
@@ -125,7 +125,7 @@ class CumTarget(KeySums):
         cells: Cells | None,
         size: int,
     ) -> Sums:
-        # Counts and sums by cell and code, ``[cells, size]``; decaying ones as of the last row that counts.
+        """Return counts and sums by cell and code, ``[cells, size]``; decaying ones as of the last row that counts."""
         places, count = cell_places(codes, cells, size)
         if clock is None:
             rows = segment_sum(weight, places, size * count)
@@ -147,7 +147,7 @@ class CumTarget(KeySums):
         return {n: v.view(count, size) for n, v in made.items()}
 
     def _add(self, a: Sums, b: Sums) -> Sums:
-        # Add two partitions' sums; decaying ones as of the later of their last rows.
+        """Add two partitions' sums; decaying ones as of the later of their last rows."""
         if self.half_life is None:
             return {n: a[n] + b[n] for n in ("count", "sum")}
         here, there = Clock(a["whole"], a["part"]), Clock(b["whole"], b["part"])
@@ -228,7 +228,7 @@ class CumTarget(KeySums):
         return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))
 
     def _causal(self, table: Table, seen: torch.Tensor, past: tuple[State, torch.Tensor] | None = None) -> Tensors:
-        # Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells.
+        """Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells."""
         ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
         every, one = EarlierRows.of(ranks), torch.ones_like(ranks.rank)
@@ -253,7 +253,7 @@ class CumTarget(KeySums):
     def _before(
         self, earlier: EarlierRows, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        # Count, sum (float64 ``[n]``) and age of the last one, over the rows before each row.
+        """Return count, sum (float64 ``[n]``) and age of the last one, over the rows before each row."""
         if clock is None and bool((weight == 1).all()):  # counts of equal weights need no sums
             sums, age = earlier.sums(y[None], weight > 0)
             return earlier.count(), sums[0], age

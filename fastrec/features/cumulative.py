@@ -82,7 +82,7 @@ class CumStat(OfGroups, Grouped):
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
-    # The largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one.
+    """Return the largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one."""
     n = len(values)
     if not n:
         return values
@@ -172,7 +172,7 @@ class LastKnown(OfGroups, Grouped):
 
 
 def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    # The nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one.
+    """Return the nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one."""
     n = len(marks)
     order = torch.arange(n, device=marks.device) if groups.order is None else groups.order
     turned = Groups.of(-groups.codes.flip(0))  # the sorted rows from the last to the first: groups stay whole

@@ -346,7 +346,7 @@ def _of_name(model: str, kind: Kind) -> Reader:
 
 
 def _check_torchvision() -> None:
-    # Name a torchvision built for another torch, which timm and transformers would hide.
+    """Name a torchvision built for another torch, which timm and transformers would hide."""
     if find_spec("torchvision") is None:
         return
     try:
@@ -360,7 +360,7 @@ def _check_torchvision() -> None:
 
 @contextmanager
 def _weights_named(model: str, local: bool) -> Iterator[None]:
-    # Turn errors of the hub or of a damaged folder into ones with a remedy.
+    """Turn errors of the hub or of a damaged folder into ones with a remedy."""
     try:
         yield
     except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
@@ -402,7 +402,7 @@ def _sentence_transformer(model: str, device: str) -> Loaded:
 
 
 def _hugging_face_text(model: str, device: str) -> Loaded:
-    # Load a transformer: the mean of its last layer over the words of the text.
+    """Load a transformer: the mean of its last layer over the words of the text."""
     package = require("transformers", "transformers", _INSTALL)
     words = package.AutoTokenizer.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)
@@ -432,7 +432,7 @@ def _timm(model: str, device: str) -> Loaded:
 
 
 def _hugging_face_image(model: str, device: str) -> Loaded:
-    # Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features.
+    """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)

@@ -128,7 +128,7 @@ class Categorify(Fitted):
         return {"vocabs": found, "lists": [table[n].kind == "list" for n in self.columns]}
 
     def _count(self, column: Column, cells: Cells | None) -> State:
-        # Sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one).
+        """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
         coded = column.coded()
         if cells is None or cells.count == 1:  # bincount is faster than a sum by cell
             count = torch.bincount(coded.codes, minlength=coded.size)[None, 1:]
@@ -153,7 +153,7 @@ class Categorify(Fitted):
         return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
 
     def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
-        # The code of every place of ``prepare``, and the vocabulary.
+        """Return the code of every place of ``prepare``, and the vocabulary."""
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
         keys, place = learned["keys"], learned["place"]
@@ -231,7 +231,7 @@ class Categorify(Fitted):
     def _each(
         self, table: Table, state: State, make: Callable[[Table, torch.Tensor | None], dict[str, Column]]
     ) -> dict[str, Column]:
-        # The output columns: ``make`` gets plain columns together, then each list column's elements.
+        """Return the output columns: ``make`` gets plain columns together, then each list column's elements."""
         plain, made = [], {}
         for name, was_list in zip(self.columns, state["lists"], strict=True):
             if name not in table:  # a list's elements are coded by themselves
@@ -257,7 +257,7 @@ def _merged(a: State, b: State) -> State:
 
 
 def _elements(column: Column) -> tuple[torch.Tensor, Column]:
-    # Each element's row (int64 ``[m]``) and the elements of a list column; of another one none.
+    """Return each element's row (int64 ``[m]``) and the elements of a list column; of another one none."""
     if column.kind != "list":
         nothing = torch.zeros(0, dtype=torch.int64, device=column.values.device)
         return nothing, column.take(nothing)
@@ -266,7 +266,7 @@ def _elements(column: Column) -> tuple[torch.Tensor, Column]:
 
 
 def _list_of(column: Column, elements: Column, name: str) -> Column:
-    # A column's lists with other elements; a column without any value gives missing lists.
+    """Return a column's lists with other elements; a column without any value gives missing lists."""
     if column.kind == "list":
         offsets, missing = column.values - column.values[0], column.missing
     else:

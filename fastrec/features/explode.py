@@ -142,7 +142,7 @@ class Explode(Parameters):
 def _elements(
     table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
 ) -> tuple[torch.Tensor, dict[str, Column]]:
-    # Each element's row (int64), and the columns of elements.
+    """Return each element's row (int64), and the columns of elements."""
     found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
     lists = dict(zip(names, found, strict=True))
     lengths = _common_lengths(lists, file)
@@ -157,7 +157,7 @@ def _elements(
 
 
 def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict[str, Column]:
-    # Each element's place in its list, from 1, and its row's number, if they have a name.
+    """Return each element's place in its list, from 1, and its row's number, if they have a name."""
     made = {}
     if position is not None:
         places = torch.arange(len(origin), device=origin.device)
@@ -182,7 +182,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
 
 
 def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tensor:
-    # The lengths (int64 ``[n]``) that the lists of every column share.
+    """Return the lengths (int64 ``[n]``) that the lists of every column share."""
     lengths = {name: lengths_of(column.values) for name, column in lists.items()}
     first, *others = lengths
     for name in others:
@@ -196,7 +196,7 @@ def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tens
 
 
 def _as_list(column: Column, sep: str, file: str | None) -> Column:
-    # A list column, or a text column split; missing gives an empty list.
+    """Return a list column, or a text column split; missing gives an empty list."""
     if column.kind == "list":
         return packed(column)
     if column.kind == "vector":
@@ -315,7 +315,7 @@ class Collect(Grouped):
         return result
 
     def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:
-        # The lists' offsets (int64 ``[n + 1]``) and the row numbers of their events.
+        """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = offsets_of(lengths)
         # The last event of a list stands at ``last``: places grow by one inside a list.

@@ -165,7 +165,7 @@ class GroupStats(OfGroups, Fitted):
     def _parts(
         self, table: Table, col: str, codes: torch.Tensor, cells: Cells | None, size: int, *, here: bool = False
     ) -> dict[str, dict[str, Any]]:
-        # A column's statistics; ``here``: of the rows at hand alone, not to be merged.
+        """Return a column's statistics; ``here``: of the rows at hand alone, not to be merged."""
         wanted, made = self._wanted, {}
         if any(s not in _NEED_NO_NUMBERS for s in wanted):  # text has counts, but no numbers
             values = number_of(table, col, wanted_by=self)
@@ -226,7 +226,7 @@ class GroupStats(OfGroups, Fitted):
         return {n: tables[n] for n in self._tables} if state else {}
 
     def _inputs(self, table: Table) -> Tensors:
-        # Further inputs of ``apply``, for subclasses.
+        """Return further inputs of ``apply``, for subclasses."""
         return {}
 
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -578,7 +578,7 @@ class Neighbours(OfGroups, Grouped):
         return [name for c in as_list(self.cols) for _, _, name in self._parts(name_of(c))]
 
     def _parts(self, col: str) -> list[tuple[str, int, str]]:
-        # A column's parts: the word, the number of rows away, the output's name.
+        """Return a column's parts: the word, the number of rows away, the output's name."""
         end = col + "".join(f"__{b}" for b in as_list(self.by))
         made = []
         for word in as_list(self.what):
@@ -607,7 +607,7 @@ class Neighbours(OfGroups, Grouped):
         return result
 
     def _values(self, table: Table, col: str) -> tuple[torch.Tensor, torch.Tensor, int]:
-        # Values to compare, a mask of the missing ones, and units per second.
+        """Return values to compare, a mask of the missing ones, and units per second."""
         number_of(table, col, wanted_by=self)  # an error if they are neither numbers nor times
         return *comparable(table, col), UNITS_PER_SECOND[table[col].unit or "s"]
 
@@ -619,7 +619,7 @@ class Neighbours(OfGroups, Grouped):
         return torch.where(gone, torch.nan, difference(values, values[rows.clamp_min(0)]) / unit)
 
     def _gaps(self, table: Table, col: str) -> dict[str, torch.Tensor]:
-        # The distance to the next larger and smaller value of the list: float64 ``[n]`` each.
+        """Return the distance to the next larger and smaller value of the list: float64 ``[n]`` each."""
         values, missing, unit = self._values(table, col)
         codes = table.coded(as_list(self.by)).codes
         rows = (~missing & (codes > 0)).nonzero().squeeze(1)

@@ -171,7 +171,7 @@ class History(Grouped):
         return log.select(dict.fromkeys(needed)).take(keep), kind[keep], None
 
     def _kinds(self, log: Table) -> torch.Tensor:
-        # Each event's place in ``kinds``: int64 ``[e]``, -1 for none.
+        """Return each event's place in ``kinds``: int64 ``[e]``, -1 for none."""
         coded = log[self.event].coded()
         place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
         known = key_text(coded.keys.columns[0]).to_pylist()
@@ -193,7 +193,7 @@ class History(Grouped):
 def _sum(
     marks: torch.Tensor, events: Groups, first: torch.Tensor, place: torch.Tensor, found: torch.Tensor
 ) -> torch.Tensor:
-    # Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 where not ``found``.
+    """Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 where not ``found``."""
     if not len(events.codes):
         return marks.new_zeros(len(place))
     ordered = events.sort(marks)
@@ -364,7 +364,7 @@ class TimeSince(KeepsRows):
         return number_of(table, event, wanted_by=self) > 0
 
     def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
-        # Each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``.
+        """Return each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``."""
         places, counts = marks.nonzero().squeeze(1), count_before(marks)
         begin, end = counts[groups.start], counts[timeline.tied]
         if not len(places):

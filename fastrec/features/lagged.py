@@ -184,7 +184,7 @@ class Lag(OfGroups, KeepsRows):
         return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
 
     def _known(self, table: Table, groups: Groups) -> torch.Tensor:
-        # For each sorted row, the place after the last one of its group a horizon before it.
+        """Return, for each sorted row, the place after the last one of its group a horizon before it."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
         span = length_of(self.horizon, wanted_by=type(self).__name__, what="horizon") * timeline.per_second
         bounds = keys_before(timeline.keys, span, beyond=True)
@@ -352,7 +352,7 @@ class Rolling(OfGroups, KeepsRows):
         return in_order(table, as_list(self.order), first)
 
     def _bounds(self, table: Table, groups: Groups, window: int | str) -> tuple[torch.Tensor, torch.Tensor]:
-        # Each sorted row's window: its first place and the place after its last.
+        """Return each sorted row's window: its first place and the place after its last."""
         places = torch.arange(len(groups.codes), device=groups.codes.device)
         from_left, to_right = self.closed in ("left", "both"), self.closed in ("right", "both")
         if not isinstance(window, str):
@@ -467,7 +467,7 @@ class Ewm(OfGroups, LooksBack):
     def _found(
         self, table: Table, end: torch.Tensor | None = None, *, clocked: bool
     ) -> Iterator[tuple[str, float | str, _Decayed]]:
-        # Each output's name, half-life and sums before each sorted row, or before the places ``end``.
+        """Yield each output's name, half-life and sums before each sorted row, or before the places ``end``."""
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         places = torch.arange(len(groups.codes), device=groups.codes.device)
         start = groups.start if end is None else torch.zeros_like(end)
@@ -485,7 +485,7 @@ class Ewm(OfGroups, LooksBack):
                 yield self._name(col, half_life), half_life, made
 
     def _placed(self, found: _Decayed, rows: int, half_life: float | str) -> _Decayed:
-        # Move the clock by the ``rows`` rows before, if age is counted in rows.
+        """Move the clock by the ``rows`` rows before, if age is counted in rows."""
         if isinstance(half_life, str):
             return found
         return replace(found, last=Clock(found.last.whole + rows, found.last.part))

@@ -149,7 +149,7 @@ class ListSlice(RowWise):
         return {name: Column("list", made["offsets"], name=name, missing=missing, elements=taken)}
 
     def _with_pad(self, column: Column) -> Column:
-        # The elements and ``pad`` after them, in the elements' type; without a type, in that of ``pad``.
+        """Return the elements and ``pad`` after them, in the elements' type; without a type, in that of ``pad``."""
         elements = column.elements
         if elements.kind == "category":
             return self._after_keys(column)
@@ -171,7 +171,7 @@ class ListSlice(RowWise):
         return replace(elements, values=values, missing=missing)
 
     def _number(self, kind: torch.dtype) -> torch.Tensor | None:
-        # ``pad`` as a number of this type, ``[1]``; None if the type cannot hold it.
+        """Return ``pad`` as a number of this type, ``[1]``; None if the type cannot hold it."""
         if kind.is_floating_point:
             return torch.tensor([self.pad], dtype=kind)
         if self.pad != self.pad or abs(self.pad) == float("inf") or int(self.pad) != self.pad:

@@ -484,7 +484,7 @@ def _output(stat: str, to: float, col: str) -> str:
 
 
 def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
-    # Integers as int64 with a mask, other numbers as float64 with the rounding of their type.
+    """Return integers as int64 with a mask, other numbers as float64 with the rounding of their type."""
     tensors = {}
     for name in names:
         column = table[name].plain()

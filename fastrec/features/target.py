@@ -155,7 +155,7 @@ class TargetEncode(KeySums):
         return [name for _, _, _, name in self._columns()]
 
     def _columns(self) -> list[tuple[Col, int, Stat, str]]:
-        # Each output's key, the number of its target or class, its statistic and its name.
+        """Return each output's key, the number of its target or class, its statistic and its name."""
         found = []
         each = 1 if self.classes is None else len(self.classes)
         for col in as_list(self.cols):
@@ -182,7 +182,7 @@ class TargetEncode(KeySums):
     def _moments(
         self, y: torch.Tensor, weight: torch.Tensor | None, places: tuple[torch.Tensor, int], size: int
     ) -> Sums:
-        # Count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``.
+        """Return count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
         where, cells = places
         known = ~y.isnan()
         if not bool(known.all()):  # a target without missing values needs no copies
@@ -229,7 +229,7 @@ class TargetEncode(KeySums):
 
 
 def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:
-    # A statistic of keys, float64 ``[K]``, from their own and all rows' totals.
+    """Return a statistic of keys, float64 ``[K]``, from their own and all rows' totals."""
     (n, s, d, rows), (count, total, m2, _) = own, every
     if stat == "count":
         return n

@@ -94,7 +94,7 @@ class Tokens(RowWise):
         return {name: masked(name, lists["offsets"], tensors["text"] == 0, "list", elements=elements)}
 
     def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
-        # The rows' texts by code, the pieces of each distinct text by code, and the distinct pieces.
+        """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
         texts, codes = self._texts(table)
         find = self._compiled().findall  # on distinct texts only: the slowest part
         found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
@@ -170,7 +170,7 @@ class NgramHash(VectorsOfTexts):
         return {"vectors": torch.from_numpy(vectors).to(codes.device), "row": codes, "missing": codes == 0}
 
     def _some(self, texts: list[tuple[int, str]]) -> Iterator[tuple[np.ndarray, list[str]]]:
-        # Each n-gram's text number, and the n-grams, for some texts at a time.
+        """Yield each n-gram's text number, and the n-grams, for some texts at a time."""
         rows: list[int] = []
         pieces: list[str] = []
         for i, text in texts:
@@ -333,7 +333,7 @@ class TextSvd(FittedOnLists):
         return [f"svd{i}_{name_of(self.col)}" for i in range(self.dims)]
 
     def _texts(self, column: Column) -> tuple[torch.Tensor, Column]:
-        # Each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host.
+        """Return each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host."""
         name = name_of(self.col)
         if column.kind == "category" and is_text(column.distinct.type):
             # Dictionaries may hold texts of other partitions' rows: only those that occur here are split, once each.
@@ -418,7 +418,7 @@ def _sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: int) -> torch.Tensor:
-    # The TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text.
+    """Return the TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text."""
     weight = torch.log1p(times.double()) * idf
     norm = _sum(weight * weight, text, texts).sqrt()
     return weight / torch.where(norm > 0, norm, 1)[text]
@@ -486,7 +486,7 @@ class TfIdfSimilarity(FittedOnLists):
         return [self.name or f"tfidf_{name_of(self.a)}__{name_of(self.b)}"]
 
     def _read(self, table: Table) -> tuple[Column, Column, Coded]:
-        # Both list columns, and the elements of the first, then of the second, as keys.
+        """Return both list columns, and the elements of the first, then of the second, as keys."""
         a, b = (list_of(table, name_of(c), wanted_by=self) for c in (self.a, self.b))
         for column in (a, b):
             coded_elements(column, wanted_by=self)  # refuses what is no key
@@ -552,7 +552,7 @@ class TfIdfSimilarity(FittedOnLists):
 def _cosine(
     a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor], square: torch.Tensor
 ) -> torch.Tensor:
-    # The cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``.
+    """Return the cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``."""
     size, n = len(square), len(a[1]) - 1
     both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
     pairs, where = torch.unique(both, return_inverse=True)

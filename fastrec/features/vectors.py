@@ -236,7 +236,7 @@ class Pca(Fitted):
         return [f"pca{i}_{name_of(self.col)}" for i in range(self.dims)]
 
     def _vectors(self, table: Table, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        # The vectors float64 ``[n, d]`` (0 where missing), and which rows have one.
+        """Return the vectors float64 ``[n, d]`` (0 where missing), and which rows have one."""
         reader = VectorColumns(name_of(self.col), normalise=False)
         with naming(self):
             width = reader._width(table) if width is None else width
@@ -297,7 +297,7 @@ class Pca(Fitted):
 
 
 def _moments(values: torch.Tensor) -> State:
-    # Count, mean and scatter (the centred sum of outer products) of vectors ``[n, d]``.
+    """Return count, mean and scatter (the centred sum of outer products) of vectors ``[n, d]``."""
     count = torch.tensor(float(len(values)), dtype=torch.float64, device=values.device)
     mean = values.sum(0) / max(len(values), 1)
     centred = values - mean
@@ -470,7 +470,7 @@ class SvdEncode(FittedOnLists):
 def _components(
     values: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int, seed: int
 ) -> np.ndarray:
-    # ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components of rounding are 0.
+    """Return ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components of rounding are 0."""
     from scipy.sparse import csr_matrix
     from sklearn.decomposition import TruncatedSVD
 

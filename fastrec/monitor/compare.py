@@ -214,7 +214,7 @@ def compare_columns(name: str, reference: Column, new: Column) -> Compared | Non
 
 
 def _sorted_values(column: Column) -> np.ndarray:
-    # The known values, ascending; infinities are values at the ends
+    """Return the known values, ascending; infinities are values at the ends."""
     values = column.integer() if column.kind == "datetime" else column.values
     known = values[~column.is_missing()].cpu().numpy()
     return np.sort(known).astype(np.float64, copy=False)

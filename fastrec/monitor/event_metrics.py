@@ -100,7 +100,7 @@ def _have(table: Table, names: tuple[str, ...], what: str) -> None:
 
 
 def _places(lists: np.ndarray) -> np.ndarray:
-    # Each row's place in its list, from 1, in the order of the rows
+    """Return each row's place in its list, from 1, in the order of the rows."""
     order = np.argsort(lists, kind="stable")
     sizes = np.bincount(lists)
     place = np.empty(len(lists), np.int64)
@@ -109,7 +109,7 @@ def _places(lists: np.ndarray) -> np.ndarray:
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
-    # Yield all rows, each segment, each period, each segment in each period
+    """Yield all rows, each segment, each period, each segment in each period."""
     segments = sorted({*groups.tolist()} - {_ALL})
     for p in [None, *(range(len(names)) if names != [_ALL] else [])]:
         in_period = np.ones(len(period), bool) if p is None else period == p

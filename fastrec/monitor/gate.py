@@ -56,7 +56,7 @@ class Verdict:
 
 
 def _known(value: Any) -> Any:
-    # Replace numbers that JSON cannot hold by None
+    """Replace numbers that JSON cannot hold by None."""
     if isinstance(value, dict):
         return {n: _known(v) for n, v in value.items()}
     if isinstance(value, list | tuple):
@@ -136,7 +136,7 @@ def judge(
 
 
 def _gain(metric: Metric, made: Any) -> Interval:
-    # Candidate less serving, above 0 if the candidate is better
+    """Return candidate less serving, above 0 if the candidate is better."""
     found = made.difference("candidate", "serving")
     return found if metric.greater_is_better else Interval(-found.mean, -found.high, -found.low)
 

@@ -175,7 +175,7 @@ def over_time_of_files(
 
 
 def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:
-    # The labels as the metric takes them: on the target's own scale, with classes as numbers
+    """Return the labels as the metric takes them: on the target's own scale, with classes as numbers."""
     if run is not None and run.target is not None and all(n in truth for n in run.target.names):
         return run.target.restore(run.target.encode(truth)).numpy()
     names = [run.config["label"]] if run is not None and run.target is None else []

@@ -190,7 +190,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
-    # Concatenate old and new rows, and mark the new ones; lists come in ascending order
+    """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     needed = _needed(saved, old)
     absent = next((n for n in needed if n not in new), None)
     if absent is not None:
@@ -387,7 +387,7 @@ def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
 
 
 def _source_of(registry: Registry) -> Path:
-    # The run that a registry's current version was copied from
+    """Return the run that a registry's current version was copied from."""
     current = registry.current
     if current is None or current.run is None:
         raise DataError(
@@ -408,7 +408,7 @@ def _same_run(one: Path | None, other: Path) -> bool:
 
 
 def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: int) -> Verdict:
-    # Compare the new run's progressive predictions with the serving run's
+    """Compare the new run's progressive predictions with the serving run's."""
     made = SavedRun(out)
     scorer = Scorer.of(made.config["metric"], made.target)
     scored = newest.folds.scored & newest.judged
@@ -458,7 +458,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
 
 
 def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) -> torch.Tensor:
-    # Predict rows with the serving run
+    """Predict rows with the serving run."""
     tables = dict(newest.found.tables)
     shown = table if saved.target is None else table.drop(saved.target.names)
     if not saved.config["history"]:
@@ -502,7 +502,7 @@ def _enter(
     trust: Sequence[str],
     events: Mapping[str, Table],
 ) -> int | None:
-    # Promote the new run, or write down why not
+    """Promote the new run, or write down why not."""
     why = "; ".join(verdict.reasons)
     about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
     if not verdict.promote:

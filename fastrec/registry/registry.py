@@ -186,7 +186,7 @@ class Registry:
 
     @contextmanager
     def _writing(self) -> Iterator[_State]:
-        # Yield the state to change and write it if the block ends well, one writer at a time
+        """Yield the state to change and write it if the block ends well, one writer at a time."""
         with _named(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         # Traces of a writer that was killed at its first version are a registry too.

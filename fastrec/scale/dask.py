@@ -273,7 +273,7 @@ def _check_frame(frame: Any) -> None:
 def _sides(
     table: Table, ranker: XGBRanker, columns: list[str], target: str, groups: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    # Split a bucket's rows into those to train on and those for early stopping.
+    """Split a bucket's rows into those to train on and those for early stopping."""
     ids = table[groups].integer()
     order = torch.argsort(ids, stable=True)
     table = table.take(order)
@@ -293,7 +293,7 @@ def _sides(
 
 
 def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> pd.DataFrame:
-    # Rows as XGBoost's workers take them; None: no rows.
+    """Return rows as XGBoost's workers take them; None: no rows."""
     import pandas as pd
 
     if rows is None:

@@ -214,7 +214,7 @@ def fit_on_parts(
 
 
 def _inputs(ranker: XGBRanker, parts: Sequence[Callable[[], Lists]]) -> TreeInputs:
-    # The columns, with the codes of the values that categories have in any part.
+    """Return the columns, with the codes of the values that categories have in any part."""
     values: dict[str, list[pa.Array]] = {}
     names: list[str] = []
     for lists in _teaching(parts):

@@ -113,7 +113,7 @@ def _by_sorting_events(
     *,
     inclusive: bool,
 ) -> tuple[torch.Tensor, Groups] | None:
-    # Compute ``as_of`` by sorting the events alone; None without a compiler
+    """Compute ``as_of`` by sorting the events alone; None without a compiler."""
     if codes.device.type != "cpu" or not len(event_codes) or not worth(len(codes) + len(event_codes)):
         return None
     pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
@@ -125,7 +125,7 @@ def _by_sorting_events(
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # Two order keys as int64 that compare as the numbers do, NaN last
+    """Return two order keys as int64 that compare as the numbers do, NaN last."""
     kind = torch.result_type(a, b)
     if not kind.is_floating_point:
         return a.long(), b.long()

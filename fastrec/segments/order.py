@@ -83,7 +83,7 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _as_integer(key: torch.Tensor) -> torch.Tensor:
-    # A key as int64 in the same order, NaN last; integers sort faster, small ones several times
+    """Return a key as int64 in the same order, NaN last; integers sort faster, small ones several times."""
     if not key.is_floating_point():
         return key.long()
     key = key.double()
@@ -122,7 +122,7 @@ def _in_order(keys: Sequence[torch.Tensor]) -> bool:
 
 
 def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    # Integer keys as one int64 if their ranges fit, else None
+    """Return integer keys as one int64 if their ranges fit, else None."""
     if len(keys) == 1 or not len(keys[0]):
         return keys[0]
     bounds = [[int(v) for v in torch.aminmax(key)] for key in keys]
@@ -246,7 +246,7 @@ def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
 
 
 def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
-    # Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group
+    """Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
     step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
     while step < longest:
         if step < limits.LONG_GROUP_ROWS:
@@ -339,7 +339,7 @@ def rank_in_group(
 
 
 def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tensor, method: str) -> torch.Tensor:
-    # Compute ``rank_in_group`` of a request's list: compare all pairs of values
+    """Compute ``rank_in_group`` of a request's list: compare all pairs of values."""
     others = (codes[:, None] == codes) & ~absent
     ranks = []
     if method != "max":

@@ -241,7 +241,7 @@ class SessionKNN(SessionModel):
 
 
 def _popularity(index: SessionIndex) -> torch.Tensor:
-    # they order what no neighbour has, and are too small to move anything else: float32 [codes]
+    """They order what no neighbour has, and are too small to move anything else: float32 [codes]."""
     sessions = index.starts.diff().float()
     return sessions / sessions.max().clamp_min(1) * 1e-30
 

@@ -50,7 +50,7 @@ def _by_marks(
 
 
 def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    # Code values that are too far apart for a table: codes from 1 and the distinct values
+    """Code values that are too far apart for a table: codes from 1 and the distinct values."""
     order, ordered = sort_rows(values, low, high)
     first = torch.ones(len(values), dtype=torch.bool, device=values.device)
     first[1:] = ordered[1:] != ordered[:-1]

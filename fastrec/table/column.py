@@ -180,7 +180,7 @@ class Column:
         return Coded(codes, Keys((kept,), (self.name,)), whole is not None)
 
     def _as_whole(self, missing: torch.Tensor) -> torch.Tensor | None:
-        # Int64 ``[n]``, undefined where missing; None if not all are whole numbers
+        """Return int64 ``[n]``, undefined where missing; None if not all are whole numbers."""
         if not self.values.is_floating_point():
             return self.values.to(torch.int64)
         whole = self.values.to(torch.int64)  # exact wherever it is equal
@@ -275,7 +275,7 @@ class Column:
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
-    # Codes (0 = missing) and distinct values of floats, in any order
+    """Return codes (0 = missing) and distinct values of floats, in any order."""
     if values.is_cuda:
         distinct, codes = torch.unique(values, return_inverse=True)
         used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)

@@ -201,7 +201,7 @@ def _arrow_type(wanted: str) -> pa.DataType:
 
 
 def _is_value(values: pa.Array) -> pa.Array:
-    # Whether a value is there: no null, no NaN, no text that means missing
+    """Tell whether a value is there: no null, no NaN, no text that means missing."""
     if is_text(values.type):
         text = pc.utf8_trim_whitespace(values.cast(pa.string()))
         return pc.and_(values.is_valid(), pc.invert(pc.is_in(text, value_set=pa.array(MISSING_TEXT))))

@@ -28,7 +28,7 @@ def _vector_column(values: np.ndarray, *, name: str, missing: torch.Tensor | Non
 
 
 def _shared(values: np.ndarray) -> torch.Tensor:
-    # Numbers as a tensor that shares memory if type and layout allow
+    """Return numbers as a tensor that shares memory if type and layout allow."""
     values = np.ascontiguousarray(values.astype(_WIDE.get(values.dtype, values.dtype), copy=False))
     if not values.flags.writeable:
         values = values.copy() if values.size == 0 else np.asarray(_WritableView(values))
@@ -140,5 +140,5 @@ def plain_decimals(values: pa.Array, *, name: str = "") -> pa.Array:
 
 
 def _plain_zero(values: pa.Array) -> pa.Array:
-    # Replace negative zeros, which would be a second key for the same number
+    """Replace negative zeros, which would be a second key for the same number."""
     return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values

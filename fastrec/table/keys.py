@@ -233,7 +233,7 @@ def _plus_one(indices: pa.Array) -> np.ndarray:
 
 
 def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
-    # The bytes of present values as words int64, and their width; None if widths differ
+    """Return the bytes of present values as words int64, and their width; None if widths differ."""
     dtype, n = _OFFSETS.get(str(array.type)), len(array) - array.null_count
     if dtype is None or not n:
         return None, 0
@@ -253,7 +253,7 @@ def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
 
 
 def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
-    # Bytes ``[n * width]`` as integers ``[n]`` of the next machine width
+    """Return bytes ``[n * width]`` as integers ``[n]`` of the next machine width."""
     if width in (1, 2, 4, _WORD):
         return raw.view(f"<i{width}")
     n = len(raw) // width
@@ -319,7 +319,7 @@ class _HashedValues(_Values):
 
 
 def _hashes(values: pa.Array) -> np.ndarray | None:
-    # Hash each value, for this process alone; None: not for values of this type
+    """Hash each value, for this process alone; None: not for values of this type."""
     if pa.types.is_integer(values.type) and not values.null_count:
         return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
@@ -434,7 +434,7 @@ class Keys:
         return torch.from_numpy(mine if prepared.rows is None else prepared.rows[mine])
 
     def _to_find_in(self, count: int) -> _Prepared:
-        # Prepare a lookup of ``count`` keys; cached if few are looked up again and again, as requests do
+        """Prepare a lookup of ``count`` keys; cached if few are looked up again and again, as requests do."""
         prepared = self.__dict__.get("_prepared")
         if prepared is not None:
             return prepared
@@ -554,7 +554,7 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
 
 
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    # Codes int64 ``[n]`` from 0 (first appearance) and the distinct values
+    """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
     encoded = values.dictionary_encode()
     codes = encoded.indices
     if codes.null_count:

@@ -83,7 +83,7 @@ class Lookup:
 
 
 def _domain(kind: pa.DataType) -> str | None:
-    # ``'whole'`` or ``'float'`` for numbers that 64 bits tell apart
+    """Return ``'whole'`` or ``'float'`` for numbers that 64 bits tell apart."""
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return "float"
     whole = (pa.types.is_integer(kind) and not pa.types.is_uint64(kind)) or pa.types.is_boolean(kind)
@@ -91,7 +91,7 @@ def _domain(kind: pa.DataType) -> str | None:
 
 
 def _as_tensor(values: pa.Array) -> torch.Tensor:
-    # Numbers as a tensor, int64 for whole ones; missing ones are 0
+    """Return numbers as a tensor, int64 for whole ones; missing ones are 0."""
     whole = _domain(values.type) == "whole"
     values = values.cast(pa.int64()) if whole else values
     return torch.from_numpy(np.array((values.fill_null(0) if values.null_count else values).to_numpy()))
@@ -101,7 +101,7 @@ class _NumberCodes:
     """Codes of int64 numbers on one device."""
 
     def find(self, values: torch.Tensor) -> torch.Tensor:
-        # Codes int32 ``[m]`` of int64 ``[m]``
+        """Return codes int32 ``[m]`` of int64 ``[m]``."""
         raise NotImplementedError
 
 
@@ -161,13 +161,13 @@ class _TextCodes:
 
     @classmethod
     def of(cls, values: pa.Array) -> _TextCodes | None:
-        # Build the lookup; None if two values have one hash
+        """Build the lookup; None if two values have one hash."""
         values = values.cast(pa.large_string())
         hashed = hash_text(values)
         return None if len(np.unique(hashed)) < len(hashed) else cls(values, hashed)
 
     def find(self, values: pa.Array) -> torch.Tensor:
-        # Places int64 ``[m]`` of distinct values, -1 for absent ones
+        """Return places int64 ``[m]`` of distinct values, -1 for absent ones."""
         values = values.cast(pa.large_string())
         found = self.places.find(torch.from_numpy(hash_text(values))).numpy()
         same = pc.equal(values, self.values.take(pa.array(found.clip(min=0)))).fill_null(False)

@@ -206,7 +206,7 @@ def _convert_csv(
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
-    # Read the file; a column that outgrows the type guessed from its first block gets a wider one
+    """Read the file; a column that outgrows the type guessed from its first block gets a wider one."""
     while True:
         options = pa_csv.ConvertOptions(
             column_types=types, include_columns=list(columns) if columns is not None else None,

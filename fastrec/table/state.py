@@ -95,7 +95,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
 
 
 def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> str:
-    # Store a copy and return its name: the path, numbered if another path reads the same
+    """Store a copy and return its name: the path, numbered if another path reads the same."""
     if tensor.is_complex() or tensor.layout != torch.strided:
         raise DataError(f"{path} holds a {tensor.dtype} tensor that cannot be saved", remedy="Keep dense, real tensors")
     name, number = path, 1

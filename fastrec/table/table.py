@@ -362,7 +362,7 @@ def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
 
 
 def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:
-    # Concatenate times of several units or zones, huge and small integers, opaque values
+    """Concatenate times of several units or zones, huge and small integers, opaque values."""
     joined = parts[0].to_arrow()
     for part in parts[1:]:
         array = part.to_arrow()

@@ -159,7 +159,7 @@ class Vocab:
 
     @property
     def _absent(self) -> int:
-        # Code of an unseen value
+        """Code of an unseen value."""
         return self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class ClassList(Sequence):
 
     @cached_property
     def _codes(self) -> tuple[type | None, dict[Any, int], int]:
-        # Type of the values that can be looked up one by one, their codes, and the code of others
+        """Type of the values that can be looked up one by one, their codes, and the code of others."""
         vocab, kind = self.vocab, self.vocab.values.type
         plain = next((t for t, holds in _PLAIN if holds(kind)), None)
         if plain is None or len(vocab) > limits.LISTED_CLASSES:

@@ -100,7 +100,7 @@ def codes_in(vocab: Vocab, column: Column) -> Codes:
 
 
 def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any]) -> Vocab | None:
-    # Fit the classes of whole numbers in a range narrow enough to count in a table; None for any others
+    """Fit the classes of whole numbers in a range narrow enough to count in a table; None for any others."""
     values = column.values
     if column.kind != "number" or values.is_floating_point() or not len(values):
         return None
@@ -141,7 +141,7 @@ def _coded(column: Column) -> Coded:
 
 
 def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
-    # Encode all rows block by block, in the smallest integer type that holds codes below ``size``
+    """Encode all rows block by block, in the smallest integer type that holds codes below ``size``."""
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
     # Codes are int32 or int64 on their way: those of a whole column would take four to eight bytes a row.

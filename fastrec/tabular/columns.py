@@ -140,7 +140,7 @@ class FrameColumns:
 
 
 def _is_plain(values: Any) -> bool:
-    # Whether values are numbers in one piece, none missing, of a type that tensors have
+    """Return whether values are numbers in one piece, none missing, of a type that tensors have."""
     if isinstance(values, torch.Tensor | Column):
         return True
     if library_of(values) == "pandas":

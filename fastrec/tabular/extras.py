@@ -161,7 +161,7 @@ def _read(frame: Any, name: str) -> Column:
 
 
 def _mixed_row(values: Iterable[Any]) -> int | None:
-    # The first row whose list has an element of another type than those before it
+    """Return the first row whose list has an element of another type than those before it."""
     first = None
     for row, value in enumerate(values):
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -195,7 +195,7 @@ def _held(column: Column) -> str:
 
 
 def _lists_of(column: Column) -> Column:
-    # The column's lists, the first one at element 0; a column without any value holds missing lists
+    """Return the column's lists, the first one at element 0; a column without any value holds missing lists."""
     if column.kind in ("list", "vector"):
         return packed(column) if column.kind == "list" else of_vectors(column)
     missing = column.is_missing()

@@ -151,7 +151,7 @@ class _RowView:
 
 
 def _places(index: Any, n: int) -> np.ndarray:
-    # The row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``
+    """Return the row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``."""
     given = np.asarray(index) if not isinstance(index, slice) else None
     if given is None or given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() >= n)):
         return np.atleast_1d(np.arange(n)[index])  # slices, masks, places from the end, and IndexError

@@ -420,7 +420,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
                 yield batch
 
     def _bounds(self, rows: torch.Tensor) -> np.ndarray:
-        # The bounds of batches of some rows, int64 ``[batches + 1]``
+        """Return the bounds of batches of some rows, int64 ``[batches + 1]``."""
         n, bs = len(rows), self.bs or max(len(rows), 1)
         if self.groups is not None and self.bs is not None:
             batches = -(-n // bs) if self.world_size == 1 else self._group_batches()

@@ -196,14 +196,14 @@ class FrameRecipe:
         Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
     def _encode(self, columns: FrameColumns, column: Column) -> torch.Tensor:
-        # Encode a target, in the frame's order if each of its rows counts once, else in the rows'
+        """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
         try:
             return self.labels.encode(column)
         except DataError:  # which row is the first at fault hangs on their order
             return self.labels.encode(columns[column.name])
 
     def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
-        # Fit a column; return it if there are few rows, so that it is read once
+        """Fit a column; return it if there are few rows, so that it is read once."""
         column = columns.raw(name)
         if not (training.by_loops and _learn(self.cont_procs, column, training)):
             self.fit_values(name, numbers_of(column, columns.rows(0, training.count)))  # a mode hangs on their order
@@ -211,7 +211,7 @@ class FrameRecipe:
 
 
 def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) -> bool:
-    # Fit a column by one loop over it; return False if the procs need its values
+    """Fit a column by one loop over it; return False if the procs need its values."""
     values, fill = plain_numbers(column), next((p for p in procs if type(p) is FillMissing), None)
     if values is None or not all(type(p) in (FillMissing, Normalize) for p in procs):
         return False

@@ -131,7 +131,7 @@ frames = _loops("frame_loops", _tell_of_compiling)
 
 
 def _after_fork() -> None:
-    # numba off in a child of a process whose threads have run: GNU's OpenMP would end it
+    """Switch off numba in a child of a process whose threads have run: GNU's OpenMP would end it."""
     global _off
     if _start.cache_info().currsize:
         _off += 1

@@ -170,7 +170,7 @@ class NextItemForm(SubmissionForm):
         return keys, text
 
     def _last(self, table: Table, target: str, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:
-        # The target of each session's last row; a session's rows need not be neighbours
+        """Return the target of each session's last row; a session's rows need not be neighbours."""
         arrow = table.to_arrow()
         arrow = arrow.append_column("#row", pa.array(np.arange(len(arrow))))
         first = id_text(arrow[self.session]).dictionary_encode()

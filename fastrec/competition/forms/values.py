@@ -403,7 +403,7 @@ def _how_to_write(form: ValueForm, target: Target) -> str:
 
 
 def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
-    # Predictions on the target's own scale, classes by their codes; and whether they are classes
+    """Return predictions on the target's own scale, classes by their codes; and whether they are classes."""
     if len(form.values) == 1 and target.classes is not None:
         name = form.values[0]
         try:

@@ -230,7 +230,7 @@ class EachBatch(Callback):
 def _predict(
     frame: ParquetFrame, models: Mapping[str, NetModel], device: torch.device, buffer_rows: int, advance: Any
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    # Each net's probabilities of the validation rows, float64 ``[n]``, and their target
+    """Return each net's probabilities of the validation rows, float64 ``[n]``, and their target."""
     loader = frame.dataloaders(1 << 16, buffer_rows=buffer_rows, device=device).valid
     predicted: dict[str, list[torch.Tensor]] = {name: [] for name in models}
     label = []

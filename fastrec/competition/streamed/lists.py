@@ -93,7 +93,7 @@ def lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advanc
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
-    # Give the lists ids that no other part has
+    """Give the lists ids that no other part has."""
     if column not in table:
         return table
     # The low 32 bits are the list's number in its part, the high ones the part's.
@@ -266,7 +266,7 @@ def open_work(run: ListsRun) -> None:
 
 
 def _once(name: str, step: Callable[[ListsRun], None], run: ListsRun) -> None:
-    # Carry a step out, unless an earlier process of the run has
+    """Carry a step out, unless an earlier process of the run has."""
     if name not in run.work.done:
         step(run)
         run.work.finish(name, anew=sum(run.work.laid.counts.values()) >= run.recipe.fresh_from)
@@ -374,7 +374,7 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
 
 
 def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int], None]) -> dict[str, float]:
-    # Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out
+    """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
     recipe, laid, models = run.recipe, run.work.laid, run.work.models
     cats, conts = columns_of(recipe)
     ranks: dict[str, list[torch.Tensor]] = {}

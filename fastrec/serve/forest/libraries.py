@@ -219,7 +219,7 @@ def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> For
 
 
 def _base(text: str, objective: str, targets: int) -> np.ndarray:
-    # the base score as a margin, in float32 as XGBoost has it
+    """Convert the base score to a margin, in float32 as XGBoost does."""
     score = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)  # in brackets since version 3
     if objective in _LOGITS:
         score = -np.log((1 / score - 1).astype(np.float64))

@@ -67,7 +67,7 @@ class Tally:
         return [np.sort(np.concatenate(c.kept)) for c in self.columns]
 
     def _settle(self) -> None:
-        # Store the counts, and begin the next share of each category that has one
+        """Store the counts, and begin the next share of each category that has one."""
         for column in self.columns:
             if column.done:
                 continue
@@ -95,7 +95,7 @@ class _HashedCounts:
         return self.table.nbytes
 
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        # Counts rows from ``start`` on; the first row that was not counted for lack of room
+        """Count rows from ``start`` on; return the first row that was not counted for lack of room."""
         limit = int(len(self.table) * limits.HASH_FULL)
         count = kernels.click_logs().count_values
         at, self.used = count(rows, start, self.column, self.table, self.used, limit, *share)
@@ -103,7 +103,7 @@ class _HashedCounts:
         return at
 
     def grow(self, most: int) -> bool:
-        # Makes room within so many bytes, if they suffice
+        """Make room within so many bytes; return False if they do not suffice."""
         if 3 * self.table.nbytes > most:  # the old one and one of twice its size are there at the same time
             return False
         self._move(2 * len(self.table), self._share)
@@ -118,7 +118,7 @@ class _HashedCounts:
         self.table = new
 
     def frequent(self, least: int) -> np.ndarray:
-        # The values with at least so many rows, uint32, sorted
+        """Return the values with at least so many rows, uint32, sorted."""
         counts = self.table & np.uint64(0xFFFFFFFF)
         return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))
 

@@ -237,7 +237,7 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
 
 
 def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray, lows: np.ndarray) -> int:
-    # Parse by numpy: all fields' places first, then one column after the other
+    """Parse by numpy: all fields' places first, then one column after the other."""
     n, width, n_cont = len(out), form.words, len(form.conts)
     if not n:
         return -1
@@ -271,7 +271,7 @@ def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray,
 
 
 def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    # Whole numbers int64 ``[n]``, 0 if missing; and which do not fit
+    """Return whole numbers int64 ``[n]``, 0 if missing; and which do not fit."""
     negative = (text[start] == _MINUS) & (end > start)
     first = start + negative
     length = end - first
@@ -286,7 +286,7 @@ def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.nda
 
 
 def _hex(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    # Values uint32 ``[n]``, 0 if missing; which are missing; and which are not 8 hex digits
+    """Return values uint32 ``[n]``, 0 if missing; which are missing; and which are not 8 hex digits."""
     missing = end == start
     digits = text[start[:, None] + np.arange(8)].astype(np.int64)
     number, letter = (digits >= 48) & (digits <= 57), (digits >= 97) & (digits <= 102)

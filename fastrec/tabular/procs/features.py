@@ -124,7 +124,7 @@ def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
 
 
 def _as_set(given: Any) -> Any:
-    # The object that computes features
+    """Return the object that computes features."""
     absent = [n for n in MAKES_FEATURES if not hasattr(given, n)]
     if absent:
         raise DataError(

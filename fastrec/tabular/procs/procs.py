@@ -169,7 +169,7 @@ class FillMissing(ContProc):
 
 
 def _none_missing(values: torch.Tensor) -> bool:
-    # Whether a sum, at a tenth of a scan's cost, tells that nothing is missing
+    """Return whether a sum, at a tenth of a scan's cost, tells that nothing is missing."""
     return not values.is_cuda and bool(values.sum().isfinite())
 
 

@@ -226,7 +226,7 @@ def _schema(metadata: Any, file: Path) -> pa.Schema:
 
 
 def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
-    # The columns' types, of the first file that has values in them; all files must agree
+    """Return the columns' types, of the first file that has values in them; all files must agree."""
     fields = []
     for name in columns:
         first = None

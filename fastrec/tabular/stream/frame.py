@@ -115,7 +115,7 @@ class MedianSearch:
         self.count += len(values)
 
     def _wanted(self) -> list[tuple[int, int]]:
-        # Bin, and place in it, of the one or two middle numbers
+        """Return bin, and place in it, of the one or two middle numbers."""
         if not self.count:
             return []
         ends = np.cumsum(self._bins)
@@ -151,7 +151,7 @@ class MedianSearch:
 
 
 def _ordered_bits(values: np.ndarray) -> np.ndarray:
-    # Integers of the same order as floats; -0.0 and 0.0 are one.
+    """Convert floats to integers of the same order (-0.0 and 0.0 are one)."""
     return _flipped((values + 0.0).view(np.int64))
 
 
@@ -277,7 +277,7 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
 
 
 def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dict[str, Column]:
-    # One row of every target's type, missing if the target ever is
+    """Return one row of every target's type, missing if the target ever is."""
     found: dict[str, Column] = {}
     for name in names:
         kind = rows.source.schema.field(name).type
