@@ -4,7 +4,6 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 """
 
 # ---- _core
-
 BLOCK = 1 << 22  # numbers of a temporary matrix: bounds memory to tens of MB, and a block stays in a large cache
 LEFTOVER_AGE = 86_400  # seconds; not measured: a hidden file this old is abandoned where no lock can tell
 PARALLEL_ROWS = 100_000  # rows; not measured: below, starting threads costs more than it saves
@@ -19,10 +18,7 @@ MEMORY_GROWN = 256 << 20  # bytes by which a process grows before it returns fre
 MEMORY_PAUSE = 10.0  # seconds without use after which free memory is returned
 SENT_NUMBERS = 1 << 24  # numbers sent at once; bounds the memory of the copies
 
-# ----
-
 # ---- table
-
 HASHED_IN_PYTHON = 64  # values; with fewer a numpy step for all costs more than a Python step for each
 MARKED_VALUES = 1 << 22  # range of integers that a table of marks codes; bounds it to 4 MB
 COMPILED_TEXT_ROWS = 1 << 18  # rows; fewer take Arrow some milliseconds, and the compiler seconds, once
@@ -35,10 +31,7 @@ FEW_KEYS_IN = 16  # fewer keys than this share of the known ones are few
 FEW_LOOKUPS = 2  # lookups of few keys before their preparation is cached
 LISTED_CLASSES = 1 << 20  # values; a table of more takes more memory than single lookups are worth
 
-# ----
-
 # ---- segments
-
 COMPILED_ROWS = 1 << 18  # rows; fewer take torch some milliseconds, and the compiler seconds, once
 EVENT_BUCKETS = 1 << 10  # least number of buckets of events
 EVENTS_A_BUCKET = 4  # events per bucket, on average; not measured
@@ -47,22 +40,13 @@ REQUEST_ROWS = 1 << 11  # rows of a request: numpy's fixed cost of a call is a f
 PAIRED_ROWS = 1 << 7  # rows of a request's list: comparing all pairs takes the time of a few calls
 RUN_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU; they fit its cache
 
-# ----
-
-# ---- losses
-
-# ----
-
 # ---- metrics
 LIST_BLOCKS = 500  # blocks that lists are put into for a bootstrap: the width of an interval is then off by some 3 %
 DRAWN_CLUSTERS = 100_000  # clusters that a resample draws at most (Bickel, Götze and van Zwet 1997)
 COUNTED_CODES = 1 << 20  # class codes above it are renumbered; bounds memory of the counts
 RESAMPLED_AT_ONCE = 1 << 22  # resampling weights held at once: 32 MiB of them
 
-# ----
-
 # ---- features
-
 CROSS_FIT_ROWS = 200_000  # rows; not measured: bounds the time of a fit of three or four weights in search_crosses
 CROSS_NEWTON_STEPS = 20  # steps; not measured: bounds Newton's method in search_crosses, which converges in fewer
 LEAK_DRAWS = 7  # runs with random targets in check_leakage; not measured: 126 patterns of changes tell rows apart
@@ -99,8 +83,6 @@ MANY_CATEGORIES = 1_000  # categories from which they are taken for ids
 MAX_BUCKETS = 128  # buckets; a shuffle has partitions times buckets pieces, and a bucket's number is one byte
 MAPPED_BYTES = 16 << 20  # bytes of arrays from which they go into a file
 
-# ----
-
 # ---- tabular
 FRAME_BLOCK = 1 << 15  # rows prepared and packed at a time on a CPU; not measured: they stay in the cache
 DEVICE_BLOCK = 1 << 24  # rows prepared at a time on a GPU; not measured: bounds memory, each step has a cost of its own
@@ -135,8 +117,6 @@ SCANNED_ROWS = 131_072  # rows read at a time to fit procs; not measured: bounds
 OPEN_GROUPS = 4  # large row groups read in turn; not measured: bounds memory
 CACHED_ROWS = 8_192  # rows read together and covered by one checksum; not measured: bounds a read
 
-# ----
-
 # ---- models
 BIAS_ROWS = 5  # training rows that RealMLP draws a bias among, as the paper's code
 BIN_ROWS = 1_000_000  # rows; bins of as many rows, drawn at random, hardly differ from bins of all
@@ -159,12 +139,8 @@ PADDING_WASTE = 0.25  # share of the bytes; beyond, rounding widths up costs mor
 PENDING_SETTLES = 8  # settlings that rows may lag behind; with more, each read row would cost ever more
 COPIED_ROWS = 1 << 18  # rows copied at a time where all are; not measured: bounds pinned memory
 
-# ----
-
 # ---- optim
 UNBIASED_STEP = 1e9  # a step so late that running means have forgotten their start
-
-# ----
 
 # ---- training
 FINGERPRINT_ROWS = 1024  # rows whose checksum tells one data set from another: bounds the time to take it
@@ -174,13 +150,9 @@ NAN_PATIENCE = 10  # losses in a row; with a scaled loss (fp16) single overflows
 BF16_SLOWDOWN = 2.0  # times float32; CPUs without instructions for bfloat16 take 4 to 14, those with AVX-512 0.7 to 1.2
 GRAPH_WARM_UP = 3  # batches trained as usual, then as many runs on a separate stream, before a graph is recorded
 
-# ----
-
 # ---- validate
 ADVERSARIAL_ROWS = 50_000  # rows of each side that adversarial validation looks at; not measured: bounds its time
 ADVERSARIAL_FOLDS = 5  # its folds
-
-# ----
 
 # ---- estimators
 LARGE_BATCH = (
@@ -205,10 +177,7 @@ FASTEST_TREES = (
 JUDGED_ROUNDS = 8  # by which the time of a round of boosting is judged; not measured
 RANKED_AT_ONCE = 1 << 15  # candidates; not measured: bounds memory while a NetRanker scores
 
-# ----
-
 # ---- sequences
-
 PREFIX_LONGEST = 1_000  # events before a target that trees and blends learn from: bounds memory of long sessions
 
 NEIGHBOURS_FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
@@ -225,10 +194,7 @@ SESSION_BLEND_ENOUGH = 0.5  # share of the first fit's time: with less left, a m
 SESSION_BLEND_LOOKED_AT = 10  # times as many items of each model as are shown
 SESSION_LOADER_CHUNK = 32  # batches among which sessions are sorted by length
 
-# ----
-
 # ---- retrieval
-
 APPROXIMATE_A_LIST = 64  # vectors a list to place its centre by
 APPROXIMATE_CODED = 1 << 16  # vectors to learn short codes from
 INDEX_FEW = 50_000  # vectors: of fewer exact search is the fastest
@@ -240,8 +206,6 @@ RANKED_CANDIDATES_FEW = 20  # candidates of models that say little of the sessio
 RANKED_CANDIDATES_SHARE = 0.75  # of the time that is given: then no more trees are grown
 RANKED_CANDIDATES_FEWEST_TREES = 10
 
-# ----
-
 # ---- stacking
 CHOICE_ERRORS = 2.0  # standard errors by which another blend must be better than the usual one (see Choice)
 BLEND_ROWS_OF_MANY = 100_000  # rows that a blend learns from at least if there are so many; not measured
@@ -249,22 +213,12 @@ BLEND_ROWS = 500_000  # rows that a blend of one output learns from at most: it 
 RANK_KNOTS = 1_001  # points of a distribution that a mean of ranks keeps; bounds the size of a saved stack
 FAR_GAP = 1000.0  # the gap of an infinite score to the best of its list; exp(-1000) is 0
 
-# ----
-
 # ---- scale
-
 PARTS_A_WORKER = 2  # partitions per worker: the second is read while the first is processed
 ROW_GROUP = 65_536  # rows of a Parquet row group: a stream's buffer mixes many
 BATCH_ROWS = 65_536  # rows that XGBoost or a model gets at once; bounds memory
 
-# ----
-
-# ---- report
-
-# ----
-
 # ---- competition
-
 END_SHARE = 0.05  # share of the minutes for stack, files and report, at least; more for many rows
 END_SECONDS_PER_MILLION = 13.0  # seconds of the end for a million predictions that a stack's blends learn from
 END_SECONDS_PER_FURTHER_MILLION = 2.0  # seconds for a million predictions that they do not learn from
@@ -274,12 +228,6 @@ MARKED_BYTES = 1 << 16  # bytes at either end of a file that its mark depends on
 SAMPLE_ROWS = 2_000  # rows of a run's sample, by which an export takes its types and is verified
 GRAPH_ROWS = 1 << 20  # rows of all tables together below which a streamed net on CUDA has dense gradients and a CUDA
 # graph; not measured: dense gradients of more rows cost more than the graph saves
-
-# ----
-
-# ---- registry
-
-# ----
 
 # ---- serve
 REGISTRY_POLL = 0.5  # seconds between looks at a registry; bounds how late a promoted version answers
@@ -299,10 +247,7 @@ NEXT_ITEM_CELLS = 1 << 24  # scores, or padded events of sessions, in memory at 
 FOLD_TABLE_BYTES = 32 << 20  # by which tables multiplied by a net's first layer may grow; not measured: bounds memory
 HASHED_TEXT_BYTES = 1_024  # of a text whose letters a graph hashes: all rows are as wide as the longest; bounds memory
 
-# ----
-
 # ---- auto
-
 FIT_MINUTES = 0.05  # least wall time of fit; not measured: the bound of --minutes
 # numbers; from here on their statistics by row are tried, deviations no more: bounds the columns of a trial
 WIDE_TABLE = 50
@@ -315,19 +260,11 @@ PARSED_SHARE = 0.98  # share of a column's values that must be what the column i
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
 MANY_CLASSES = 200  # different texts that may be classes; not measured
 TREE_TRIAL_TIME = 0.3  # least share of the time for trials that goes to sizes of trees; not measured
-# ----
 
 # ---- trials
-
 TRY_ROWS = 10_000  # rows a fold's light model trains on, or some more with whole lists; not measured: bounds the time
 TRY_LEAK_ROWS = 3_000  # rows the search for leaks runs on, or some more with whole keys; not measured: bounds the time
 TRY_REPEATS = 5  # seeds and shuffles of a try; not measured: bounds the time of its interval's degrees of freedom
-
-# ----
-
-# ---- tuning
-
-# ----
 
 # ---- monitor
 MONITOR_ROWS = 20  # rows of a side; not measured: below, tests of shares and shapes find nothing
@@ -335,9 +272,5 @@ MONITOR_TREE_ROWS = 20_000  # rows of a side; not measured: bounds the time of t
 LEAST_EXPECTED = 5.0  # counts of a cell; Cochran's rule for the chi-square approximation
 GATE_UNITS = 50  # rows or lists; not measured: a gate's decision from fewer would be chance
 
-# ----
-
 # ---- cli
-
 SHOWN_TRIALS = 10  # trials that `fastrec tune` prints; bounds its table
-# ----

@@ -138,7 +138,7 @@ class BST(EventNet):
     values of events are had once a list, whatever the number of candidates.
 
     Args:
-        *sizes: ``emb_szs``, ``n_cont``, ``out_sz`` and ``layers`` of ``EventNet``, also by name.
+        emb_szs, n_cont, out_sz, layers: as for ``EventNet``.
         heads: of the attention; they divide the width.
         drop: dropout on what attention and the feed-forward net add.
         **options: see ``EventNet``.
@@ -146,8 +146,18 @@ class BST(EventNet):
     Source: Chen et al. 2019, "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", section 2.
     """
 
-    def __init__(self, *sizes: Any, heads: int = 4, drop: float = 0.1, **options: Any) -> None:
-        super().__init__(*sizes, **options)
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int,
+        out_sz: int,
+        layers: Sequence[int] = (128, 64),
+        *,
+        heads: int = 4,
+        drop: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(emb_szs, n_cont, out_sz, layers, **options)
         if self.width % heads:
             raise DataError(f"{heads} heads do not divide a width of {self.width}", remedy="Choose another number")
         self.heads = heads
@@ -182,15 +192,24 @@ class DIN(EventNet):
     The weights are no shares: many events like the candidate weigh more in all than one does.
 
     Args:
-        *sizes: ``emb_szs``, ``n_cont``, ``out_sz`` and ``layers`` of ``EventNet``, also by name.
+        emb_szs, n_cont, out_sz, layers: as for ``EventNet``.
         hidden: width of the net that weighs.
         **options: see ``EventNet``.
 
     Source: Zhou et al. 2018, "Deep Interest Network for Click-Through Rate Prediction", section 4.3.
     """
 
-    def __init__(self, *sizes: Any, hidden: int = 32, **options: Any) -> None:
-        super().__init__(*sizes, **options)
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int,
+        out_sz: int,
+        layers: Sequence[int] = (128, 64),
+        *,
+        hidden: int = 32,
+        **options: Any,
+    ) -> None:
+        super().__init__(emb_szs, n_cont, out_sz, layers, **options)
         # A layer of (event, candidate, event * candidate, same) in parts: that of an event is had once a list.
         self.of_event = nn.Linear(self.width, hidden)
         self.of_candidate = nn.Linear(self.width, hidden, bias=False)
