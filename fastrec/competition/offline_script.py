@@ -101,7 +101,7 @@ def _parsed(file: Path) -> tuple[str, ast.Module]:
         source = file.read_text(encoding="utf-8")
         return source, ast.parse(source, str(file))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
-        raise UnreadableFileError(f"it is no Python module ({error})", file=file, remedy="Mend it") from error
+        raise UnreadableFileError(f"it is no Python module ({error})", file=file, remedy="Correct it") from error
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:

@@ -230,7 +230,8 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     if len(bad):
         at = int(bad[0])
         text = distinct[int(elements.values[at]) - 1].as_py()
-        raise DataError(f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it")
+        row, remedy = int(origin[at]), "Correct it or drop the row"
+        raise DataError(f"{text!r} is not a number", file=file, column=name, row=row, remedy=remedy)
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
