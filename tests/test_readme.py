@@ -16,7 +16,6 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encod
 OPTIONAL = {
     "catboost",
     "cudf",
-    "cuml",
     "cupy",
     "faiss",
     "lightgbm",
@@ -105,6 +104,14 @@ assert "torch" not in sys.modules and "pandas" not in sys.modules
 import fastrec.all, fastrec.cli
 missing = [n for n in fastrec.all.__all__ if not hasattr(fastrec.all, n)]
 assert not missing, missing
+from fastrec.errors import MissingPackageError
+from fastrec.serve import export_run, verify_export  # an export needs no package of the server
+try:
+    from fastrec.serve import make_app
+except MissingPackageError as error:
+    assert "fastrec-tabular[serve]" in str(error), error
+else:
+    raise AssertionError("the server has been imported without its packages")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -4,15 +4,24 @@
 that features look back to.
 """
 
+from typing import TYPE_CHECKING
+
+from fastrec._core.imports import lazily
 from fastrec.serve.export import Exported, export_run, export_session_ranker
 from fastrec.serve.next_items import ExportedNextItems, NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
-from fastrec.serve.server.app import make_app
-from fastrec.serve.server.batcher import Scorer
-from fastrec.serve.server.call import Limits, Refusal
-from fastrec.serve.server.versions import Canary
 from fastrec.serve.triton import write_triton
 from fastrec.serve.verify import Verified, metric_loss, verify_export, verify_session_ranker
+
+if TYPE_CHECKING:
+    from fastrec.serve.server.app import make_app
+    from fastrec.serve.server.batcher import Scorer
+    from fastrec.serve.server.call import Limits, Refusal
+    from fastrec.serve.server.versions import Canary
+
+# At first use: an export is written and verified where the server's packages are not installed.
+_HOMES = {"make_app": "app", "Scorer": "batcher", "Limits": "call", "Refusal": "call", "Canary": "versions"}
+__getattr__ = lazily(__name__, {name: f"server.{module}" for name, module in _HOMES.items()})
 
 __all__ = [
     "Canary",
