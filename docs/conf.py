@@ -75,7 +75,7 @@ nb_ipywidgets_js = {}  # its default is fetched from elsewhere when a page is lo
 
 
 def _copy_notebooks() -> None:
-    """The notebooks of ``nbs/`` as the site shows them: what nbdev hides is hidden, what it does not run is not run."""
+    """Copy the notebooks of ``nbs/`` for the site: what nbdev hides is hidden, what it does not run is not run."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["nbdev"]
     skipped = {"eval:false", *settings["tst_flags"].split()}
     folder = HERE / "notebooks"

@@ -93,7 +93,7 @@ def session_context(*, session: str, order: Sequence[str], log: str, event: str)
 def last_state(
     *, session: str, order: Sequence[str], log: str, event: str, kind: str, value: str, name: str
 ) -> FeatureSet:
-    """What the session last set: the value, and how often and how many steps ago, of its last event of a kind."""
+    """Return what the session last set: value, count and age in steps of its last event of a kind."""
     return FeatureSet(
         [
             History(
@@ -196,7 +196,7 @@ def of_user(
     shown: str,
     position: str,
 ) -> FeatureSet:
-    """What the user did with the item in any session, strictly earlier in time, and where their last such item stands.
+    """Return what the user did with the item earlier, in any session, and where their last such item stands.
 
     Args:
         user, session, item: key columns of candidates and logs.

@@ -86,10 +86,10 @@ def comments_per_100_lines() -> float:
 @pytest.mark.parametrize(
     ("what", "found", "ceiling"),
     [
-        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 90_500),
-        ("files", lambda: FILES, 330),
+        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 82_700),
+        ("files", lambda: FILES, 320),
         ("numeric constants outside limits.py", constants, 25),
-        ("private functions called once", called_once, 465),
+        ("private functions called once", called_once, 300),
         ("class names with several homes", shared_names, 5),
         ("public docstrings that begin with no verb", without_verb, 5),
         ("names in fastrec.all", lambda: fastrec.all.__all__, 100),
@@ -101,4 +101,4 @@ def test_the_house_stays_below_its_ceilings(what, found, ceiling):
 
 
 def test_comments_say_why_often_enough():
-    assert comments_per_100_lines() >= 4.4
+    assert comments_per_100_lines() >= 5

@@ -28,7 +28,7 @@ class Sees(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """The drawing as a figure."""
+        """Return the drawing as a figure."""
         rows = [[cell.strip() for cell in line.split("|")] for line in self.content if line.strip()]
         width = len(rows[0])
         odd = [row for row in rows if len(row) not in (width, width + 1)]
@@ -44,12 +44,12 @@ class Rooms(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """The drawing as a figure."""
+        """Return the drawing as a figure."""
         return [_figure(rooms(self.arguments[0]), self.arguments[0])]
 
 
 def grid(rows: list[list[str]], title: str) -> str:
-    """A table as SVG.
+    """Draw a table as SVG.
 
     Args:
         rows: cells by row, the names of the columns first; one more cell than names is a note.
@@ -122,7 +122,7 @@ _ARROWS = [
 
 
 def rooms(title: str) -> str:
-    """The rooms as SVG."""
+    """Draw the rooms as SVG."""
     parts = [
         _text(0, y, said, "head", "start") for y, said in ((30, "one table, one net"), (246, "many models, one score"))
     ]

@@ -11,7 +11,7 @@ ROOMS = [f"fastrec.{n}" for n in ("all", "datasets", "errors", *_FOLDERS) if not
 
 
 def public_names(room: str) -> list[str]:
-    """What a room offers: ``__all__``, or what a module without one defines."""
+    """List the public names of a room: ``__all__``, or what a module without one defines."""
     module = importlib.import_module(room)
     if hasattr(module, "__all__"):
         return list(module.__all__)

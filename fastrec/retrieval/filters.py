@@ -460,7 +460,7 @@ class HistoryFilter(SessionModel):
         self._find_columns()
 
     def _find_columns(self) -> None:
-        """The filter's column of every code; -1: it has none."""
+        """Return the filter's column of every code; -1: it has none."""
         self._columns = torch.from_numpy(self.filter.encode_items(torch.arange(len(self._known()))))
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:

@@ -83,7 +83,7 @@ class Approximate:
 
 
 def inverted_file(vectors: Tensor) -> Approximate:
-    """Lists round centres, four bits for every two numbers, and exact scores for the best.
+    """Index vectors in lists round centres: four bits for every two numbers, and exact scores for the best.
 
     Source: André, Kermarrec, Le Scouarnec 2017, "Accelerated nearest neighbor search with Quick ADC".
     """

@@ -102,7 +102,7 @@ def _run(path: Path) -> ModuleType:
     except SyntaxError as error:
         raise DataError(f"line {error.lineno} is no Python ({error.msg})", file=path, remedy="Correct it") from error
     except Exception as error:  # whatever a person's own code raises
-        raise DataError(f"it cannot be run ({type(error).__name__}: {error})", file=path, remedy="Correct it") from error
+        raise DataError(f"it fails ({type(error).__name__}: {error})", file=path, remedy="Correct it") from error
     finally:
         sys.path.remove(folder)
         if before is None:

@@ -503,7 +503,7 @@ def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int
 
 
 def _stacked(cut: list[torch.Tensor], folds: int) -> torch.Tensor:
-    """Number the folds of several repeats through: ``[r, n]``."""
+    """Count through the folds of several repeats: ``[r, n]``."""
     return torch.stack([codes + folds * r for r, codes in enumerate(cut)])
 
 

@@ -41,7 +41,7 @@ def pointer(context, address):
 
 
 def read(x):
-    """A number of either kind as a float32."""
+    """Read a number of either kind as a float32."""
 
 
 @overload(read, inline="always")
@@ -52,7 +52,7 @@ def _read_of(x):
 
 
 def fit(x, out):
-    """A float32 as what the array holds; as bfloat16 the nearest, ties to even."""
+    """Convert a float32 to the array's type; to bfloat16 the nearest, ties to even."""
 
 
 @overload(fit, inline="always")

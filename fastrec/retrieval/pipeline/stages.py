@@ -29,7 +29,7 @@ class Seen(Saved):
     """Takes away the session's own items."""
 
     def to_state(self) -> dict[str, Any]:
-        """It has none."""
+        """Return an empty state: it has none."""
         return {}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:

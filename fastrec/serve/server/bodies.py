@@ -139,7 +139,7 @@ def check_rows(rows: int, max_rows: int) -> None:
 
 
 def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
-    """Number ids of lists, integers or text, 0 … k - 1 in order of appearance; return k too."""
+    """Map ids of lists, integers or text, to 0 … k - 1 in order of appearance; return k too."""
     kinds = set(map(type, ids))
     if kinds - {int, str}:
         row = next(i for i, v in enumerate(ids) if type(v) not in (int, str))

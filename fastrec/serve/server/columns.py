@@ -372,7 +372,7 @@ def arrays_together(batch: Sequence[RequestColumns]) -> dict[str, np.ndarray]:
 
 
 def lists_together(batch: Sequence[RequestColumns]) -> np.ndarray:
-    """Number the lists of all requests: int64 ``[rows of all]``."""
+    """Count through the lists of all requests: int64 ``[rows of all]``."""
     numbers, before = [], 0
     for one in batch:
         numbers.append(np.full(one.rows, before, np.int64) if one.lists is None else one.lists + before)
