@@ -80,8 +80,8 @@ class KeySums(Fitted):
 class TargetEncode(KeySums):
     """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over all rows used.
 
-    Training rows get values of the other folds (prior included), so that no row sees its own target; other rows get
-    values of all training rows. A key that is missing or was not seen gets the prior, which is 0 without rows.
+    A training row gets the mean (and the prior) of the other folds, so that it never sees its own target. Other rows
+    get the mean of all training rows. A missing or unseen key gets the prior; without any row the prior is 0.
 
     Args:
         cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
@@ -93,7 +93,8 @@ class TargetEncode(KeySums):
             ``count`` (the sum of weights), ``woe`` (weight of evidence: log odds of the smoothed mean less the prior's;
             targets of 0 and 1).
         weight: a column of sample weights; None: all 1. ``std`` is ``√(Σ w·(y - mean)² / Σ w)``.
-        classes: the values of a target of classes, each with a column ``te_item__y_a`` of 0/1; others are none of them.
+        classes: the target's classes; each gets a column, ``te_item__y_a``, with the mean of its 0/1 indicator. A row
+            of another class counts as 0 in all of them.
 
     Source: Micci-Barreca 2001, "A preprocessing scheme for high-cardinality categorical attributes", eq. 3-4, with
         ``λ(n) = n / (n + smooth)``; weight of evidence: Good 1950, "Probability and the weighing of evidence":
