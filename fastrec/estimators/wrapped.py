@@ -216,6 +216,7 @@ class OffsetModel(Wrapper):
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Learn the correction."""
+        self.check_task(train)
         if train.n_outputs > 1:
             raise DataError(f"{self.name}: {train.n_outputs} targets, and one offset", remedy="Give one target")
         self.begin(train)

@@ -17,7 +17,7 @@ from fastrec._core.device import pool_is_shared, share_pool
 from fastrec._core.memory import free_memory, is_out_of_memory, naming_out_of_memory, shown_bytes
 from fastrec.errors import DataError, DeviceError, DeviceMemoryError, FastrecError, MissingPackageError
 from fastrec.estimators.xgboost import handed
-from fastrec.table import Column, Table
+from fastrec.table import Table
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.features import apply_features, fit_features
@@ -140,7 +140,7 @@ def test_packed_rows_that_do_not_fit_a_device() -> None:
 
 def test_a_column_that_does_not_fit_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     column = Table.read({"price": [1.0, 2.0]})["price"]
-    monkeypatch.setattr(Column, "_copied", failing(TORCH(CUDA)))
+    monkeypatch.setattr(torch.Tensor, "to", failing(TORCH(CUDA)))
     monkeypatch.setattr("fastrec.table.column.resolve_device", torch.device)
     refused(DeviceMemoryError, r"copying the column 'price' of 2 rows to cuda:0", lambda: column.to("cuda:0"))
 
