@@ -65,7 +65,7 @@ class TableRun(Run):
         order = table[recipe.time].number().cpu() if recipe.time and recipe.time in table else None
         columns = {"cats": self.cats, "conts": self.conts, "weight": weight, "order": order}
         if self.target is None:
-            label = table[recipe.label].number().cpu() if labelled and recipe.label in table else None
+            label = table[recipe.label].number().cpu() if labelled else None
             groups = table[recipe.list_column].group_numbers().cpu()
             return Lists(table, groups, label=label, events=self.events(labelled=labelled), **columns)
         key = recipe.fold_key

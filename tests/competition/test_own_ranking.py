@@ -16,6 +16,7 @@ from fastrec.competition import Competition, CompetitionData, run_competition
 from fastrec.competition.recipe import choose_columns
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import LGBMModel, XGBRanker
+from fastrec.serve import Scorer
 from fastrec.table import Table
 
 C = 6  # candidates of a list
@@ -141,6 +142,23 @@ def test_lists_may_be_named_by_text(folder, tmp_path):
     pd.testing.assert_series_equal(again.sort_index(), made.set_index(keys)["score"].sort_index(), rtol=1e-6)
     code, out = invoke("score", tmp_path / "run" / "submission.csv", data / "truth.csv")
     assert code == 0, out
+    # A served request names its lists by text, or has one list and does not name it.
+    pytest.importorskip("onnx")
+    code, out = invoke("export", tmp_path / "run", "--out", tmp_path / "served")
+    assert code == 0, out
+    scorer = Scorer(tmp_path / "served")
+    sent = as_text(TEST)[["search", *(i.name for i in scorer.spec.sent)]]
+    wanted = as_text(TEST).merge(made, on=keys)["score"].to_numpy()
+    assert scorer.score(sent.to_dict("list")) == pytest.approx(wanted, abs=1e-5)
+    one = sent.head(C).drop(columns="search").to_dict("list")
+    assert scorer.score(one) == pytest.approx(wanted[:C], abs=1e-5)
+
+
+def test_a_label_that_is_misspelt_is_named(folder, tmp_path):
+    data = write(tmp_path / "data")
+    TRAIN.rename(columns={"bought": "buoght"}).to_csv(data / "train.csv", index=False)
+    code, out = invoke("run", folder / "competitions" / "shop", "--data", data, "--out", tmp_path / "run")
+    assert (code, "column 'bought': there is no such column" in out) == (1, True), out
 
 
 def test_a_row_without_a_list_is_refused_before_training(folder, tmp_path):

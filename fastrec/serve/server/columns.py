@@ -372,12 +372,14 @@ def arrays_together(batch: Sequence[RequestColumns]) -> dict[str, np.ndarray]:
 
 
 def lists_together(batch: Sequence[RequestColumns]) -> np.ndarray:
-    """Count through the lists of all requests: int64 ``[rows of all]``."""
+    """Count through the lists of all requests: numbers ``[rows of all]``, of the type that the graph's input has."""
     numbers, before = [], 0
     for one in batch:
         numbers.append(np.full(one.rows, before, np.int64) if one.lists is None else one.lists + before)
         before += one.n_lists
-    return np.concatenate(numbers)
+    joined = np.concatenate(numbers)
+    kind = next(i.type for i in batch[0].spec.inputs if i.name == batch[0].spec.list)
+    return joined.astype(str).astype(object) if kind == "string" else joined.astype(DTYPES[kind])
 
 
 def _arrays(

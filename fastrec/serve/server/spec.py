@@ -75,7 +75,7 @@ class Spec:
         inputs: the columns, in the graph's order.
         outputs: the tensors that come out; the first is the score.
         classes: names of the classes, where the score has one column for each.
-        list: the int64 input that tells lists apart, for rankings.
+        list: the input that tells lists apart, for rankings: whole numbers or text.
         item: the column with the ids of the candidates, which need not be an input.
         ids: the columns of a submission's ids, which a request may hold; nothing is made of them.
         events: what the export says of its events; None: it needs none.
