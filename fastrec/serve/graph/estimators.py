@@ -269,7 +269,7 @@ def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
     two = GraphRows(GraphTable(columns), rows.task, cats, conts, rows.n_outputs, rows.lists)
     total = None
     for blend in stack.blends:
-        if type(blend).__name__ in ("BoostedBlend", "TreeBlend"):
+        if any(kind.__name__ in _WRITERS for kind in type(blend).__mro__):  # trees
             part = prediction(blend, two)
         else:
             part = blend.predict(two)  # type: ignore[arg-type] - sums of columns: the code of training writes the nodes

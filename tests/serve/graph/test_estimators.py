@@ -208,7 +208,8 @@ def test_every_blend(task):
 def blends_of(task, models):
     if task == "ranking":
         plain = [LinearBlend(models), AverageBlend(models), AverageBlend(models, of="rank")]
-        return [*plain, BoostedBlend(models, rounds=5), HillClimb(models)]
+        trees = [XGBRanker("trees", rounds=5), BoostedBlend(models, rounds=5)]
+        return [*plain, *trees, HillClimb(models), OneBase("a")]
     linear = {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)
     ranked = [] if task == "multiclass" else [RankMean(models)]
     trees = [TreeBlend(models, task, rounds=5), HillClimb(models)]
