@@ -118,7 +118,7 @@ for _room in rooms.ROOMS:  # names that a room loads at first use: autodoc looks
         vars(_module).setdefault(_name, getattr(_module, _name))
 
 # Types of other libraries have no page here.
-_LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa scipy sklearn xgboost rich"
+_LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa scipy sklearn xgboost rich starlette"
 _STANDARD = "inspect abc contextlib threading typing collections pathlib"
 nitpick_ignore_regex = [("py:.*", rf"({'|'.join(f'{_LIBRARIES} {_STANDARD}'.split())})(\..*)?")]
 # names of other libraries without the library's, and an alias of a Literal
