@@ -204,7 +204,7 @@ INDEX_AT = 100  # recall at so many
 ITEM_KNN_AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
 RANKED_CANDIDATES_FEW = 20  # candidates of models that say little of the session
 RANKED_CANDIDATES_SHARE = 0.75  # of the time that is given: then no more trees are grown
-RANKED_CANDIDATES_FEWEST_TREES = 10
+RANKED_CANDIDATES_FEWEST_TREES = 10  # trees; not measured: grown whatever the time
 
 # ---- stacking
 CHOICE_ERRORS = 2.0  # standard errors by which another blend must be better than the usual one (see Choice)
@@ -250,7 +250,7 @@ HASHED_TEXT_BYTES = 1_024  # of a text whose letters a graph hashes: all rows ar
 # ---- auto
 FIT_MINUTES = 0.05  # least wall time of fit; not measured: the bound of --minutes
 # numbers; from here on their statistics by row are tried, deviations no more: bounds the columns of a trial
-WIDE_TABLE = 50
+WIDE_TABLE = 50  # numeric columns; not measured: from here row statistics are tried, above it deviations are not
 COUNTED_VALUES = 12  # different values from which a category's counts are tried; not measured
 MEAN_VALUES = 8  # different values from which a category's target means are tried; not measured
 TREE_TRIAL_ROWS = 200_000  # rows that sizes of trees are tried on; with fewer, small trees look better than they are

@@ -263,7 +263,8 @@ def search_crosses(
     trial = _CrossTrial(table.with_columns({"y": y}), y, cells, metric, smooth)
     pairs = [trial.gain(*names) for names in _sets(list(sources), extend)]
     pairs = sorted(pairs, key=lambda p: (-p.gain, p.columns))
-    good = [p.columns for p in pairs if p.gain > max(min_gain, 0.0) and p.gain > errors * p.error][:max_pairs]
+    good = [p.columns for p in pairs if p.gain > max(min_gain, 0.0) and p.gain > errors * p.error]
+    good = good if max_pairs is None else good[: max(max_pairs, 0)]
     return CrossSearch([replace(p, kept=p.columns in good) for p in pairs], metric, target, sources)
 
 

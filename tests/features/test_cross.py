@@ -137,6 +137,7 @@ def test_two_pairs_are_found_the_stronger_first_and_the_number_is_limited():
     assert search.kept == [("a", "b"), ("c", "d")]
     assert search_crosses(df, list("abcd"), "z", max_pairs=1).kept == [("a", "b")]
     assert search_crosses(df, list("abcd"), "z", max_pairs=0).kept == []
+    assert search_crosses(df, list("abcd"), "z", max_pairs=-1).kept == []
     assert search_crosses(df, list("abcd"), "z", min_gain=0.3).kept == [("a", "b")]
     assert [p.gain for p in search.pairs] == sorted((p.gain for p in search.pairs), reverse=True)
 

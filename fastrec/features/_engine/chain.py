@@ -535,6 +535,7 @@ def masked(table: Table, names: Sequence[str], hidden: torch.Tensor) -> Table:
 
 
 def zeros(work: Table) -> torch.Tensor:
+    """Return one cell for all rows: int64 zeros ``[n]``."""
     return torch.zeros(len(work), dtype=torch.int64, device=work.device)
 
 
@@ -543,6 +544,7 @@ def _by_fold(step: Feature) -> bool:
 
 
 def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
+    """Compute a step's columns, with the context that its kind needs."""
     if isinstance(step, Grouped):
         return step.compute(work, context)
     with step.using(context) if isinstance(step, Fitted) else nullcontext():

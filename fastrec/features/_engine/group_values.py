@@ -277,6 +277,7 @@ def end_codes(state: dict[str, Any], end: str, keep: torch.Tensor | None) -> tor
 
 
 def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
+    """Return the values of codes ``[n]``; code 0 is missing."""
     column = as_column(values.columns[0], name=name).to(codes.device)
     return take_or_missing(column, codes - 1)
 
@@ -306,6 +307,7 @@ def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
 
 
 def merge_values(a: State, b: State) -> State:
+    """Merge counts by cell and value of two parts of the rows."""
     both = torch.cat([a["value"], b["value"].to(a["value"].device)])
     value, codes = torch.unique(both, return_inverse=True)
     count = a["count"].new_zeros(max(len(a["count"]), len(b["count"])), len(value))
@@ -379,6 +381,7 @@ def _moments_of(present: torch.Tensor) -> State:
 
 
 def merge_column_moments(a: State, b: State) -> State:
+    """Merge count, mean, squared deviations and bounds of a column in two parts of the rows."""
     one = torch.zeros(1, dtype=torch.int64)
     return merge_arrays(a, {n: v.to(a["count"].device) for n, v in b.items()}, one, one, 1)
 

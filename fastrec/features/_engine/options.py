@@ -43,11 +43,13 @@ class OfGroups(OfColumns):
 
 
 def ascending(numbers: Sequence[Any]) -> bool:
+    """Tell whether numbers ascend, each once, none of them NaN."""
     values = [float(x) for x in numbers]
     return not any(map(math.isnan, values)) and values == sorted(set(values))
 
 
 def check_scope(feature: Feature) -> None:
+    """Refuse a scope other than ``'train'`` and ``'all'``."""
     if feature.scope not in ("train", "all"):
         raise DataError(f"{type(feature).__name__} has no scope {feature.scope!r}", remedy="Use 'train' or 'all'")
 

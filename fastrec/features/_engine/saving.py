@@ -27,6 +27,7 @@ def same(a: Feature, b: Feature) -> bool:
 
 
 def index_of(steps: Sequence[Feature], feature: Feature) -> int:
+    """Find the step that is the same generator; its place in the chain."""
     return next(i for i, s in enumerate(steps) if same(s, feature))
 
 
