@@ -48,6 +48,25 @@ class Comparison:
     a: float
     b: float
     difference: Interval
+    metric: str
+    greater_is_better: bool
+
+    def sentence(self, a: str, b: str) -> str:
+        """Say which run is better and by how much, or that the difference may be chance.
+
+        Args:
+            a, b: the runs' names.
+        """
+        mean, low, high = self.difference
+        if mean == 0:
+            return f"{a} and {b} score alike"
+        first = (mean > 0) == self.greater_is_better
+        better, other = (a, b) if first else (b, a)
+        low, high = (low, high) if mean > 0 else (-high, -low)
+        by = f"{abs(mean):.5f} [{low:.5f}, {high:.5f}]"
+        if low > 0:
+            return f"{better} is better than {other} by {by}"
+        return f"{better} is ahead of {other} by {by}, which may be chance: the interval holds 0"
 
 
 def list_runs(folder: str | Path) -> list[RunSummary]:
@@ -97,14 +116,15 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             ``length``, the events before the one that is asked for).
 
     Returns:
-        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores higher.
+        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores
+        higher, which is worse if the metric is a loss.
 
     Raises:
         DataError: the runs are of other metrics or rows.
         MissingColumnError: a run has no such column.
     """
     first, second = Path(a), Path(b)
-    metric = _scores(first).get("metric")
+    metric, better = _scores(first).get("metric"), _scores(first).get("greater_is_better", True)
     if metric != _scores(second).get("metric"):
         problem = f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}"
         raise DataError(problem, remedy="Compare runs of one metric")
@@ -125,17 +145,24 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
     if file is not None:
         pairs = zip(rows, (first, second), strict=True)
+        # Lists hold reciprocal ranks, whatever the run's metric is.
+        scored_by = "mrr" if file == "lists.parquet" else str(metric)
         values = [_column(r, f"rr_{model or _scores(run).get('final', 'stack')}", run) for r, run in pairs]
         some = {name: (values[0][s], values[1][s]) for name, s in segments}
         return [
-            Comparison(n, len(x), float(x.mean()), float(y.mean()), paired_difference(x, y))
+            Comparison(n, len(x), float(x.mean()), float(y.mean()), paired_difference(x, y), scored_by, True)
             for n, (x, y) in some.items()
         ]
-    return _of_rows((first, second), rows, segments, model or "stack", str(metric))
+    return _of_rows((first, second), rows, segments, model or "stack", str(metric), bool(better))
 
 
 def _of_rows(
-    runs: Sequence[Path], tables: Sequence[pa.Table], segments: list[tuple[str, np.ndarray]], model: str, metric: str
+    runs: Sequence[Path],
+    tables: Sequence[pa.Table],
+    segments: list[tuple[str, np.ndarray]],
+    model: str,
+    metric: str,
+    greater_is_better: bool,
 ) -> list[Comparison]:
     rows = tables[0]
     labels = [n for n in rows.column_names if n.startswith("label_")]
@@ -162,7 +189,8 @@ def _of_rows(
         clusters = None if keys is None else keys[s]
         result = bootstrap_metric(metric, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
         a, b = result.interval("a").mean, result.interval("b").mean
-        made.append(Comparison(name, int(s.sum()), a, b, result.difference("a", "b")))
+        difference = result.difference("a", "b")
+        made.append(Comparison(name, int(s.sum()), a, b, difference, metric, greater_is_better))
     return made
 
 
