@@ -322,6 +322,7 @@ class ValueScore(ReportLines):
         value: the metric.
         rows: how many rows it is over.
         relevant: of lists: which of their lines are relevant.
+        unmatched: of lists: how many lines of the submission and of the truth have no partner, in a sentence each.
         note: why ``metric`` is not the one that was asked for.
         others: other metrics of the same lines, by name.
     """
@@ -330,6 +331,7 @@ class ValueScore(ReportLines):
     value: float
     rows: int
     relevant: str = ""
+    unmatched: tuple[str, ...] = ()
     note: str = ""
     others: Mapping[str, float] = field(default_factory=dict)
 
@@ -338,7 +340,8 @@ class ValueScore(ReportLines):
         relevant = [f"relevant: {self.relevant}"] if self.relevant else []
         note = [f"note: {self.note}"] if self.note else []
         others = [f"{name} {value:.5f}" for name, value in self.others.items()]
-        return [f"rows {self.rows}", *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
+        unmatched = [f"unmatched: {text}" for text in self.unmatched]
+        return [f"rows {self.rows}", *unmatched, *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
 
 
 def score_values(
@@ -453,4 +456,24 @@ def _score_lists(
     groups = torch.from_numpy(lists.dictionary_encode().indices.to_numpy().astype(np.int64))
     value = metric(relevant[counted], scores[counted], groups=groups[counted])
     said = "every line of the truth" if label is None else f"{label} above 0"
-    return ValueScore(metric.name, value, int(counted.sum()), said)
+    unmatched = _unmatched(table, truth, form.ids, label, counted.numpy())
+    return ValueScore(metric.name, value, int(counted.sum()), said, unmatched)
+
+
+def _unmatched(
+    lines: pa.Table, truth: pa.Table, ids: Sequence[str], label: str | None, counted: np.ndarray
+) -> tuple[str, ...]:
+    """Say how many lines of the submission (``counted``: their list is in the truth) and of the truth are alone."""
+    asked, known = RowKeys(lines, ids, "").text, RowKeys(truth, ids, "").text
+    said = []
+    if not counted.all():
+        lists = _first(lines, ids)
+        some, of = pc.count_distinct(lists.filter(pa.array(~counted))).as_py(), pc.count_distinct(lists).as_py()
+        said.append(f"{some} of {of} lists of the submission are not in the truth, and do not count")
+    alone = int((counted & ~np.asarray(pc.is_in(asked, value_set=known))).sum())
+    if alone and label is not None:  # a truth of relevant lines alone lacks all others
+        said.append(f"{alone} lines of the submission are not in the truth, and count as irrelevant")
+    unlisted = len(truth) - int(np.asarray(pc.is_in(known, value_set=asked)).sum())
+    if unlisted:
+        said.append(f"{unlisted} lines of the truth are not in the submission")
+    return tuple(said)
