@@ -320,7 +320,8 @@ def _list_table(run: TableRun) -> pa.Table:
         groups = lists.groups[rows]
         ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
         first = torch.cumsum(length, 0) - length
-        key = lists.table[recipe.fold_key or recipe.list_column].take(rows.nonzero().squeeze(1)[first])
+        named = recipe.fold_key if recipe.fold_key and recipe.fold_key in lists.table else recipe.list_column
+        key = lists.table[named].take(rows.nonzero().squeeze(1)[first])
         columns: dict[str, Any] = {"split": pa.array([split] * len(ids), pa.string())}
         columns |= {"fold_key": key.to_arrow().cast(pa.large_string()), "length": length.numpy()}
         touched, unknown = torch.zeros(len(ids), dtype=torch.bool), label is None or recipe.touched is None

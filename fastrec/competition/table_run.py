@@ -10,11 +10,12 @@ import torch
 from fastai.torch_core import set_seed
 
 from fastrec._core.atomic import is_plain_name
+from fastrec._core.messages import nearest
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import ValueForm, relevance
-from fastrec.competition.reading import CompetitionData, truth_file
+from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.submit import form_of
@@ -43,6 +44,7 @@ def read(run: TableRun) -> None:
     # A file with a header alone: as if there were none.
     if found.test is not None and not len(found.test):
         found.test = None
+    check_columns(recipe, found, run.data)
     if recipe.task == "ranking":
         check_candidates(recipe, found)
     run.target = recipe.find_target(found.train)
@@ -133,6 +135,30 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
             )  # fmt: skip
         truth = torch.from_numpy(values)
     return replace(found, test=test, truth=truth)
+
+
+def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> None:
+    """Refuse columns that the recipe names and the rows lack (``MissingColumnError``), before features are computed."""
+    targets = [recipe.target] if isinstance(recipe.target, str) else list(recipe.target or ())
+    needed = {"target": targets, "weight": [recipe.weight], "fold_key": [recipe.fold_key], "time": [recipe.time]}
+    if recipe.task == "ranking":
+        lists = {"list_column": [recipe.list_column], "item": [recipe.item]}
+        needed = {**lists, "label": [recipe.label], **{n: c for n, c in needed.items() if n != "target"}}
+    usual = type(recipe).load is Competition.load  # the rows of another load are in no one file
+    files = table_files(data, recipe.reading.files) if usual else {}
+    for split, rows in (("train", found.train), ("test", found.test)):
+        for attribute, names in needed.items():
+            absent = next((n for n in names if n is not None and n not in rows), None) if rows is not None else None
+            if absent is None or (split == "test" and attribute not in ("list_column", "item")):
+                continue
+            features = recipe.features()
+            if features is not None and absent in features.outputs:
+                continue
+            near = nearest(absent, rows.names)
+            raise MissingColumnError(
+                f"the {split} rows lack the recipe's {attribute}", file=files.get(split, data), column=absent,
+                remedy=(f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(rows.names)}",
+            )  # fmt: skip
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:

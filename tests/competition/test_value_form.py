@@ -249,14 +249,14 @@ def test_lists_are_scored_by_the_label_of_the_truth(tmp_path, kind, label):
 def test_lines_without_a_partner_are_counted(tmp_path):
     made, rows = some_lists(tmp_path)
     known = rows[rows["u"] < 24]
+    alone = int(((known["i"] == "b") & (known["clicked"] == 0)).sum())
     for truth, said in (
         (known, ["unmatched: 6 of 30 lists of the submission are not in the truth, and do not count"]),
         (
             known[(known["i"] != "b") | (known["clicked"] == 1)],
             [
                 "unmatched: 6 of 30 lists of the submission are not in the truth, and do not count",
-                f"unmatched: {((known['i'] == 'b') & (known['clicked'] == 0)).sum()} lines of the submission are not in "
-                "the truth, and count as irrelevant",
+                f"unmatched: {alone} lines of the submission are not in the truth, and count as irrelevant",
             ],
         ),
         (
