@@ -198,7 +198,9 @@ def check(
     with readable_errors():
         from fastrec.competition.forms.check import check_submission
 
-        typer.echo(str(check_submission(submission, test, _form(submission, competition, run))))
+        form = _form(submission, competition, run)
+        any_order = form.kind == "values" and _ranks(submission, competition, run)
+        typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
 
 
 @app.command()
@@ -227,6 +229,17 @@ for _command in (check, score):
 
 The form is that of --competition or --run; without them that of the run directory in which the submission lies;
 elsewhere that of the RecSys Challenge 2019."""
+
+
+def _ranks(submission: Path, competition: Path | None, run: Path | None) -> bool:
+    """Return whether the recipe, or the run, is a ranking."""
+    from fastrec.competition.forms.lists import run_around
+    from fastrec.competition.run_json import read_json
+
+    if competition is not None:
+        return load_competition(competition).task == "ranking"
+    folder = run or run_around(submission)
+    return folder is not None and read_json(folder / "config.json").get("task") == "ranking"
 
 
 def _score_values(

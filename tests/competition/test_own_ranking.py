@@ -228,7 +228,13 @@ def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
     for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
         code, out = invoke("score", submission, truth, *more)
         assert (code, out.splitlines()[-2:]) == (0, ["relevant: bought above 0", oracle]), out
-        assert invoke("check", submission, folder / "data" / "test.csv", *more)[0] == 0
+        said = invoke("check", submission, folder / "data" / "test.csv", *more)
+        assert said == (0, f"ok {len(TEST)} rows, {len(TEST)} ids\n")
+    # Lists are written together, also if the test's are mixed.
+    mixed = tmp_path / "mixed.csv"
+    TEST.sample(frac=1.0, random_state=0).to_csv(mixed, index=False)
+    for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
+        assert invoke("check", submission, mixed, *more) == said
     TRUTH.assign(bought=0).to_csv(truth, index=False)
     code, out = invoke("score", submission, truth)
     assert (code, "no line of the submission is relevant" in out) == (1, True)

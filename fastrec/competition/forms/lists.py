@@ -74,7 +74,9 @@ class SubmissionFormat(SubmissionForm):
             read_text_csv(path, self.header)  # names a missing column rather than the header
             raise
 
-    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+    def check(
+        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
+    ) -> tuple[int, int, tuple[str, ...]]:
         """See ``check_submission``."""
         table = self.read_lines(path)
         names = (*self.keys, *(name for name, _ in self.targets), self.candidates)

@@ -325,8 +325,14 @@ class SubmissionForm:
         RowKeys(table, self.keys, path).refuse_repeated()
         write_text_csv(path, table, sep=self.delimiter)
 
-    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+    def check(
+        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
+    ) -> tuple[int, int, tuple[str, ...]]:
         """Check a submission: see ``check_submission``.
+
+        Args:
+            path, test_path: the submission; the test file.
+            any_order: do not warn of lines in another order than the test's.
 
         Returns:
             The number of lines and of ids or values, and warnings: what is allowed but loses score.

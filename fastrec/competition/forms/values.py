@@ -142,14 +142,16 @@ class ValueForm(SubmissionForm):
             raise SubmissionError(problem, file=path, column=name, row=row, remedy=remedy)
         return numbers
 
-    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+    def check(
+        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
+    ) -> tuple[int, int, tuple[str, ...]]:
         """See ``check_submission``."""
         path, test_path = Path(path), Path(test_path)
         table = self.read_lines(path)
         # Lists that are cut have no line for every candidate.
         match = self.match(table, wanted_rows(self, test_path), path, complete=self.per_list is None)
         warnings = ()
-        if (match[1:] < match[:-1]).any():
+        if not any_order and (match[1:] < match[:-1]).any():
             warnings = (f"the rows are in another order than in {test_path.name}",)
         for name in self.values:
             first = table[name][0].as_py() if len(table) else ""
