@@ -201,12 +201,12 @@ def _write_submission(path: Path, run: TableRun) -> None:
     stack = run.predictions["stack"]
     if run.test is not None:
         rows, prediction = run.test, stack.test
-        keys = run.found.test if run.found.targets is None else run.found.targets
+        keys = line_keys(run.form, run.found.test, rows.groups) if run.found.targets is None else run.found.targets
     else:
         chosen = run.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
         rows, prediction = run.train.take(chosen), stack.oof[chosen]
         table = run.found.train
-        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows)
+        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows.groups)
     about = {"form": run.form, "target": run.target, "decision": run.decision, "keys": keys}
     write_submission_of(path, rows, prediction, **about, item=run.recipe.item if run.target is None else None)
 
