@@ -24,7 +24,7 @@ from fastrec.competition.forms.rows import (
     ranked_strings,
     refuse_nulls,
 )
-from fastrec.competition.forms.values import ValueForm, sample_form
+from fastrec.competition.forms.values import ValueForm, read_text, sample_form
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
@@ -89,7 +89,7 @@ class SubmissionFormat(SubmissionForm):
         """See ``check_submission``."""
         table = self.read_lines(path)
         names = (*self.keys, *(name for name, _ in self.targets), self.candidates)
-        test = read_text_csv(test_path, dict.fromkeys(names))
+        test = read_text(Path(test_path), tuple(dict.fromkeys(names)))
         chosen = np.ones(len(test), dtype=bool)
         for name, value in self.targets:
             chosen &= np.asarray(pc.equal(test[name], value))
@@ -109,7 +109,7 @@ class SubmissionFormat(SubmissionForm):
         match = self.match(table, rows, path, role="not a target")
         ids = self.lists_of(table[self.prediction], path)
         candidates = IdLists(targets[self.candidates].take(pa.array(match)), sep)
-        codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat]))
+        codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat.cast(ids.flat.type)]))
         listed = ids.row * n_codes + codes[: len(ids.flat)]
         offered = candidates.row * n_codes + codes[len(ids.flat) :]
         outside = np.flatnonzero(~np.isin(listed, offered))

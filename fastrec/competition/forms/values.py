@@ -194,7 +194,7 @@ class ValueForm(SubmissionForm):
         # Lists that are cut have no line for every candidate.
         match = self.match(table, wanted_rows(self, test_path), path, complete=self.per_list is None)
         warnings = ()
-        if (match[1:] < match[:-1]).any():
+        if self.per_list is None and (match[1:] < match[:-1]).any():  # else the best is first
             warnings = (f"the rows are in another order than in {test_path.name}",)
         if self.ranks:
             # One id names a row, not a list.
