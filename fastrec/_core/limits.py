@@ -41,6 +41,7 @@ PAIRED_ROWS = 1 << 7  # rows of a request's list: comparing all pairs takes the 
 RUN_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU; they fit its cache
 
 # ---- metrics
+HIGHEST_GRADE = 10  # grades of relevance in a truth's column of another name; those in use end at 4 or 5
 LIST_BLOCKS = 500  # blocks that lists are put into for a bootstrap: the width of an interval is then off by some 3 %
 DRAWN_CLUSTERS = 100_000  # clusters that a resample draws at most (Bickel, Götze and van Zwet 1997)
 COUNTED_CODES = 1 << 20  # class codes above it are renumbered; bounds memory of the counts

@@ -25,7 +25,7 @@ from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.rows import SubmissionForm
-    from fastrec.competition.forms.values import ValueForm, ValueScore
+    from fastrec.competition.forms.values import ValueScore
     from fastrec.competition.recipe import Competition
 
 
@@ -213,10 +213,11 @@ def score(
     """Score a submission by the competition's metric; the last line is its name and the score."""
     with readable_errors():
         from fastrec.competition.forms.check import score_submission
+        from fastrec.competition.forms.lists import SubmissionFormat
         from fastrec.competition.forms.next_items import score_items
 
         form = _form(submission, competition, run)
-        if form.kind == "values":
+        if form.kind == "values" or (isinstance(form, SubmissionFormat) and form.candidates_sep is None):
             found = _score_values(submission, truth, form, competition, run)
         else:
             found = {"lists": score_submission, "next items": score_items}[form.kind](submission, truth, form)
@@ -243,7 +244,7 @@ def _ranks(submission: Path, competition: Path | None, run: Path | None) -> bool
 
 
 def _score_values(
-    submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
+    submission: Path, truth: Path, form: SubmissionForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
     """Score lines with a value each; metric and target are the recipe's, or the run's."""
     from fastrec.competition.forms.lists import run_around
@@ -260,18 +261,20 @@ def _score_values(
         except FastrecError as error:
             raise error.of_file(truth) from None
         metric = recipe.metric or default_metric("ranking" if target is None else target.task)
-        return score_values(submission, truth, form, metric=metric, target=target, label=recipe.label)
+        options = {"metric": metric, "target": target, "label": recipe.label}
+        return score_values(submission, truth, form, **options, lists=recipe.list_column if target is None else None)
     folder = run or run_around(submission)
     assert folder is not None  # a form with values is a run's
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
     options = {"metric": config["metric"], "target": target, "label": config.get("label")}
+    options |= {"lists": config.get("list_column")}
     return score_values(submission, truth, form, **options)
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
     # The form; of a recipe without one the submission's own columns, of which the recipe's ids name a row
-    from fastrec.competition.forms.lists import form_around, form_of_run
+    from fastrec.competition.forms.lists import form_around, form_of_run, ranking_form
     from fastrec.competition.forms.values import sample_form
 
     if competition is not None and run is not None:
@@ -281,7 +284,9 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
     recipe = load_competition(competition)
     if recipe.submission is not None:
         return recipe.submission
-    return sample_form(submission, [*recipe.ids, *([recipe.list_column, recipe.item] * (recipe.task == "ranking"))])
+    if recipe.task == "ranking":
+        return ranking_form(submission, recipe.list_column, recipe.item, recipe.ids)
+    return sample_form(submission, recipe.ids)
 
 
 @app.command()

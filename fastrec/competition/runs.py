@@ -20,7 +20,8 @@ from fastrec.competition.predict import SavedRun
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
-from fastrec.report.data import noted_score
+from fastrec.metrics.intervals import cluster_means, interval_of
+from fastrec.report.data import list_scores, list_weights, noted_score
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,12 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
     if file is not None:
         pairs = zip(rows, (first, second), strict=True)
-        # Lists hold reciprocal ranks, whatever the run's metric is.
-        scored_by = "mrr" if file == "lists.parquet" else str(metric)
-        values = [_column(r, f"rr_{model or _scores(run).get('final', 'stack')}", run) for r, run in pairs]
-        some = {name: (values[0][s], values[1][s]) for name, s in segments}
+        a_and_b = np.column_stack([_of_lists(r, model or _scores(run).get("final", "stack"), run) for r, run in pairs])
+        known = np.isfinite(a_and_b).all(1)  # lists of one class have no area
+        weights = list_weights(rows[0], str(metric))
         return [
-            Comparison(n, len(x), float(x.mean()), float(y.mean()), paired_difference(x, y), scored_by, True)
-            for n, (x, y) in some.items()
+            _of_segment(n, a_and_b[s & known], None if weights is None else weights[s & known], str(metric))
+            for n, s in segments
         ]
     return _of_rows((first, second), rows, segments, model or "stack", str(metric), bool(better))
 
@@ -194,17 +194,32 @@ def _of_rows(
     return made
 
 
-# Files with a reciprocal rank of each model, and the columns that are the same in two runs on the same rows.
+# Files with a score of each list by each model, and the columns that are the same in two runs on the same rows.
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
 
 
-def _column(table: pa.Table, name: str, run: Path) -> np.ndarray:
-    if name not in table.column_names:
-        raise MissingColumnError(
-            "the run has no such model", file=run, column=name.removeprefix("rr_"),
-            remedy=f"It has {', '.join(n[3:] for n in table.column_names if n.startswith('rr_'))}",
+def _of_segment(segment: str, values: np.ndarray, weights: np.ndarray | None, metric: str) -> Comparison:
+    """Compare the lists' scores of two runs, ``[n, 2]``; all metrics of lists are the better the greater."""
+    if weights is None:
+        (a, b), difference = values.mean(0), paired_difference(*values.T)
+    else:
+        (a, b), draws = cluster_means(values, np.arange(len(values)), weights=weights)
+        difference = interval_of(a - b, draws[:, 0] - draws[:, 1])
+    return Comparison(segment, len(values), float(a), float(b), difference, metric, True)
+
+
+def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
+    found = list_scores(table)
+    if not found:
+        raise DataError(
+            "the run's metric is no mean over lists, by which rankings are compared", file=run,
+            remedy="Run the recipes with another metric, such as mrr or gauc",
         )  # fmt: skip
-    return table[name].to_numpy()
+    if model not in found:
+        raise MissingColumnError(
+            "the run has no such model", file=run, column=model, remedy=f"It has {', '.join(found)}"
+        )
+    return found[model]
 
 
 def _same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:

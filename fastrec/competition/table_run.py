@@ -18,7 +18,7 @@ from fastrec.competition.forms.values import ValueForm, relevance
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
-from fastrec.competition.submit import form_of
+from fastrec.competition.submit import form_of, line_keys
 from fastrec.competition.table_record import TableRun
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
@@ -51,7 +51,8 @@ def read(run: TableRun) -> None:
     run.found = (_labels_apart if run.target is None else _truth_apart)(recipe, found, run.target, run.data)
     ids = tuple(recipe.ids) or ((recipe.list_column, recipe.item) if run.target is None else ())
     names = (run.found.train if run.found.test is None else run.found.test).names
-    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files)
+    lists = (recipe.list_column, recipe.item) if run.target is None else None
+    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files, lists)
     _check_lines(run)
 
 
@@ -75,6 +76,8 @@ def _check_lines(run: TableRun) -> None:
         rows = found.train
     if rows is None or not form.keys:
         return
+    if not values and found.targets is None:  # the rows are candidates, a line is a list
+        rows = line_keys(form, rows, rows[run.recipe.list_column].group_numbers().cpu())
     table = rows.select([n for n in form.keys if n in rows]).to_arrow()
     keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
     RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
