@@ -189,11 +189,11 @@ def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why
     said += "; rows of one group stand apart, and are brought together" if stretches > len(rows) else ""
     made.decisions.append(AutoDecision("group", lists, f"{why}: {said}", sure=sure))
     _tell_of_order(made, codes, label > 0)
+    _find_item(made, item)
     # The order in which a run lays the groups out.
     order = np.argsort(Table.read(made.train.select([lists]))[lists].group_numbers().cpu().numpy(), kind="stable")
     if (np.diff(order) != 1).any():
         made.files.tables["train"] = made.train.take(order)
-    _find_item(made, item)
 
 
 def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None:

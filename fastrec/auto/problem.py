@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -200,6 +200,7 @@ def _ranking(
     """Understand a ranking: which rows are one group, what names the items, what groups have in common."""
     if len(names) > 1:
         raise DataError(f"a ranking has one label, and there are {', '.join(names)}", remedy="Name one of them")
+    files = replace(files, tables=dict(files.tables))  # its rows are put in order; another look begins with the file's
     made = Problem(files, [], names, "ranking", "", decisions=[*decisions, why_task])
     for name, what in ((group, "group"), (item, "item")):
         if name is not None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.competition.forms.rows import ReportLines, RowKeys, SubmissionForm, arrow_column, key_text, refuse_nulls
+from fastrec.competition.reading import ROW_NUMBER
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
@@ -211,7 +212,11 @@ def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
 
 
 def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
-    """Read columns of a CSV or Parquet file as text."""
+    """Read columns of a CSV or Parquet file as text; numbers of rows that it lacks are made."""
+    if ROW_NUMBER in names and ROW_NUMBER not in _names(path, form):
+        made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), form)
+        made = made.append_column(ROW_NUMBER, pa.array(range(len(made))).cast(pa.large_string()))
+        return made.select(list(names))
     if _is_parquet(path):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
@@ -220,6 +225,12 @@ def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
 
 def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
+
+
+def _names(path: Path, form: ValueForm) -> list[str]:
+    if _is_parquet(path):
+        return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
+    return csv_header(path, sep=_separator(path, form))
 
 
 def _separator(path: Path, form: ValueForm) -> str:
@@ -232,10 +243,7 @@ def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table
     If it lacks the recipe's ``label``, its one column of 0 and 1 is taken; None: it has none, and its lines are the
     relevant ones.
     """
-    if _is_parquet(path):
-        names = [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
-    else:
-        names = csv_header(path, sep=_separator(path, form))
+    names = _names(path, form)
     beside = [n for n in names if n not in form.ids]
     if label not in beside:
         flags = [n for n in beside if _is_flag(read_text(path, (n,), form)[n])]
