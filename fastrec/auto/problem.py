@@ -273,7 +273,8 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
     made.shared = [n for n in made.shared if n != made.group]
-    why = f"whole groups of {made.lists}; of their first rows {found.why}"
+    at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
+    why = f"whole groups of {made.lists}, {at_random}"
     made.decisions.append(AutoDecision("folds", found.by, why))
 
 

@@ -6,6 +6,7 @@ import ast
 import json
 import keyword
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -282,7 +283,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
     estimators = ", ".join(sorted({"Estimator", *(m.cls for m in models)}, key=str.lower))
     return {
         "cls": _class_name(name),
-        "reading": problem.files.reading != Reading(),
+        "reading": repr(problem.files.reading) != repr(Reading()),
         "estimators": estimators,
         "generators": generators,
         "own": laid_out(own_columns(problem, chosen), 0, used=6) if any("OWN" in m.text for m in models) else "",
@@ -315,7 +316,10 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         if reason and "\n" not in text and len(f"    {what} = {text}  # {reason}") <= 120:
             made.append(f"{what} = {text}  # {reason}")
         else:
-            made.extend([*([f"# {reason}"] if reason else []), f"{what} = {text}"])
+            made.extend([*comment(reason), f"{what} = {text}"])
+
+    def comment(text: str) -> list[str]:
+        return [f"# {line}" for line in textwrap.wrap(one_line(text), limits.CODE_WIDTH - 6)]
 
     def reason(what: str) -> str:
         d = why.get(what)
@@ -333,7 +337,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
             add("as_shown", False, reason("as_shown"))
         if problem.shared:
             told = ", ".join(problem.shared[:12]) + (" …" if len(problem.shared) > 12 else "")
-            made.append(f"# one for a whole group: {one_line(told)}")
+            made.extend(comment(f"one for a whole group: {told}"))
     else:
         add("target", problem.target if len(problem.target) > 1 else problem.target[0], reason("target"))
     if problem.task == "binary":
@@ -343,7 +347,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     if problem.ids:
         add("ids", problem.ids, reason("ids"))
     for column, told in problem.drop.items():
-        made.append(f"# not learned from: {one_line(f'{column}: {told}')}") if len(problem.drop) <= 12 else None
+        made.extend(comment(f"not learned from: {column}: {told}") if len(problem.drop) <= 12 else [])
     hidden = [c.name for c in problem.kinds("list", "text")]
     if problem.drop or hidden:
         add("drop", [*problem.drop, *hidden], "only features are made of the last" if hidden else "")
@@ -357,8 +361,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
             if problem.mirror.folds != Competition.n_folds:
                 add("n_folds", problem.mirror.folds)
     else:
-        made.append(f"# folds: {reason('folds')}") if reason("folds") else None
-    if problem.files.reading != Reading():
+        made.extend(comment(f"folds: {reason('folds')}") if reason("folds") else [])
+    if repr(problem.files.reading) != repr(Reading()):
         add("reading", problem.files.reading, reason("dates"))
     return made
 
