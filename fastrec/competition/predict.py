@@ -27,7 +27,7 @@ from fastrec.competition.next_items import (
     trust_modules,
 )
 from fastrec.competition.prepare import transform_unknown
-from fastrec.competition.reading import CompetitionData, Reading, table_files
+from fastrec.competition.reading import CompetitionData, Reading, table_files, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.run_json import read_json
 from fastrec.competition.scoring import Decision, Scorer
@@ -116,8 +116,10 @@ class SavedRun:
         ids = (*self.form.keys, *self.config.get("ids", ()))
         names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
         if isinstance(source, str | Path):
-            return Table.read(self.reading.read(source, table, names), device=device)
-        return self.reading.frame(source, table, names)
+            made = Table.read(self.reading.read(source, table, names), device=device)
+        else:
+            made = self.reading.frame(source, table, names)
+        return with_row_numbers(made, self.config["item"]) if self.target is None and table == "test" else made
 
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
         """Return rows with their features, as the models take them.

@@ -307,6 +307,18 @@ def _alike(table: Table, types: Mapping[str, str]) -> Table:
     return as_types(table, types, fits)
 
 
+# Candidates without an id of their own are named by their place in the file.
+
+ROW_NUMBER = "row_number"
+
+
+def with_row_numbers(table: Table, item: str) -> Table:
+    """Add the numbers of rows, if a ranking's ``item`` is ``'row_number'`` and the table has no such column."""
+    if item != ROW_NUMBER or item in table:
+        return table
+    return table.with_columns({item: torch.arange(len(table), device=table.device)})
+
+
 # A folder of files as people have them: ``train``, ``test``, ``sample_submission`` and others.
 
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".csv.zip", ".tsv")

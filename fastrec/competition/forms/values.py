@@ -22,6 +22,7 @@ from fastrec.competition.forms.rows import (
     key_text,
     refuse_nulls,
 )
+from fastrec.competition.reading import ROW_NUMBER
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
@@ -263,7 +264,14 @@ def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
 
 
 def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
-    """Read columns of a CSV or Parquet file as text; ``sep`` is one of the separators that a CSV may have."""
+    """Read columns of a CSV or Parquet file as text; numbers of rows that it lacks are made.
+
+    ``sep`` is one of the separators that a CSV may have.
+    """
+    if ROW_NUMBER in names and ROW_NUMBER not in _names(path, sep):
+        made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), sep)
+        made = made.append_column(ROW_NUMBER, pa.array(range(len(made))).cast(pa.large_string()))
+        return made.select(list(names))
     if _is_parquet(path):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
@@ -272,6 +280,12 @@ def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
 
 def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
+
+
+def _names(path: Path, sep: str) -> list[str]:
+    if _is_parquet(path):
+        return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
+    return csv_header(path, sep=_separator(path, sep))
 
 
 def _separator(path: Path, sep: str) -> str:
@@ -286,11 +300,7 @@ def read_truth(
     If it lacks the recipe's ``label``, its one column of grades from 0 is taken; None: it has none, and its lines are
     the relevant ones. ``more`` are other columns to read.
     """
-    if _is_parquet(path):
-        names = [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
-    else:
-        names = csv_header(path, sep=_separator(path, sep))
-    beside = [n for n in names if n not in (*ids, *more)]
+    beside = [n for n in _names(path, sep) if n not in (*ids, *more)]
     if label not in beside:
         grades = [n for n in beside if _is_grade(read_text(path, (n,), sep)[n])]
         label = grades[0] if len(grades) == 1 else None
