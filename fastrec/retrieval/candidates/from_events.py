@@ -95,6 +95,8 @@ class PastFeatures(Saved):
 
 # ``CandidateTables``: what was made.
 
+_ACT, _POSITIVE, _SHOWN, _LABEL = "(act)", "(positive)", "(shown)", "label"  # the first three mark events
+
 
 @dataclass
 class CandidateTables:
@@ -108,6 +110,8 @@ class CandidateTables:
         recall: of each source, of all of them together (``union``) and of the ``k`` that are taken (``taken``): the
             share of the positives that it finds, what the union would lose without it, candidates a group.
         groups: how many groups ``train`` was made of.
+        asked: how many groups are to be ranked.
+        label: the name of the labels' column.
         found: the share of them with a positive among the candidates. A metric on ``train`` times this is one of all.
         repeats: the share of positives that the group had before.
         seen: whether a group's own items are candidates.
@@ -119,9 +123,11 @@ class CandidateTables:
     item: str
     recall: Table
     groups: int
+    asked: int
     found: float
     repeats: float
     seen: bool
+    label: str = _LABEL
 
     def write(self, folder: str | Path) -> Path:
         """Write ``train.parquet`` and ``test.parquet`` into a folder; an earlier result there is replaced.
@@ -137,8 +143,6 @@ class CandidateTables:
 
 
 # Where the log is cut: what is learned from, what is asked for, what came after.
-
-_ACT, _POSITIVE, _SHOWN, _LABEL = "(act)", "(positive)", "(shown)", "label"
 
 
 @dataclass
@@ -334,6 +338,9 @@ class _Finder:
             n: s if isinstance(s, CandidateSource) else ModelSource(s, exclude_seen=not keep)
             for n, s in sources.items()
         }
+        if not bool((acts.lengths > 1).any()):
+            problem = "before the cut no group has two events: nothing says what follows what"
+            raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
         self.candidates = Candidates(wrapped, k).fit(acts)
         self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]
         self._of_all = EventFeatures(kind).fit(log)
@@ -497,10 +504,12 @@ def make_candidates(
     found = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, train["session"].values[right], True)
     train = train.take(found[train["session"].values])
     recall = _recall(worth, share, float(right.sum()) / len(pairs), k)
+    if not len(train):
+        problem = f"no source finds any of the {len(pairs)} positives of {len(rows)} groups: their items may all be new"
+        raise DataError(problem, column=item, remedy="Give a larger k, other sources, or a later cut")
     train = finder.named(train, log.sessions.take(rows), group, item)
 
-    finder = _Finder(log, sources, k, kind, keep)
-    asked = reading.asked(log, test)
-    rest = concat([taken for _, taken in finder.blocks(asked)])
-    rest = finder.named(rest, asked.sessions, group, item)
-    return CandidateTables(train, rest, group, item, recall, len(rows), float(found.float().mean()), repeats, keep)
+    finder, asked = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
+    rank = finder.named(concat([taken for _, taken in finder.blocks(asked)]), asked.sessions, group, item)
+    hit = float(found.float().mean())
+    return CandidateTables(train, rank, group, item, recall, len(rows), len(asked), hit, repeats, keep)
