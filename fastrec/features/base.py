@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -59,7 +61,19 @@ class Context:
 
 
 class Parameters:
-    """Constructor arguments as scikit-learn handles them: stored unchanged under their own names."""
+    """Constructor arguments as scikit-learn handles them: stored unchanged under their own names.
+
+    The library's own constructors store them, and check options, before they do anything else: a ``Literal`` by its
+    values, one of ``_least`` (or each of its elements) by the smallest number that it may be.
+    """
+
+    _least: ClassVar[dict[str, float]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A user's class stores its own: its constructor counts by its code in digests.
+        if cls.__module__.startswith("fastrec.features.") and "__init__" in vars(cls):
+            cls.__init__ = _storing(cls.__init__)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -227,9 +241,8 @@ class Fitted(Feature):
     whole_groups: ClassVar[bool] = False
     by_row: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self.state_: State | None = None
-        self.fit_: State | None = None
+    state_: State | None = None
+    fit_: State | None = None
 
     @contextmanager
     def using(self, context: Context) -> Iterator[None]:
@@ -361,6 +374,44 @@ class Grouped(Feature):
 def _as_shown(value: Any) -> Any:
     # Tuples as lists: JSON knows no tuples, and a loaded generator must look as the saved one.
     return [_as_shown(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _storing(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a constructor to store its arguments and to check options first."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def store(self: Parameters, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        kind, choices = type(self).__name__, _choices(init)
+        for name, value in list(given.arguments.items())[1:]:
+            setattr(self, name, value)
+            values, known = [value] if value is None else as_list(value), choices.get(name)
+            wrong = [] if known is None else [v for v in values if v not in known]
+            if wrong:
+                problem = f"{kind} has no {'statistic' if name == 'stats' else name} {wrong[0]!r}"
+                raise DataError(problem, remedy=f"Use one of {', '.join(map(repr, known))}")
+            least = self._least.get(name)
+            if least is not None:
+                numbers = value.values() if isinstance(value, Mapping) else values
+                if not all(v is None or least <= v < math.inf for v in numbers):
+                    raise DataError(f"{kind}: {name} is {value}", remedy=f"Use {least} or more")
+        init(self, *args, **kwargs)
+
+    return store
+
+
+@cache
+def _choices(init: Callable[..., None]) -> dict[str, tuple[Any, ...]]:
+    """Return the values that options of a constructor may have, where ``Literal`` declares all of them."""
+    found = {}
+    for name, hint in get_type_hints(init).items():
+        parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
+        parts = [get_args(p)[0] if get_origin(p) is Sequence else p for p in parts]
+        if parts and all(p is NoneType or get_origin(p) is Literal for p in parts):
+            found[name] = tuple(dict.fromkeys(v for p in parts for v in (get_args(p) or [None])))
+    return found
 
 
 @cache

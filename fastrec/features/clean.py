@@ -19,12 +19,10 @@ from fastrec.features._engine.group_values import (
     total_counts,
     total_moments,
 )
-from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, check_scope, is_open
+from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, is_open
 from fastrec.features.base import Cells, Cols, Fitted, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, check_choices, masked, names_of, number_of
+from fastrec.features.columns import as_list, masked, names_of, number_of
 from fastrec.table import Column, Table
-
-# ``Clip``: numbers held between two bounds.
 
 
 class Clip(OfColumns, Fitted):
@@ -61,9 +59,6 @@ class Clip(OfColumns, Fitted):
         quantiles: tuple[float, float] = (0.01, 0.99),
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.cols, self.low, self.high, self.quantiles, self.scope = cols, low, high, quantiles, scope
-        check_scope(self)
         if self._given:
             floor, ceiling = self._bounds()
             if not floor <= ceiling:
@@ -149,9 +144,6 @@ class Clip(OfColumns, Fitted):
         return {output: masked(output, tensors[output], missing) for output, missing in names.items()}
 
 
-# ``FillMissing``: missing numbers filled with one value learned from training rows.
-
-
 class FillMissing(OfColumns, Fitted):
     """The column with missing values filled by one learned from training rows, and a mask.
 
@@ -185,10 +177,6 @@ class FillMissing(OfColumns, Fitted):
         add_col: bool = True,
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.cols, self.strategy, self.value, self.add_col, self.scope = cols, strategy, value, add_col, scope
-        check_scope(self)
-        check_choices(self, "strategy", strategy, ("median", "mean", "mode", "constant"))
         if not is_open(cols):
             check_columns_of(self, "value", self.columns)
 
@@ -241,9 +229,6 @@ class FillMissing(OfColumns, Fitted):
         return made
 
 
-# ``Log1p``: numbers on a logarithmic scale that keeps 0 at 0.
-
-
 class Log1p(OfColumns, RowWise):
     """``log(1 + x)`` as float64; missing stays missing.
 
@@ -265,8 +250,7 @@ class Log1p(OfColumns, RowWise):
         [0.0, 1.0, -1.0]
     """
 
-    def __init__(self, cols: Cols, *, signed: bool = False) -> None:
-        self.cols, self.signed = cols, signed
+    def __init__(self, cols: Cols, *, signed: bool = False) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -290,9 +274,6 @@ class Log1p(OfColumns, RowWise):
         return made
 
 
-# ``Normalize``: numbers brought to mean 0 and standard deviation 1.
-
-
 class Normalize(OfColumns, Fitted):
     """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
 
@@ -313,10 +294,7 @@ class Normalize(OfColumns, Fitted):
         [-1.0, 1.0]
     """
 
-    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None:
-        super().__init__()
-        self.cols, self.scope = cols, scope
-        check_scope(self)
+    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None: ...
 
     @property
     def columns(self) -> list[str]:

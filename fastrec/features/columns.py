@@ -285,15 +285,3 @@ def _order_key(table: Table, name: str) -> torch.Tensor:
 def given_rows(df: Any) -> Any:
     """Return the frame; a path, a folder or a pattern of files is read into a pandas frame."""
     return Table.read(df).to_pandas() if isinstance(df, str | Path) else df
-
-
-def check_choices(generator: object, what: str, chosen: Any, known: Sequence[Any]) -> None:
-    """Refuse options that are not among the known ones.
-
-    Raises:
-        DataError: naming the generator, the option's kind (``what``) and the first unknown choice.
-    """
-    unknown = [c for c in as_list(chosen) if c not in known]
-    if unknown:
-        problem = f"{type(generator).__name__} has no {what} {unknown[0]!r}"
-        raise DataError(problem, remedy=f"Use one of {', '.join(map(repr, known))}")

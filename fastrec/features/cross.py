@@ -6,7 +6,7 @@ import itertools
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,6 @@ from fastrec.features.target import TargetEncode
 from fastrec.segments import rank_in_group
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
-
-# ``Cross``: one code per combination of several columns' values.
 
 
 class Cross(OfColumns, Fitted):
@@ -51,15 +49,12 @@ class Cross(OfColumns, Fitted):
     """
 
     by_key = (("keys", "count"),)
+    _least: ClassVar = {"buckets": 1}
 
     def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
-        super().__init__()
         self.cols = [*as_list(cols), *more] if more else cols
-        self.min_count, self.buckets, self.seed = min_count, buckets, seed
         if len(as_list(self.cols)) < 2:
             raise DataError("Cross needs two columns or more", remedy="Name them: Cross('a', 'b')")
-        if buckets is not None and buckets < 1:
-            raise DataError(f"Cross: {buckets} buckets hold nothing", remedy="Use 1 or more")
 
     @property
     def outputs(self) -> list[str]:
@@ -112,8 +107,6 @@ class Cross(OfColumns, Fitted):
         name, codes = self.outputs[0], tensors[self.outputs[0]]
         return {name: masked(name, codes, codes == 0)}
 
-
-# ``search_crosses``: find the column pairs whose crosses improve a cross-validated score.
 
 Metric = Literal["auto", "logloss", "auc", "r2"]
 _FIGURES = ("alone", "together", "gain", "error", "kept")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -12,12 +12,10 @@ from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, check_choices, name_of, number_of
+from fastrec.features.columns import as_list, name_of, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table
-
-# ``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value.
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 
@@ -42,9 +40,7 @@ class CumStat(OfGroups, Grouped):
 
     def __init__(
         self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
-    ) -> None:
-        self.cols, self.by, self.order, self.stats = cols, by, order, stats
-        check_choices(self, "statistic", stats, get_args(Stat))
+    ) -> None: ...
 
     @property
     def own_row(self) -> bool:  # type: ignore[override]
@@ -144,8 +140,7 @@ class LastKnown(OfGroups, Grouped):
         [nan, 30.0, 30.0]
     """
 
-    def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None:
-        self.cols, self.by, self.order, self.ahead = cols, by, order, ahead
+    def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None: ...
 
     own_row = False
 
@@ -181,9 +176,6 @@ def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
     return groups.unsort(rows)
 
 
-# ``CumCount``: how many rows of the row's group come before it.
-
-
 class CumCount(Grouped):
     """How many rows of the row's group come before it; 0 for the first one, and where the group is missing.
 
@@ -200,7 +192,6 @@ class CumCount(Grouped):
     """
 
     def __init__(self, by: Names, *, order: Names | None = None) -> None:
-        self.by, self.order = by, order
         if not as_list(by):
             raise DataError("CumCount: no column says which rows are a group", remedy="Name one: CumCount(by='user')")
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_by_cell, sum_kept, union_keys
-from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
+from fastrec.features._engine.options import OfColumns, check_columns_of, is_open
 from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, check_choices, name_of, names_of
+from fastrec.features.columns import as_list, name_of, names_of
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Keys, Table, Vocab
 from fastrec.table.column import offsets_of, packed, rows_of
 from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
-
-# ``Categorify``: values as the codes that embeddings are indexed by.
 
 
 class Categorify(Fitted):
@@ -55,6 +53,7 @@ class Categorify(Fitted):
     """
 
     by_key = (("keys", "count", "place"),)
+    _least: ClassVar = {"min_count": 0, "max_size": 0, "buckets": 1}
 
     def __init__(
         self,
@@ -68,26 +67,13 @@ class Categorify(Fitted):
         scope: Scope = "train",
         name: str = "code",
     ) -> None:
-        super().__init__()
-        self.cols, self.min_count, self.max_size, self.buckets = cols, min_count, max_size, buckets
-        self.shared, self.unseen, self.scope, self.name = shared, unseen, scope, name
-        check_scope(self)
-        self._check_options()
-
-    def _check_options(self) -> None:
         for word, option in (("min_count", self.min_count), ("max_size", self.max_size)):
-            given = list(option.values()) if isinstance(option, Mapping) else [option]
-            if any(v is not None and v < 0 for v in given):
-                raise DataError(f"Categorify: {word} is {option}", remedy="Use 0 or more, or leave it out")
             if isinstance(option, Mapping) and self.shared:
                 raise DataError(f"Categorify: {word} by column where columns share", remedy="Give one number")
             if not is_open(self.cols):
                 check_columns_of(self, word, self.columns)
-        if self.buckets is not None and (self.buckets < 1 or self.unseen):
-            raise DataError(
-                f"Categorify: buckets={self.buckets} with unseen={self.unseen}",
-                remedy="Use 1 bucket or more, which then hold the unseen values",
-            )
+        if self.buckets is not None and self.unseen:
+            raise DataError("Categorify: buckets hold the unseen values", remedy="Leave out buckets, or unseen")
 
     @property
     def columns(self) -> list[str]:
@@ -275,9 +261,6 @@ def _list_of(column: Column, elements: Column, name: str) -> Column:
     return Column("list", offsets, name=name, missing=missing, elements=elements)
 
 
-# ``HashEncode``: a code for any value, without a vocabulary.
-
-
 class HashEncode(RowWise):
     """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
 
@@ -300,10 +283,9 @@ class HashEncode(RowWise):
         [73, 5, 73, 0]
     """
 
-    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None:
-        self.cols, self.buckets, self.seed, self.name = cols, buckets, seed, name
-        if buckets < 1:
-            raise DataError(f"HashEncode: {buckets} buckets hold nothing", remedy="Use 1 or more")
+    _least: ClassVar = {"buckets": 1}
+
+    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -323,18 +305,11 @@ class HashEncode(RowWise):
         return {o: tensors[name_of(c)] for o, c in zip(self.outputs, as_list(self.cols), strict=True)}
 
 
-# Counts of keys in training rows: base of ``CountEncode`` and ``RankByCount``.
-
-
 class KeyCounts(Fitted):
     """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
 
     cols: str | Feature | Sequence[str | Feature]
     by_key = (("keys", "count"), ("groups", "rows"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        check_scope(self)
 
     @abstractmethod
     def _name(self, col: str | Feature) -> str: ...
@@ -380,9 +355,6 @@ def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[
     return keys, spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
 
 
-# ``RankByCount``: the rank of a key by its count.
-
-
 class RankByCount(KeyCounts):
     """Rank of the row's key by how many training rows have it: 1 is the most frequent; 0 if missing or not seen.
 
@@ -402,10 +374,7 @@ class RankByCount(KeyCounts):
 
     def __init__(
         self, cols: Cols, *, method: Literal["min", "dense", "ordinal"] = "min", scope: Scope = "train"
-    ) -> None:
-        self.cols, self.method, self.scope = cols, method, scope
-        super().__init__()
-        check_choices(self, "method", method, ("min", "dense", "ordinal"))
+    ) -> None: ...
 
     def _name(self, col: Col) -> str:
         word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
@@ -419,9 +388,6 @@ class RankByCount(KeyCounts):
             rank = torch.where(total > 0, rank, 0).long()
             tables[self._name(col)] = torch.cat([rank.new_zeros(1), rank])
         return tables
-
-
-# ``CountEncode``: the count of a key.
 
 
 class CountEncode(KeyCounts):
@@ -449,8 +415,6 @@ class CountEncode(KeyCounts):
     def __init__(
         self, cols: Cols, *, log: bool = False, scope: Scope = "train", by: Names | None = None, normalise: bool = False
     ) -> None:
-        self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
-        super().__init__()
         if log and normalise:
             raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
 
@@ -498,9 +462,6 @@ class CountEncode(KeyCounts):
         return tables
 
 
-# ``NaNPattern``: a row's missing values as one code.
-
-
 class NaNPattern(OfColumns, RowWise):
     """``Σ 2^i · [column i is missing]`` as int64: rows with the same gaps share a code, 0 = nothing is missing.
 
@@ -519,7 +480,6 @@ class NaNPattern(OfColumns, RowWise):
     """
 
     def __init__(self, cols: Cols, *, name: str = "nan_pattern") -> None:
-        self.cols, self.name = cols, name
         if not is_open(cols):
             self._check()
 

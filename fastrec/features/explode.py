@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,6 @@ from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table, as_column, attach, column_names, select_columns, take_rows
 from fastrec.table.column import lengths_of, of_vectors, offsets_of, packed
 from fastrec.table.read import check_names
-
-# ``explode`` and ``Explode``: one row per element of a row's lists.
 
 
 def explode(
@@ -97,8 +95,7 @@ class Explode(Parameters):
         position: str | None = "position",
         row: str | None = None,
         numbers: Sequence[str] = (),
-    ) -> None:
-        self.cols, self.sep, self.position, self.row, self.numbers = cols, sep, position, row, numbers
+    ) -> None: ...
 
     def fit(self, df: Any, y: Any = None) -> Explode:
         """Check that the columns exist; nothing is learned from them, and ``y`` is not used."""
@@ -235,9 +232,6 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
-# ``Collect``: the past of a row's group as a list, the inverse of ``Explode``.
-
-
 class Collect(Grouped):
     """The values of the events strictly before the row in its group as a list, the latest last.
 
@@ -261,6 +255,7 @@ class Collect(Grouped):
     """
 
     own_row = False
+    _least: ClassVar = {"max_len": 1}
 
     def __init__(
         self,
@@ -272,10 +267,6 @@ class Collect(Grouped):
         table: str | None = None,
         name: str = "past",
     ) -> None:
-        self.cols, self.by, self.order = cols, by, order
-        self.max_len, self.table, self.name = max_len, table, name
-        if max_len < 1:
-            raise DataError(f"Collect: max_len is {max_len}", remedy="Use 1 or more")
         if table is not None and not as_list(order):
             raise DataError("Collect needs an order to compare rows with a log", remedy="Name its columns: order=")
         if table is not None and any(isinstance(c, Feature) for c in as_list(cols)):

@@ -35,8 +35,7 @@ class RowFunction(_Function, RowWise):
         [2.0, 4.0]
     """
 
-    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None:
-        self.function, self.cols, self.columns = function, cols, columns
+    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None: ...
 
     def prepare(self, table: Table) -> Tensors:
         names = (n for c in as_list(self.cols) for n in names_of(c))
@@ -81,9 +80,7 @@ class GroupFunction(_Function, Grouped):
         by: Names,
         order: Names | None = None,
         uses_future: bool = False,
-    ) -> None:
-        self.function, self.cols, self.columns = function, cols, columns
-        self.by, self.order, self.uses_future = by, order, uses_future
+    ) -> None: ...
 
     @property
     def sources(self) -> list[Col]:

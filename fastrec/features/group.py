@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -33,13 +33,12 @@ from fastrec.features._engine.keyed import (
     statistics,
     union_keys,
 )
-from fastrec.features._engine.options import OfGroups, check_scope
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
 from fastrec.features.columns import (
     as_columns,
     as_list,
-    check_choices,
     comparable,
     name_of,
     names_of,
@@ -50,8 +49,6 @@ from fastrec.features.encode import count_keys
 from fastrec.segments import Groups, lexical_order, rank_in_group, segment_sum, shift_in_group
 from fastrec.table import Column, Keys, Table
 from fastrec.table.keys import UNITS_PER_SECOND
-
-# ``GroupStats``: what a row's group looks like, from the training rows or from the rows at hand.
 
 _QUANTILE = re.compile(r"q\d{2,}")
 _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")
@@ -104,9 +101,6 @@ class GroupStats(OfGroups, Fitted):
         scope: Scope = "train",
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.cols, self.by, self.stats, self.over = cols, by, stats, over
-        self.order, self.bins, self.scope, self.name = order, bins, scope, name
         self._check()
 
     def _check(self) -> None:
@@ -268,9 +262,6 @@ class GroupStats(OfGroups, Fitted):
         return columns
 
 
-# ``GroupPick``: the value in the first or last row of the row's group.
-
-
 class GroupPick(OfGroups, Grouped):
     """The value of a column in the first (or last) row of the row's group, ordered by another column.
 
@@ -292,12 +283,11 @@ class GroupPick(OfGroups, Grouped):
         [3.0, 3.0, 3.0]
     """
 
+    _least: ClassVar = {"nth": 1}
+
     def __init__(
         self, cols: Cols, *, by: Names, order: Col, nth: int = 1, last: bool = False, name: str | None = None
-    ) -> None:
-        self.cols, self.by, self.order, self.nth, self.last, self.name = cols, by, order, nth, last, name
-        if nth < 1:
-            raise DataError(f"GroupPick: nth is {nth}", remedy="Count from 1")
+    ) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -326,9 +316,6 @@ class GroupPick(OfGroups, Grouped):
         return result
 
 
-# ``GroupRank``: where a row stands in its group.
-
-
 class GroupRank(OfGroups, Grouped):
     """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
 
@@ -355,10 +342,7 @@ class GroupRank(OfGroups, Grouped):
         method: Literal["min", "max", "average", "dense", "ordinal"] = "min",
         descending: bool = False,
         normalise: bool = False,
-    ) -> None:
-        self.cols, self.by, self.method = cols, by, method
-        self.descending, self.normalise = descending, normalise
-        check_choices(self, "method", method, ("min", "max", "average", "dense", "ordinal"))
+    ) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -383,9 +367,6 @@ class GroupRank(OfGroups, Grouped):
                 rank = torch.where(size > 1, (rank - 1) / (size - 1).clamp_min(1), rank * 0)
             result[self._name(col)] = Column("number", rank, name=self._name(col))
         return result
-
-
-# ``DeviationFromGroup``: a row's value against its group's centre.
 
 
 class DeviationFromGroup(GroupStats):
@@ -422,13 +403,7 @@ class DeviationFromGroup(GroupStats):
         scope: Scope = "train",
         name: str | None = None,
     ) -> None:
-        Fitted.__init__(self)
-        self.cols, self.by, self.how, self.stat = cols, by, how, stat
-        self.over, self.scope, self.name = over, scope, name
         self.order = self.bins = None
-        if how not in ("diff", "ratio", "z") or stat not in ("mean", "median"):
-            remedy = "Use how='diff', 'ratio' or 'z' and stat='mean' or 'median'"
-            raise DataError(f"DeviationFromGroup has no {how!r} from the {stat!r}", remedy=remedy)
         self._check()
 
     @property
@@ -460,9 +435,6 @@ class DeviationFromGroup(GroupStats):
         return made
 
 
-# ``NUnique``: how many different values a column has in a group.
-
-
 class NUnique(OfGroups, Fitted):
     """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
 
@@ -484,11 +456,8 @@ class NUnique(OfGroups, Fitted):
     by_key = (("groups",), ("pairs", "seen"))
 
     def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
-        super().__init__()
-        self.cols, self.by, self.scope = cols, by, scope
         if not as_list(by):
             raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
-        check_scope(self)
 
     @property
     def outputs(self) -> list[str]:
@@ -526,8 +495,6 @@ class NUnique(OfGroups, Fitted):
         return dict.fromkeys(self.outputs, "group")
 
 
-# ``Neighbours``: a row's value beside those next to it in its list.
-
 What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]
 
 
@@ -555,6 +522,8 @@ class Neighbours(OfGroups, Grouped):
         [[10.0, nan], [25.0, 15.0], [nan, 5.0]]
     """
 
+    _least: ClassVar = {"n": 1}
+
     def __init__(
         self,
         cols: Cols,
@@ -563,11 +532,7 @@ class Neighbours(OfGroups, Grouped):
         order: Names | None = None,
         n: int | Sequence[int] = 1,
         what: What | Sequence[What] = ("previous", "next"),
-    ) -> None:
-        self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
-        check_choices(self, "part", what, get_args(What))
-        if any(i < 1 for i in as_list(n)):
-            raise DataError(f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says which")
+    ) -> None: ...
 
     @property
     def uses_future(self) -> bool:  # type: ignore[override]

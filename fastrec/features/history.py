@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 
@@ -27,14 +27,12 @@ from fastrec.features._engine.order import (
     time_since,
 )
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, check_choices, names_of, number_of
+from fastrec.features.columns import as_list, names_of, number_of
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
-
-# ``History``: what a log of events says about a row's key strictly before the row.
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 
@@ -83,11 +81,8 @@ class History(Grouped):
         sums: Names = (),
         name: str = "history",
     ) -> None:
-        self.by, self.order, self.table, self.event, self.kinds = by, order, table, event, kinds
-        self.stats, self.by_kind, self.values, self.sums, self.name = stats, by_kind, values, sums, name
         if not as_list(order):
             raise DataError("History looks back in time and has no order", remedy="Name its columns with order=")
-        check_choices(self, "statistic", stats, get_args(Stat))
         if (kinds is not None or by_kind) and event is None:
             raise DataError("History: kinds were given without their column", remedy="Name it with event=")
         if by_kind and kinds is None:
@@ -213,9 +208,6 @@ def slug(text: object) -> str:
     return re.sub(r"[^0-9A-Za-z]+", "_", str(text)).strip("_")
 
 
-# ``LastAction``: the last event before a row in its group, and its age.
-
-
 class LastAction(Grouped):
     """The kind of the last event strictly before the row in its group, and the time since then.
 
@@ -242,6 +234,7 @@ class LastAction(Grouped):
     """
 
     own_row = False
+    _least: ClassVar = {"n": 1}
 
     def __init__(
         self,
@@ -254,10 +247,6 @@ class LastAction(Grouped):
         since: bool = True,
         name: str | None = None,
     ) -> None:
-        self.by, self.order, self.action, self.table = by, order, action, table
-        self.n, self.since, self.name = n, since, name
-        if any(i < 1 for i in as_list(n)):
-            raise DataError(f"LastAction: n is {n}", remedy="Use 1 for the last event, 2 for the one before it")
         if not as_list(order) and (since or table is not None):
             raise DataError(
                 "LastAction needs an order to compare rows with a log, or to say how long ago an event was",
@@ -297,9 +286,6 @@ class LastAction(Grouped):
         return result
 
 
-# ``TimeSince``: how long ago something last (or first) happened in the row's group.
-
-
 class TimeSince(KeepsRows):
     """The time since the last strictly earlier row of the row's group with an event; NaN without one.
 
@@ -324,7 +310,6 @@ class TimeSince(KeepsRows):
     own_row = False
 
     def __init__(self, event: Cols | None = None, *, by: Names | None = None, order: str, first: bool = False) -> None:
-        self.event, self.by, self.order, self.first = event, by, order, first
         one_order(self, "a time")
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -27,7 +27,7 @@ from fastrec.features._engine.order import (
     take_or_missing,
 )
 from fastrec.features.base import Col, Cols, Context, Names, State
-from fastrec.features.columns import as_list, check_choices, name_of, number_of
+from fastrec.features.columns import as_list, name_of, number_of
 from fastrec.segments import Groups, shift_in_group
 from fastrec.segments.windows import (
     count_before,
@@ -41,8 +41,6 @@ from fastrec.segments.windows import (
 )
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
-
-# Durations as users write them, exact.
 
 _SECONDS = {
     "W": Fraction(604_800),
@@ -99,9 +97,6 @@ def short(value: object) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-# ``Lag`` and ``Diff``: the value some rows earlier in the row's group, and the change since then.
-
-
 class Lag(OfGroups, KeepsRows):
     """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
 
@@ -137,7 +132,6 @@ class Lag(OfGroups, KeepsRows):
         n: int | Sequence[int] = 1,
         horizon: str | float | None = None,
     ) -> None:
-        self.cols, self.by, self.order, self.n, self.horizon = cols, by, order, n, horizon
         name = type(self).__name__
         if 0 in as_list(n):
             raise DataError(f"{name}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
@@ -224,9 +218,6 @@ class Diff(Lag):
         return Column("number", torch.sub(values, there, out=there), name=col)
 
 
-# ``PctChange``: by what share a value has changed since an earlier row.
-
-
 class PctChange(Lag):
     """``(x - x_before) / x_before`` as float64, ``x_before`` being the value ``n`` rows earlier in the row's group.
 
@@ -260,8 +251,6 @@ class PctChange(Lag):
         return Column("number", torch.where((rows >= 0) & share.isfinite(), share, torch.nan), name=col)
 
 
-# ``Rolling``: what the last few rows of the row's group, or those of the last few days, come to.
-
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 
 
@@ -291,6 +280,8 @@ class Rolling(OfGroups, KeepsRows):
         [nan, 1.0, 2.0, 3.0]
     """
 
+    _least: ClassVar = {"min_count": 0}
+
     def __init__(
         self,
         cols: Cols,
@@ -303,12 +294,6 @@ class Rolling(OfGroups, KeepsRows):
         closed: Literal["left", "right", "both", "neither"] = "left",
         name: str | None = None,
     ) -> None:
-        self.cols, self.stats, self.by, self.order = cols, stats, by, order
-        self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
-        check_choices(self, "statistic", stats, get_args(Stat))
-        check_choices(self, "window closed", closed, ("left", "right", "both", "neither"))
-        if min_count < 0:
-            raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
         if not as_list(window):
             raise DataError("Rolling: there is no window", remedy="Give a number of rows, or a time such as '7D'")
         for length in as_list(window):
@@ -388,9 +373,6 @@ class Rolling(OfGroups, KeepsRows):
         return {n: v if n == "count" else torch.where(few, torch.nan, v) for n, v in made.items()}
 
 
-# ``Ewm``: the exponentially weighted mean of the earlier rows of the row's group.
-
-
 class Ewm(OfGroups, LooksBack):
     """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
 
@@ -423,7 +405,6 @@ class Ewm(OfGroups, LooksBack):
         by: Names | None = None,
         order: Names | None = None,
     ) -> None:
-        self.cols, self.half_life, self.by, self.order = cols, half_life, by, order
         if not as_list(half_life):
             raise DataError("Ewm: there is no half_life", remedy="Give a number of rows, or a time such as '7D'")
         for length in as_list(half_life):

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, sum_by_cell
-from fastrec.features._engine.options import FittedOnLists, check_scope, coded_elements, list_of
+from fastrec.features._engine.options import FittedOnLists, coded_elements, list_of
 from fastrec.features.base import Cells, Col, Cols, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_columns, as_list, masked, name_of
 from fastrec.features.encode import merge_counts
 from fastrec.table import Column, Keys, Table, as_column
 from fastrec.table.column import lengths_of, rows_of, runs
-
-# ``ListLength``: how long a row's list is.
 
 
 class ListLength(RowWise):
@@ -35,8 +33,7 @@ class ListLength(RowWise):
         [2, 0, <NA>]
     """
 
-    def __init__(self, cols: Cols) -> None:
-        self.cols = cols
+    def __init__(self, cols: Cols) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -54,8 +51,6 @@ class ListLength(RowWise):
         columns = {f"length_{name_of(c)}": table[name_of(c)] for c in as_list(self.cols)}
         return {n: masked(n, lengths[n], c.is_missing().to(lengths[n].device)) for n, c in columns.items()}
 
-
-# ``ListSlice``: a part of a row's list, filled up to a fixed length where asked.
 
 Pad = bool | int | float | str
 
@@ -92,10 +87,6 @@ class ListSlice(RowWise):
         pad_side: Literal["right", "left"] = "right",
         name: str | None = None,
     ) -> None:
-        self.col, self.start, self.end = col, start, end
-        self.pad, self.pad_side, self.name = pad, pad_side, name
-        if pad_side not in ("right", "left"):
-            raise DataError(f"ListSlice cannot pad on the side {pad_side!r}", remedy="Use 'right' or 'left'")
         if pad is not None and not self.width > 0:
             raise DataError(
                 f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to",
@@ -203,9 +194,6 @@ class ListSlice(RowWise):
         )
 
 
-# ``MultiHot``: which values are in a row's list.
-
-
 class MultiHot(FittedOnLists):
     """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
 
@@ -232,6 +220,7 @@ class MultiHot(FittedOnLists):
     """
 
     by_key = (("keys", "count"),)
+    _least: ClassVar = {"max_size": 1}
 
     def __init__(
         self,
@@ -243,12 +232,6 @@ class MultiHot(FittedOnLists):
         scope: Scope = "train",
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.col, self.values, self.max_size, self.min_count = col, values, max_size, min_count
-        self.scope, self.name = scope, name
-        check_scope(self)
-        if max_size < 1:
-            raise DataError(f"MultiHot: max_size is {max_size}", remedy="Learn at least 1 value")
         if values is not None:
             self._given()
 

@@ -11,12 +11,10 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.group_values import count_values, merge_values, quantiles, total_counts
-from fastrec.features._engine.options import OfColumns, ascending, check_scope, float64, is_open
+from fastrec.features._engine.options import OfColumns, ascending, float64, is_open
 from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_columns, as_list, check_choices, masked, name_of, number_of
+from fastrec.features.columns import as_columns, as_list, masked, name_of, number_of
 from fastrec.table import Column, Table
-
-# ``RowStats``: statistics of a row's own numbers, across many columns.
 
 Stat = Literal["zeros", "missing", "negative", "nunique", "sum", "mean", "std", "min", "max"]
 _STATS = get_args(Stat)
@@ -49,7 +47,6 @@ class RowStats(OfColumns, RowWise):
         *,
         name: str = "row",
     ) -> None:
-        self.cols, self.stats, self.name = cols, stats, name
         asked = as_list(stats)
         if not asked or len(set(map(str, asked))) < len(asked) or any(str(s) not in _STATS for s in asked):
             known = ", ".join(map(repr, _STATS))
@@ -151,8 +148,6 @@ def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
     return reduce(torch.add, (part.long() for part in parts))
 
 
-# ``Combine``: two columns added, subtracted, multiplied or divided.
-
 _WORDS_COMBINE = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
 
 
@@ -172,9 +167,7 @@ class Combine(RowWise):
         [0.25, nan]
     """
 
-    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None:
-        self.a, self.how, self.b, self.name = a, how, b, name
-        check_choices(self, "operation", how, list(_WORDS_COMBINE))
+    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None: ...
 
     @property
     def sources(self) -> list[Col]:
@@ -196,9 +189,6 @@ class Combine(RowWise):
         return {self.outputs[0]: made}
 
 
-# ``Where``: a column's values where another column is above zero.
-
-
 class Where(RowWise):
     """The value where the condition is above 0, else missing: ``Where('position', 'touches')``.
 
@@ -215,8 +205,7 @@ class Where(RowWise):
         [nan, 2.0]
     """
 
-    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None:
-        self.col, self.condition, self.name = col, condition, name
+    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None: ...
 
     @property
     def sources(self) -> list[Col]:
@@ -232,9 +221,6 @@ class Where(RowWise):
 
     def apply(self, tensors: Tensors) -> Tensors:
         return {self.outputs[0]: torch.where(tensors["condition"] > 0, tensors["value"], torch.nan)}
-
-
-# ``Bucketize``: numbers as the bucket they fall into.
 
 
 class Bucketize(Fitted):
@@ -269,9 +255,6 @@ class Bucketize(Fitted):
         name: str | None = None,
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.col, self.edges, self.quantiles, self.name, self.scope = col, edges, quantiles, name, scope
-        check_scope(self)
         if (edges is None) == (quantiles is None):
             raise DataError("Bucketize needs edges, or quantiles to learn them", remedy="Give one of the two")
         if edges is not None and (not len(edges) or not ascending(edges)):
@@ -334,9 +317,6 @@ class Bucketize(Fitted):
         return {name: masked(name, bucket, bucket < 0)}
 
 
-# ``Digits`` and ``RoundTo``: price endings and round numbers.
-
-
 class Digits(OfColumns, RowWise):
     """The last digits of a number as written, without sign: of 19.99 with two decimals the last two are 99.
 
@@ -361,7 +341,6 @@ class Digits(OfColumns, RowWise):
     """
 
     def __init__(self, cols: Cols, digits: int = 1, *, decimals: int = 0) -> None:
-        self.cols, self.digits, self.decimals = cols, digits, decimals
         if not (1 <= digits <= 18 and 0 <= decimals <= 9):
             raise DataError(
                 f"Digits: {digits} digits of numbers with {decimals} decimals",
@@ -399,6 +378,9 @@ class Digits(OfColumns, RowWise):
         return {n: masked(n, values, values < 0) for n, values in self.apply(self.prepare(table)).items()}
 
 
+Round = Literal["value", "gap", "is_round"]
+
+
 class RoundTo(OfColumns, RowWise):
     """The nearest multiple of a step, the distance from it, and whether the number is one: round prices.
 
@@ -428,13 +410,11 @@ class RoundTo(OfColumns, RowWise):
         cols: Cols,
         to: float | Sequence[float],
         *,
-        stats: Literal["value", "gap", "is_round"] | Sequence[str] = "value",
+        stats: Round | Sequence[Round] = "value",
     ) -> None:
-        self.cols, self.to, self.stats = cols, to, stats
         bad = next((t for t in as_list(to) if not 0 < t < 1 << 62), None)
         if bad is not None or not as_list(to):
             raise DataError(f"RoundTo: there are no multiples of {bad}", remedy="Give a number above 0 and below 2^62")
-        check_choices(self, "statistic", as_list(stats) or [None], list(_WORDS))
 
     @property
     def outputs(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -22,11 +22,9 @@ from fastrec.features._engine.keyed import (
 )
 from fastrec.features._engine.options import averaged_numbers, check_target_classes, row_weights
 from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
-from fastrec.features.columns import as_list, check_choices, name_of, names_of, number_of
+from fastrec.features.columns import as_list, name_of, names_of, number_of
 from fastrec.segments import segment_sum
 from fastrec.table import Table
-
-# ``TargetEncode``: a key's mean target, smoothed towards the prior, out of fold for training rows.
 
 Stat = Literal["mean", "std", "count", "woe"]
 Sums = dict[str, torch.Tensor]
@@ -110,6 +108,7 @@ class TargetEncode(KeySums):
     """
 
     uses_target = True
+    _least: ClassVar = {"smooth": 0, "folds": 2}
 
     def __init__(
         self,
@@ -123,18 +122,10 @@ class TargetEncode(KeySums):
         weight: str | None = None,
         classes: Sequence[Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.cols, self.target, self.folds, self.fold_column = cols, target, folds, fold_column
-        self.smooth, self.stats, self.weight, self.classes = smooth, stats, weight, classes
-        check_choices(self, "statistic", stats, ("mean", "std", "count", "woe"))
-        if not 0 <= smooth < math.inf:
-            raise DataError(f"TargetEncode: smooth is {smooth}", remedy="Use 0 (none) or more")
         if "woe" in as_list(stats) and not smooth:
             raise DataError(
                 "TargetEncode: smooth is 0, but some evidence would be infinite", remedy="Use a number above 0"
             )
-        if folds is not None and folds < 2:
-            raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
         if classes is not None:
             check_target_classes(classes, wanted_by=self)
 
@@ -266,9 +257,6 @@ def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> _T
     return count, total, merged[2], rows
 
 
-# ``BayesianRate``: successes over trials, drawn towards the common rate where trials are few.
-
-
 class BayesianRate(Fitted):
     """``(clicks + m·r) / (views + m)``: the posterior mean of a rate with a beta prior of mean ``r`` and weight ``m``.
 
@@ -308,8 +296,6 @@ class BayesianRate(Fitted):
         prior: float | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.clicks, self.views, self.weight, self.prior, self.name = clicks, views, weight, prior, name
         if weight is not None and not 0 < weight < math.inf:
             raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0, or None")
         if prior is not None and not math.isfinite(prior):

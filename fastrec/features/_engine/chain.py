@@ -182,8 +182,6 @@ def checked_sources(step: Feature) -> list[str | Feature | Selector]:
     return sources
 
 
-# Progress of a set of features.
-
 _listeners: list[Callable[[], None]] = []  # of the process: steps work in threads of their own
 
 

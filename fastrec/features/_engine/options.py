@@ -48,12 +48,6 @@ def ascending(numbers: Sequence[Any]) -> bool:
     return not any(map(math.isnan, values)) and values == sorted(set(values))
 
 
-def check_scope(feature: Feature) -> None:
-    """Refuse a scope other than ``'train'`` and ``'all'``."""
-    if feature.scope not in ("train", "all"):
-        raise DataError(f"{type(feature).__name__} has no scope {feature.scope!r}", remedy="Use 'train' or 'all'")
-
-
 def is_open(cols: Any) -> bool:
     """Tell whether a selector among the columns has not been resolved."""
     return any(isinstance(c, Selector) for c in as_list(cols))
@@ -66,9 +60,6 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
     if odd is not None:
         problem = f"{type(feature).__name__}: {option} names a column that is not among its own"
         raise DataError(problem, column=odd, remedy="Check the spelling, or add the column to cols")
-
-
-# Constants of ``apply`` that an exported graph must not round.
 
 
 def float64(value: float) -> torch.Tensor:
@@ -156,9 +147,6 @@ def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by:
         raise DataError(problem, column=name, remedy="Give classes as they stand in the target") from error
     missing = coded.codes == 0
     return [torch.where(missing, torch.nan, (codes == i + 1).double()) for i in range(len(classes))]
-
-
-# Base of the generators over lists.
 
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:

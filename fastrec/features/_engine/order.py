@@ -327,9 +327,6 @@ class EarlierRows:
         return made if self.groups.order is None else torch.empty_like(made).index_copy_(1, self.groups.order, made)
 
 
-# The events of a row's group that are strictly earlier than the row: its own frame's rows, or those of a log.
-
-
 @dataclass(frozen=True, eq=False)
 class EarlierEvents:
     """For each row the earlier events of its group, a run among the sorted events."""
@@ -416,9 +413,6 @@ def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor
         return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
     gap = difference(here, there[events.clamp_min(0)]) / UNITS_PER_SECOND[table[order].unit or "s"]
     return torch.where(events >= 0, gap, torch.nan)
-
-
-# State that generators that look back over all rows keep for later rows.
 
 
 class LooksBack(Grouped):

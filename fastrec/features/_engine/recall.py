@@ -85,9 +85,6 @@ class CachedStep:
         return made
 
 
-# Base of generators that call a user's function.
-
-
 class _Function(Feature):
     """Base of generators from functions: names, call, and how the function is located again."""
 
