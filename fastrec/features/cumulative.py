@@ -9,10 +9,10 @@ import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, name_of, number_of
+from fastrec.features.columns import as_columns, as_list, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table
@@ -20,7 +20,7 @@ from fastrec.table import Column, Table
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 
 
-class CumStat(OfGroups, Grouped):
+class CumStat(OfColumns, Grouped):
     """A statistic of the values in the rows before the row in its group; missing values do not count.
 
     Args:
@@ -51,7 +51,7 @@ class CumStat(OfGroups, Grouped):
         return [self._name(n, s) for n in self.columns for s in as_list(self.stats)]
 
     def _name(self, col: str, stat: Stat) -> str:
-        return f"cum{stat}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, f"cum{stat}", col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -73,8 +73,8 @@ class CumStat(OfGroups, Grouped):
                     made = torch.where(known, _smaller_before(values, known, groups).double(), torch.nan)
                 else:
                     made = count if stat == "count" else total if stat == "sum" else total / count  # 0 / 0 is NaN
-                result[self._name(col, stat)] = Column("number", made, name=self._name(col, stat))
-        return result
+                result[self._name(col, stat)] = made
+        return as_columns(result)
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
@@ -123,7 +123,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     return groups.unsort(count)
 
 
-class LastKnown(OfGroups, Grouped):
+class LastKnown(OfColumns, Grouped):
     """The last value that is not missing in the rows before the row in its group (after it, with ``ahead``).
 
     Args:
@@ -149,17 +149,14 @@ class LastKnown(OfGroups, Grouped):
         return self.ahead
 
     @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def _name(self, col: Col) -> str:
-        return f"{'next_' if self.ahead else ''}known_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+    def _word(self) -> str:
+        return "next_known" if self.ahead else "known"
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         result = {}
-        for col in as_list(self.cols):
-            column = table[name_of(col)]
+        for col in self.columns:
+            column = table[col]
             known = ~column.is_missing() & ~outside
             rows = _next_in_group(known, groups) if self.ahead else last_in_group(known, groups)
             result[self._name(col)] = take_or_missing(column, torch.where(outside, -1, rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -12,15 +11,15 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_by_cell, sum_kept, union_keys
 from fastrec.features._engine.options import OfColumns, check_columns_of, is_open
-from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, name_of, names_of
+from fastrec.features.base import Cells, Cols, Fitted, Names, RowWise, Scope, State, Tensors
+from fastrec.features.columns import as_list
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Keys, Table, Vocab
 from fastrec.table.column import offsets_of, packed, rows_of
 from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 
 
-class Categorify(Fitted):
+class Categorify(OfColumns, Fitted):
     """Codes as fastai's: 0 for missing or never seen, then 1, 2, … for the training rows' values in sorted order.
 
     The codes equal ``TabularPandas``'s: a categorical keeps its order, and its categories without a row. A list column
@@ -28,7 +27,7 @@ class Categorify(Fitted):
     which changes its columns in place.
 
     Args:
-        cols: key or list columns of any type, or generators of one column each.
+        cols: key or list columns of any type, or generators.
         min_count: values (elements of lists) seen less often in training share the code ``#rare#``, before the others;
             a number, or column → number.
         max_size: the largest number of values with codes, the most frequent (ties: the first in order); others are
@@ -74,15 +73,6 @@ class Categorify(Fitted):
                 check_columns_of(self, word, self.columns)
         if self.buckets is not None and self.unseen:
             raise DataError("Categorify: buckets hold the unseen values", remedy="Leave out buckets, or unseen")
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are coded."""
-        return [name_of(c) for c in as_list(self.cols)]
-
-    @property
-    def outputs(self) -> list[str]:
-        return [f"{self.name}_{c}" for c in self.columns]
 
     @property
     def vocabs(self) -> dict[str, Vocab]:
@@ -261,14 +251,14 @@ def _list_of(column: Column, elements: Column, name: str) -> Column:
     return Column("list", offsets, name=name, missing=missing, elements=elements)
 
 
-class HashEncode(RowWise):
+class HashEncode(OfColumns, RowWise):
     """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
 
     The hash is FNV-1a of the value's text: the same on every machine, in every library, for every type of number.
     Several hashes with other seeds tell values apart that collide in one.
 
     Args:
-        cols: key columns of any type, or generators of one column each.
+        cols: key columns of any type, or generators.
         buckets: how many codes there are besides 0.
         seed: another one gives another hash.
         name: the outputs' first word.
@@ -287,46 +277,30 @@ class HashEncode(RowWise):
 
     def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None: ...
 
-    @property
-    def outputs(self) -> list[str]:
-        return [f"{self.name}_{name_of(c)}" for c in as_list(self.cols)]
-
     def prepare(self, table: Table) -> Tensors:
         tensors = {}
-        for col in as_list(self.cols):
-            coded = table[name_of(col)].coded()
+        for col in self.columns:
+            coded = table[col].coded()
             hashed = torch.zeros(coded.size, dtype=torch.int64)
             text = key_text(coded.keys.columns[0])
             hashed[1:] = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1
-            tensors[name_of(col)] = hashed.to(coded.codes.device).index_select(0, coded.codes)
+            tensors[col] = hashed.to(coded.codes.device).index_select(0, coded.codes)
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:
-        return {o: tensors[name_of(c)] for o, c in zip(self.outputs, as_list(self.cols), strict=True)}
+        return {self._name(c): tensors[c] for c in self.columns}
 
 
-class KeyCounts(Fitted):
+class KeyCounts(OfColumns, Fitted):
     """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
 
-    cols: str | Feature | Sequence[str | Feature]
     by_key = (("keys", "count"), ("groups", "rows"))
 
-    @abstractmethod
-    def _name(self, col: str | Feature) -> str: ...
-
-    def _key(self, col: str | Feature) -> list[str]:
-        return names_of(col)
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
+    def _key(self, col: str) -> list[str]:
+        return [*as_list(getattr(self, "by", None)), col]
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        made = [count_keys(table, self._key(col), cells) for col in as_list(self.cols)]
+        made = [count_keys(table, self._key(col), cells) for col in self.columns]
         return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
 
     def merge(self, a: State, b: State) -> State:
@@ -335,11 +309,11 @@ class KeyCounts(Fitted):
         return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        pairs = zip(as_list(self.cols), state["keys"], strict=True)
-        return {name_of(col): table.coded(self._key(col)).recode(keys) for col, keys in pairs}
+        pairs = zip(self.columns, state["keys"], strict=True)
+        return {col: table.coded(self._key(col)).recode(keys) for col, keys in pairs}
 
     def lookups(self) -> dict[str, str]:
-        return {self._name(col): name_of(col) for col in as_list(self.cols)}
+        return {self._name(col): col for col in self.columns}
 
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
@@ -359,7 +333,7 @@ class RankByCount(KeyCounts):
     """Rank of the row's key by how many training rows have it: 1 is the most frequent; 0 if missing or not seen.
 
     Args:
-        cols: key columns, or generators of one column each.
+        cols: key columns, or generators.
         method: keys of one count share the best rank (``min``), or ranks number the counts (``dense``), or each key has
             its own rank, the smaller key first (``ordinal``).
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
@@ -376,13 +350,13 @@ class RankByCount(KeyCounts):
         self, cols: Cols, *, method: Literal["min", "dense", "ordinal"] = "min", scope: Scope = "train"
     ) -> None: ...
 
-    def _name(self, col: Col) -> str:
-        word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
-        return f"{word}countrank_{name_of(col)}"
+    @property
+    def _word(self) -> str:
+        return f"{'' if self.method == 'min' else self.method + '_'}countrank"
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
-        for col, counts in zip(as_list(self.cols), state["count"], strict=True):
+        for col, counts in zip(self.columns, state["count"], strict=True):
             total = sum_kept(counts, keep)
             rank = rank_in_group(-total, torch.zeros_like(total), method=self.method)  # sorted keys: ties by key
             rank = torch.where(total > 0, rank, 0).long()
@@ -394,7 +368,7 @@ class CountEncode(KeyCounts):
     """How many training rows have the row's key; 0 for a key that is missing or was not seen.
 
     Args:
-        cols: key columns, or generators of one column each.
+        cols: key columns, or generators.
         log: return ``log(1 + count)``.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         by: the columns of groups to count in; 0 where one is missing.
@@ -419,15 +393,8 @@ class CountEncode(KeyCounts):
             raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
 
     @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.by)]
-
-    def _name(self, col: Col) -> str:
-        word = "share" if self.normalise else "log_count" if self.log else "count"
-        return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
-
-    def _key(self, col: Col) -> list[str]:
-        return [*as_list(self.by), *names_of(col)]
+    def _word(self) -> str:
+        return "share" if self.normalise else "log_count" if self.log else "count"
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         state = super().collect(table, cells)
@@ -449,7 +416,7 @@ class CountEncode(KeyCounts):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
-        for col, keys, counts in zip(as_list(self.cols), state["keys"], state["count"], strict=True):
+        for col, keys, counts in zip(self.columns, state["keys"], state["count"], strict=True):
             total = sum_kept(counts, keep)
             if self.normalise:
                 rows = sum_kept(state["rows"], keep)

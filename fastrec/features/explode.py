@@ -14,9 +14,10 @@ import torch
 from fastrec._core.imports import library_of
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
+from fastrec.features._engine.options import OfColumns
 from fastrec.features._engine.order import EarlierEvents, earlier_events
 from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names, Parameters
-from fastrec.features.columns import as_list, name_of
+from fastrec.features.columns import as_list
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table, as_column, attach, column_names, select_columns, take_rows
 from fastrec.table.column import lengths_of, of_vectors, offsets_of, packed
@@ -232,7 +233,7 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
-class Collect(Grouped):
+class Collect(OfColumns, Grouped):
     """The values of the events strictly before the row in its group as a list, the latest last.
 
     Events at one place in the order are in row order. Lists of several columns are equally long: a missing value is a
@@ -282,28 +283,21 @@ class Collect(Grouped):
             return {}
         return {self.table: [*as_list(self.by), *as_list(self.order), *as_list(self.cols)]}
 
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def _name(self, col: Col) -> str:
-        return f"{self.name}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
-
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = None if self.table is None else context.table(self.table, wanted_by="Collect")
         source = table if log is None else log
-        for col in as_list(self.cols):
-            column = source[name_of(col)]
+        for col in self.columns:
+            column = source[col]
             if column.kind not in ("number", "datetime", "category"):
                 known = (~column.is_missing()).nonzero()
                 problem = f"Collect: holds {column.kind} values, which cannot be the elements of a list"
                 row, remedy = int(known[0]) if len(known) else None, "Choose a column of numbers, times or text"
-                raise DataError(problem, column=name_of(col), row=row, remedy=remedy)
+                raise DataError(problem, column=col, row=row, remedy=remedy)
         offsets, events = self._lists(earlier_events(table, log, as_list(self.by), as_list(self.order)))
         result = {}
-        for col in as_list(self.cols):
+        for col in self.columns:
             name = self._name(col)
-            result[name] = Column("list", offsets, name=name, elements=source[name_of(col)].take(events))
+            result[name] = Column("list", offsets, name=name, elements=source[col].take(events))
         return result
 
     def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,7 +33,7 @@ from fastrec.features._engine.keyed import (
     statistics,
     union_keys,
 )
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
 from fastrec.features.columns import (
@@ -41,7 +41,6 @@ from fastrec.features.columns import (
     as_list,
     comparable,
     name_of,
-    names_of,
     number_of,
     order_keys,
 )
@@ -56,7 +55,7 @@ _STATS = (*PARTS, "median", "nunique", "first", "last")
 _MERGES = {"moments": merge_arrays, "tally": merge_tallies, "distinct": merge_distinct, "ends": merge_ends}
 
 
-class GroupStats(OfGroups, Fitted):
+class GroupStats(OfColumns, Fitted):
     """Statistics of a column over the rows of the row's group, exact in any partitions; missing values do not count.
 
     A group that is missing, was not seen, or has no value gives a missing value (``count``, ``sum``, ``nunique`` and
@@ -143,7 +142,7 @@ class GroupStats(OfGroups, Fitted):
         return [self._name(c, w) for c in self.columns for w in words]
 
     def _name(self, col: str, word: str) -> str:
-        return "_".join([*as_list(self.name), word, col]) + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, "_".join([*as_list(self.name), word]), col)
 
     @property
     def _quantiles(self) -> dict[str, float]:
@@ -262,7 +261,7 @@ class GroupStats(OfGroups, Fitted):
         return columns
 
 
-class GroupPick(OfGroups, Grouped):
+class GroupPick(OfColumns, Grouped):
     """The value of a column in the first (or last) row of the row's group, ordered by another column.
 
     Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without a row.
@@ -290,12 +289,8 @@ class GroupPick(OfGroups, Grouped):
     ) -> None: ...
 
     @property
-    def outputs(self) -> list[str]:
-        return [self._name(n) for c in as_list(self.cols) for n in names_of(c)]
-
-    def _name(self, col: str) -> str:
-        word = self.name or ("last" if self.last else "first") + (str(self.nth) if self.nth > 1 else "")
-        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+    def _word(self) -> str:
+        return self.name or ("last" if self.last else "first") + (str(self.nth) if self.nth > 1 else "")
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         coded = table.coded(as_list(self.by))
@@ -312,11 +307,11 @@ class GroupPick(OfGroups, Grouped):
             place = torch.bincount(codes, minlength=coded.size)[codes] - 1 - groups.place if self.last else groups.place
             chosen = place == self.nth - 1
             of_group[codes[chosen]] = values[rows[chosen]]
-            result[self._name(col)] = Column("number", of_group[coded.codes], name=self._name(col))
-        return result
+            result[self._name(col)] = of_group[coded.codes]
+        return as_columns(result)
 
 
-class GroupRank(OfGroups, Grouped):
+class GroupRank(OfColumns, Grouped):
     """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
 
     Args:
@@ -345,12 +340,8 @@ class GroupRank(OfGroups, Grouped):
     ) -> None: ...
 
     @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in self.columns]
-
-    def _name(self, col: str) -> str:
-        word = ("n" if self.normalise else "") + ("desc" if self.descending else "") + "rank"
-        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+    def _word(self) -> str:
+        return ("n" if self.normalise else "") + ("desc" if self.descending else "") + "rank"
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         coded = table.coded(as_list(self.by))
@@ -365,8 +356,8 @@ class GroupRank(OfGroups, Grouped):
             if self.normalise:
                 size = torch.bincount(codes[~missing], minlength=coded.size)[codes]
                 rank = torch.where(size > 1, (rank - 1) / (size - 1).clamp_min(1), rank * 0)
-            result[self._name(col)] = Column("number", rank, name=self._name(col))
-        return result
+            result[self._name(col)] = rank
+        return as_columns(result)
 
 
 class DeviationFromGroup(GroupStats):
@@ -412,8 +403,7 @@ class DeviationFromGroup(GroupStats):
 
     @property
     def outputs(self) -> list[str]:
-        word = self.name or self.how + self.stat
-        return [f"{word}_{c}" + "".join(f"__{b}" for b in as_list(self.by)) for c in self.columns]
+        return [named(self, self.name or self.how + self.stat, c) for c in self.columns]
 
     def _inputs(self, table: Table) -> Tensors:
         return {f"value_{i}": number_of(table, c, wanted_by=self) for i, c in enumerate(self.columns)}
@@ -435,13 +425,13 @@ class DeviationFromGroup(GroupStats):
         return made
 
 
-class NUnique(OfGroups, Fitted):
+class NUnique(OfColumns, Fitted):
     """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
 
     Missing values do not count. A group that is missing or was not seen has 0.
 
     Args:
-        cols: columns of any kind that can be a key, or generators of one column each.
+        cols: columns of any kind that can be a key, or generators.
         by: the columns of the group.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
@@ -454,20 +444,14 @@ class NUnique(OfGroups, Fitted):
     """
 
     by_key = (("groups",), ("pairs", "seen"))
+    _word = "nunique"
 
     def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
         if not as_list(by):
             raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
 
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def _name(self, col: Col) -> str:
-        return f"nunique_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
-
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        pairs = [count_keys(table, [*as_list(self.by), *names_of(col)], cells) for col in as_list(self.cols)]
+        pairs = [count_keys(table, [*as_list(self.by), col], cells) for col in self.columns]
         groups, _ = count_keys(table, as_list(self.by), None)
         return {"groups": groups, "pairs": [keys for keys, _ in pairs], "seen": [count > 0 for _, count in pairs]}
 
@@ -482,7 +466,7 @@ class NUnique(OfGroups, Fitted):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         size, tables = len(state["groups"]) + 1, {}
-        for col, keys, seen in zip(as_list(self.cols), state["pairs"], state["seen"], strict=True):
+        for col, keys, seen in zip(self.columns, state["pairs"], state["seen"], strict=True):
             found = (seen if keep is None else seen[keep.to(seen.device)]).any(0)
             group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"]) + 1
             tables[self._name(col)] = segment_sum(found.long(), group.to(found.device), size)
@@ -498,14 +482,14 @@ class NUnique(OfGroups, Fitted):
 What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]
 
 
-class Neighbours(OfGroups, Grouped):
+class Neighbours(OfColumns, Grouped):
     """Values next to a row in its list: of the rows before and after it, and the next ones by size.
 
     A list is shown at once. If the order is one of time, the row after is the future (``uses_future``). Missing without
     such a row, where a value is missing, and in a missing list.
 
     Args:
-        cols: columns, or generators of one column each; of numbers or times for all but ``previous`` and ``next``.
+        cols: columns, or generators; of numbers or times for all but ``previous`` and ``next``.
         by: the columns of the list.
         order: the columns that order a list's rows (the position shown), ties by row number; None: the rows' own order.
         n: the number of rows away, or several.
@@ -540,22 +524,21 @@ class Neighbours(OfGroups, Grouped):
 
     @property
     def outputs(self) -> list[str]:
-        return [name for c in as_list(self.cols) for _, _, name in self._parts(name_of(c))]
+        return [name for c in self.columns for _, _, name in self._parts(c)]
 
     def _parts(self, col: str) -> list[tuple[str, int, str]]:
         """Return a column's parts: the word, the number of rows away, the output's name."""
-        end = col + "".join(f"__{b}" for b in as_list(self.by))
         made = []
         for word in as_list(self.what):
             steps = [0] if word in ("above", "below") else as_list(self.n)
-            made += [(word, n, f"{word}{n or ''}_{end}") for n in steps]
+            made += [(word, n, named(self, f"{word}{n or ''}", col)) for n in steps]
         return made
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         result: dict[str, Column] = {}
         shifted: dict[int, torch.Tensor] = {}
-        for col in (name_of(c) for c in as_list(self.cols)):
+        for col in self.columns:
             gaps: dict[str, torch.Tensor] = {}
             for word, n, name in self._parts(col):
                 if word in ("above", "below"):

@@ -13,6 +13,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
+from fastrec.features._engine.options import named
 from fastrec.features._engine.order import (
     Aligned,
     KeepsRows,
@@ -27,7 +28,7 @@ from fastrec.features._engine.order import (
     time_since,
 )
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, names_of, number_of
+from fastrec.features.columns import as_columns, as_list, names_of, number_of
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
 from fastrec.segments.windows import count_before
@@ -266,7 +267,7 @@ class LastAction(Grouped):
         return [name for n in as_list(self.n) for name in self._names(n)]
 
     def _names(self, n: int) -> list[str]:
-        end = f"last{n}_{self.action}" + "".join(f"__{b}" for b in as_list(self.by))
+        end = named(self, f"last{n}", self.action)
         names = [end, f"since_{end}"] if self.since else [end]
         return [f"{self.name}_{x}" if self.name else x for x in names]
 
@@ -325,8 +326,7 @@ class TimeSince(KeepsRows):
         return [self._name(e) for e in self._events]
 
     def _name(self, event: str | None) -> str:
-        word = f"since_{'first_' if self.first else ''}{'row' if event is None else event}"
-        return word + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, "since_first" if self.first else "since", "row" if event is None else event)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -335,8 +335,8 @@ class TimeSince(KeepsRows):
         for event in self._events:
             known = self._marks(table, event) & ~outside
             since = groups.unsort(self._since(groups.sort(known), timeline, groups))
-            result[self._name(event)] = Column("number", since, name=self._name(event))
-        return result
+            result[self._name(event)] = since
+        return as_columns(result)
 
     def last_rows(self, table: Table) -> torch.Tensor:
         rows = in_order(table, as_list(self.order), 0)

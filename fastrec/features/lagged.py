@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import (
     Clock,
     KeepsRows,
@@ -26,8 +26,8 @@ from fastrec.features._engine.order import (
     ordered_groups,
     take_or_missing,
 )
-from fastrec.features.base import Col, Cols, Context, Names, State
-from fastrec.features.columns import as_list, name_of, number_of
+from fastrec.features.base import Cols, Context, Names, State
+from fastrec.features.columns import as_columns, as_list, number_of
 from fastrec.segments import Groups, shift_in_group
 from fastrec.segments.windows import (
     count_before,
@@ -97,11 +97,11 @@ def short(value: object) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-class Lag(OfGroups, KeepsRows):
+class Lag(OfColumns, KeepsRows):
     """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
 
     Args:
-        cols: columns of numbers, times, text or categories, or generators of one column each.
+        cols: columns of numbers, times, text or categories, or generators.
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
         n: the number of rows back, or several; below 0: ahead (the future).
@@ -147,12 +147,12 @@ class Lag(OfGroups, KeepsRows):
 
     @property
     def outputs(self) -> list[str]:
-        return [self._name(c, n) for c in as_list(self.cols) for n in as_list(self.n)]
+        return [self._name(c, n) for c in self.columns for n in as_list(self.n)]
 
-    def _name(self, col: Col, n: int) -> str:
+    def _name(self, col: str, n: int) -> str:
         word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
         known = "" if self.horizon is None else f"_{short(self.horizon)}"
-        return f"{word}{known}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, word + known, col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -167,8 +167,8 @@ class Lag(OfGroups, KeepsRows):
                 at = at if groups.order is None else groups.order[at]
                 rows = groups.unsort(torch.where(place >= groups.start, at, -1))
             rows = torch.where(outside, -1, rows)
-            for col in as_list(self.cols):
-                made = self._value(table, name_of(col), rows)
+            for col in self.columns:
+                made = self._value(table, col, rows)
                 result[self._name(col, n)] = replace(made, name=self._name(col, n))
         return {n: result[n] for n in self.outputs}
 
@@ -254,7 +254,7 @@ class PctChange(Lag):
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 
 
-class Rolling(OfGroups, KeepsRows):
+class Rolling(OfColumns, KeepsRows):
     """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
 
     As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but an
@@ -313,7 +313,7 @@ class Rolling(OfGroups, KeepsRows):
 
     def _name(self, col: str, stat: Stat, window: int | str) -> str:
         word = f"{self.name or 'roll'}{stat}{short(window)}{'' if self.closed == 'left' else self.closed}"
-        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, word, col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -326,9 +326,8 @@ class Rolling(OfGroups, KeepsRows):
                 if not self.min_count and "sum" in made:  # of no values it is 0, but of no group nothing
                     made["sum"] = torch.where(groups.sort(outside), torch.nan, made["sum"])
                 for stat in as_list(self.stats):
-                    name = self._name(col, stat, window)
-                    result[name] = Column("number", groups.unsort(made[stat]), name=name)
-        return {n: result[n] for n in self.outputs}
+                    result[self._name(col, stat, window)] = groups.unsort(made[stat])
+        return as_columns({n: result[n] for n in self.outputs})
 
     def last_rows(self, table: Table) -> torch.Tensor:
         groups, _ = ordered_groups(table, [], as_list(self.order))
@@ -373,7 +372,7 @@ class Rolling(OfGroups, KeepsRows):
         return {n: v if n == "count" else torch.where(few, torch.nan, v) for n, v in made.items()}
 
 
-class Ewm(OfGroups, LooksBack):
+class Ewm(OfColumns, LooksBack):
     """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
 
     ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
@@ -417,7 +416,7 @@ class Ewm(OfGroups, LooksBack):
         return [self._name(c, h) for c in self.columns for h in as_list(self.half_life)]
 
     def _name(self, col: str, half_life: float | str) -> str:
-        return f"ewm{short(half_life)}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, f"ewm{short(half_life)}", col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         return self.compute_after(table, context, None)
@@ -442,8 +441,8 @@ class Ewm(OfGroups, LooksBack):
             before = None if past is None else past["sums"].get(name)
             if before is not None:
                 found = self._placed(found, past["rows"], half_life).after(before.to(table.device), _seconds(half_life))
-            result[name] = Column("number", groups.unsort(found.mean()), name=name)
-        return {n: result[n] for n in self.outputs}
+            result[name] = groups.unsort(found.mean())
+        return as_columns({n: result[n] for n in self.outputs})
 
     def _found(
         self, table: Table, end: torch.Tensor | None = None, *, clocked: bool

@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, sum_by_cell
-from fastrec.features._engine.options import FittedOnLists, coded_elements, list_of
+from fastrec.features._engine.options import FittedOnLists, OfColumns, coded_elements, list_of
 from fastrec.features.base import Cells, Col, Cols, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_columns, as_list, masked, name_of
 from fastrec.features.encode import merge_counts
@@ -19,11 +19,11 @@ from fastrec.table import Column, Keys, Table, as_column
 from fastrec.table.column import lengths_of, rows_of, runs
 
 
-class ListLength(RowWise):
+class ListLength(OfColumns, RowWise):
     """How many elements a row's list has, missing ones too, as int64; a missing list has no length: it is missing.
 
     Args:
-        cols: columns of lists or vectors, or generators of one such column each.
+        cols: columns of lists or vectors, or generators of such.
 
     Example:
         >>> import pandas as pd
@@ -33,22 +33,19 @@ class ListLength(RowWise):
         [2, 0, <NA>]
     """
 
+    _word = "length"
+
     def __init__(self, cols: Cols) -> None: ...
 
-    @property
-    def outputs(self) -> list[str]:
-        return [f"length_{name_of(c)}" for c in as_list(self.cols)]
-
     def prepare(self, table: Table) -> Tensors:
-        names = [name_of(c) for c in as_list(self.cols)]
-        return {name: list_of(table, name, wanted_by=self).values for name in names}
+        return {name: list_of(table, name, wanted_by=self).values for name in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        return {f"length_{name}": lengths_of(offsets) for name, offsets in tensors.items()}
+        return {self._name(name): lengths_of(offsets) for name, offsets in tensors.items()}
 
     def compute(self, table: Table) -> dict[str, Column]:
         lengths = self.apply(self.prepare(table))
-        columns = {f"length_{name_of(c)}": table[name_of(c)] for c in as_list(self.cols)}
+        columns = {self._name(c): table[c] for c in self.columns}
         return {n: masked(n, lengths[n], c.is_missing().to(lengths[n].device)) for n, c in columns.items()}
 
 

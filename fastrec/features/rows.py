@@ -10,9 +10,10 @@ import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.group_values import count_values, merge_values, quantiles, total_counts
+from fastrec.features._engine.group_values import quantiles, total_counts
 from fastrec.features._engine.options import OfColumns, ascending, float64, is_open
-from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, RowWise, Scope, State, Tensors
+from fastrec.features.base import Col, Cols, Feature, RowWise, Scope, State, Tensors
+from fastrec.features.clean import LearnsColumns
 from fastrec.features.columns import as_columns, as_list, masked, name_of, number_of
 from fastrec.table import Column, Table
 
@@ -223,7 +224,7 @@ class Where(RowWise):
         return {self.outputs[0]: torch.where(tensors["condition"] > 0, tensors["value"], torch.nan)}
 
 
-class Bucketize(Fitted):
+class Bucketize(LearnsColumns):
     """The bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
 
     With ``edges`` nothing is learned and nothing needs to be fitted.
@@ -266,12 +267,17 @@ class Bucketize(Fitted):
             )
 
     @property
-    def kind(self) -> str:  # type: ignore[override]
-        return "fitted" if self.edges is None else "row"
+    def _given(self) -> bool:  # type: ignore[override]
+        return self.edges is not None
 
     @property
-    def online(self) -> str:  # type: ignore[override]
-        return self.kind
+    def sources(self) -> list[Col]:
+        return [self.col]
+
+    @property
+    def columns(self) -> list[str]:
+        """The column that is cut."""
+        return [name_of(self.col)]
 
     @property
     def outputs(self) -> list[str]:
@@ -283,33 +289,16 @@ class Bucketize(Fitted):
         parts = float(self.quantiles)
         return [i / parts for i in range(1, int(parts))] if parts.is_integer() else []
 
-    def _learned(self) -> tuple[State, State]:
-        return super()._learned() if self.edges is None else ({}, self.finalize({}))
-
-    def learn(self, state: State) -> None:
-        if self.edges is None:
-            super().learn(state)
-
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
+    def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         if self.edges is not None:
-            return {}
-        return count_values(number_of(table, name_of(self.col), wanted_by=self), cells)
-
-    def merge(self, a: State, b: State) -> State:
-        return merge_values(a, b) if self.edges is None else {}
-
-    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        if self.edges is not None:
-            return {"edges": torch.tensor([float(e) for e in self.edges], dtype=torch.float64)}
-        edges = torch.unique_consecutive(quantiles(*total_counts(state, keep), self._shares()))
-        return {"edges": edges[~edges.isnan()]}
-
-    def prepare(self, state: State, table: Table) -> Tensors:
-        return {"value": number_of(table, name_of(self.col), wanted_by=self)}
+            return torch.tensor([float(e) for e in self.edges], dtype=torch.float64)
+        edges = torch.unique_consecutive(quantiles(*total_counts(learned, keep), self._shares()))
+        return edges[~edges.isnan()]
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        value = tensors["value"]
-        bucket = torch.bucketize(value, fit["edges"].to(value.device), right=True)
+        (name,) = self.columns
+        value = tensors[name]
+        bucket = torch.bucketize(value, fit[name].to(value.device), right=True)
         return {self.outputs[0]: torch.where(value.isnan(), -1, bucket)}
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:

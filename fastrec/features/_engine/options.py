@@ -18,28 +18,37 @@ from fastrec.table.keys import is_text
 
 
 class OfColumns:
-    """Generator that treats each of ``cols`` alike, and reads nothing else."""
+    """Generator that treats each of ``cols`` alike, within groups ``by`` and in ``order`` where it has them.
+
+    It makes a column of each, ``{word}_{col}__{by}``, unless ``outputs`` says otherwise.
+    """
 
     cols: str | Feature | Sequence[str | Feature]
 
     @property
     def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
+        return [n for word in ("cols", "by", "order") for n in as_list(getattr(self, word, None))]
 
     @property
     def columns(self) -> list[str]:
         """Names of the treated columns, including those that other generators make."""
         return [n for c in as_list(self.cols) for n in names_of(c)]
 
-
-class OfGroups(OfColumns):
-    """Generator that treats each of ``cols`` alike within groups ``by``, which may have an ``order``."""
-
-    by: str | Sequence[str] | None
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c) for c in self.columns]
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [*super().sources, *as_list(self.by), *as_list(getattr(self, "order", None))]
+    def _word(self) -> str:
+        return self.name
+
+    def _name(self, col: str) -> str:
+        return named(self, self._word, col)
+
+
+def named(feature: Feature, word: str, col: str) -> str:
+    """Name an output: the statistic's word, the column, and the columns of the groups."""
+    return "__".join([f"{word}_{col}", *as_list(getattr(feature, "by", None))])
 
 
 def ascending(numbers: Sequence[Any]) -> bool:
