@@ -10,16 +10,7 @@ from typing import Any, Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.group_values import (
-    column_moments,
-    count_values,
-    merge_column_moments,
-    merge_values,
-    mode,
-    quantiles,
-    total_counts,
-    total_moments,
-)
+from fastrec.features._engine import group_values
 from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, is_open
 from fastrec.features.base import Cells, Cols, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_list, masked, names_of, number_of
@@ -31,7 +22,10 @@ class LearnsColumns(OfColumns, Fitted):
 
     _given = False
     # of a partition's numbers by cell, and of two partitions' statistics
-    _counting: tuple[Callable[..., State], Callable[..., State]] = (count_values, merge_values)
+    _counting: tuple[Callable[..., State], Callable[..., State]] = (
+        group_values.count_values,
+        group_values.merge_values,
+    )
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -118,7 +112,7 @@ class Clip(LearnsColumns):
     def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         if self._given:
             return torch.tensor([float(b) for b in self._bounds()], dtype=torch.float64)
-        bounds = quantiles(*total_counts(learned, keep), [float(q) for q in self.quantiles])
+        bounds = group_values.quantiles(*group_values.total_counts(learned, keep), [float(q) for q in self.quantiles])
         open_ = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64, device=bounds.device)
         return torch.where(bounds.isnan(), open_, bounds)
 
@@ -202,7 +196,11 @@ class FillMissing(LearnsColumns):
     def _counting(self) -> tuple[Callable[..., State], Callable[..., State]]:  # type: ignore[override]
         if self.strategy == "constant":
             return lambda *_: {}, lambda *_: {}
-        return (column_moments, merge_column_moments) if self.strategy == "mean" else (count_values, merge_values)
+        return (
+            (group_values.column_moments, group_values.merge_column_moments)
+            if self.strategy == "mean"
+            else (group_values.count_values, group_values.merge_values)
+        )
 
     def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         constant = float(self.value.get(name, 0) if isinstance(self.value, Mapping) else self.value)
@@ -212,10 +210,14 @@ class FillMissing(LearnsColumns):
         if self.strategy == "constant":
             return torch.tensor(torch.nan, dtype=torch.float64)
         if self.strategy == "mean":
-            total = total_moments(learned, keep)
+            total = group_values.total_moments(learned, keep)
             return torch.where(total["count"] > 0, total["mean"], torch.nan)
-        value, count = total_counts(learned, keep)
-        return quantiles(value, count, [0.5])[0] if self.strategy == "median" else mode(value, count)
+        value, count = group_values.total_counts(learned, keep)
+        return (
+            group_values.quantiles(value, count, [0.5])[0]
+            if self.strategy == "median"
+            else group_values.mode(value, count)
+        )
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         made = {}
@@ -293,7 +295,7 @@ class Normalize(LearnsColumns):
     """
 
     _word = "norm"
-    _counting = (column_moments, merge_column_moments)
+    _counting = (group_values.column_moments, group_values.merge_column_moments)
 
     def __init__(self, cols: Cols, *, scope: Scope = "train") -> None: ...
 
@@ -303,7 +305,7 @@ class Normalize(LearnsColumns):
         return [n for c in as_list(self.cols) for n in names_of(c) if n not in getattr(c, "flags", ())]
 
     def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
-        total = total_moments(learned, keep)
+        total = group_values.total_moments(learned, keep)
         varies = total["max"] > total["min"]
         sd = (total["m2"] / total["count"].clamp_min(1)).sqrt()
         mean = torch.where(total["max"] == total["min"], total["min"], total["mean"])

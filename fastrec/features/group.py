@@ -9,30 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.group_values import (
-    count_distinct,
-    count_distinct_here,
-    decoded,
-    distinct_values,
-    end_codes,
-    merge_distinct,
-    merge_ends,
-    merge_tallies,
-    pick_ends,
-    quantiles_here,
-    tally_quantiles,
-    tally_values,
-)
-from fastrec.features._engine.keyed import (
-    PARTS,
-    collect_moments,
-    merge_arrays,
-    over_cells,
-    sort_keys,
-    spread,
-    statistics,
-    union_keys,
-)
+from fastrec.features._engine import group_values, keyed
 from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
@@ -51,8 +28,13 @@ from fastrec.table.keys import UNITS_PER_SECOND
 
 _QUANTILE = re.compile(r"q\d{2,}")
 _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")
-_STATS = (*PARTS, "median", "nunique", "first", "last")
-_MERGES = {"moments": merge_arrays, "tally": merge_tallies, "distinct": merge_distinct, "ends": merge_ends}
+_STATS = (*keyed.PARTS, "median", "nunique", "first", "last")
+_MERGES = {
+    "moments": keyed.merge_arrays,
+    "tally": group_values.merge_tallies,
+    "distinct": group_values.merge_distinct,
+    "ends": group_values.merge_ends,
+}
 
 
 class GroupStats(OfColumns, Fitted):
@@ -125,7 +107,7 @@ class GroupStats(OfColumns, Fitted):
     @property
     def by_key(self) -> tuple[tuple[str, ...], ...]:
         # Tallies, distinct values and ends hold codes of the keys, which cutting would change.
-        return (("keys", "columns"),) if all(s in PARTS for s in self._wanted) else ()
+        return (("keys", "columns"),) if all(s in keyed.PARTS for s in self._wanted) else ()
 
     @property
     def within(self) -> list[str] | None:
@@ -151,7 +133,7 @@ class GroupStats(OfColumns, Fitted):
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         if self.over == "group":  # nothing is learned: every frame brings its own groups
             return {}
-        keys, codes = sort_keys(table.coded(as_list(self.by)))
+        keys, codes = keyed.sort_keys(table.coded(as_list(self.by)))
         made = {c: self._parts(table, c, codes, cells, len(keys) + 1) for c in self.columns}
         return {"keys": keys, "columns": made}
 
@@ -166,30 +148,32 @@ class GroupStats(OfColumns, Fitted):
         else:
             known = ~table[col].is_missing()
             values = known.double()
-        arrays = {p for s in wanted for p in PARTS.get(s, ())}
+        arrays = {p for s in wanted for p in keyed.PARTS.get(s, ())}
         if arrays:
-            made["moments"] = collect_moments(values, known, codes, cells, size, arrays, as_list(self.bins))
+            made["moments"] = keyed.collect_moments(values, known, codes, cells, size, arrays, as_list(self.bins))
         shares = self._quantiles
         if here:
-            made["here"] = dict(zip(shares, quantiles_here(values, known, codes, size, list(shares.values()))))
+            made["here"] = dict(
+                zip(shares, group_values.quantiles_here(values, known, codes, size, list(shares.values())))
+            )
             if "nunique" in wanted:
-                made["here"]["nunique"] = count_distinct_here(table[col].coded(), codes, size)
+                made["here"]["nunique"] = group_values.count_distinct_here(table[col].coded(), codes, size)
         elif shares:
-            made["tally"] = tally_values(values, known, codes, cells)
+            made["tally"] = group_values.tally_values(values, known, codes, cells)
         if "nunique" in wanted and not here:
-            made["distinct"] = distinct_values(table[col].coded(), codes, cells)
+            made["distinct"] = group_values.distinct_values(table[col].coded(), codes, cells)
         ends = [s for s in ("first", "last") if s in wanted]
         if ends:
             order = order_keys(table, as_list(self.order))
             if not order:
                 order = [torch.arange(len(table), device=table.device)]
-            made["ends"] = pick_ends(table[col].coded(), order, codes, cells, size, ends)
+            made["ends"] = group_values.pick_ends(table[col].coded(), order, codes, cells, size, ends)
         return made
 
     def merge(self, a: State, b: State) -> State:
         if self.over == "group":
             return {}
-        keys, left, right = union_keys(a["keys"], b["keys"])
+        keys, left, right = keyed.union_keys(a["keys"], b["keys"])
         merged = {}
         for c in self.columns:
             x, y, made = a["columns"][c], b["columns"][c], {}
@@ -207,14 +191,14 @@ class GroupStats(OfColumns, Fitted):
             for n, v in parts.get("here", {}).items():  # code 0 is no group: missing, or 0
                 made[n] = torch.cat([v.new_full((1,), torch.nan if v.is_floating_point() else 0), v[1:]])
             if "moments" in parts:
-                made |= statistics(over_cells(parts["moments"], keep))
+                made |= keyed.statistics(keyed.over_cells(parts["moments"], keep))
             if "tally" in parts:
-                found = tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
+                found = group_values.tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
                 made |= dict(zip(self._quantiles, found, strict=True))
             if "distinct" in parts:
-                made["nunique"] = count_distinct(parts["distinct"], size, keep)
+                made["nunique"] = group_values.count_distinct(parts["distinct"], size, keep)
             for end in [n for n in parts.get("ends", ()) if n != "values"]:
-                made[end] = end_codes(parts["ends"], end, keep)
+                made[end] = group_values.end_codes(parts["ends"], end, keep)
             tables |= {self._name(c, word): values for word, values in made.items()}
         return {n: tables[n] for n in self._tables} if state else {}
 
@@ -257,7 +241,7 @@ class GroupStats(OfColumns, Fitted):
         for end in [s for s in ("first", "last") if s in self._wanted]:
             for c in self.columns:
                 name = self._name(c, end)
-                columns[name] = decoded(columns[name].values, state["columns"][c]["ends"]["values"], name)
+                columns[name] = group_values.decoded(columns[name].values, state["columns"][c]["ends"]["values"], name)
         return columns
 
 
@@ -456,12 +440,12 @@ class NUnique(OfColumns, Fitted):
         return {"groups": groups, "pairs": [keys for keys, _ in pairs], "seen": [count > 0 for _, count in pairs]}
 
     def merge(self, a: State, b: State) -> State:
-        merged: State = {"groups": union_keys(a["groups"], b["groups"])[0], "pairs": [], "seen": []}
+        merged: State = {"groups": keyed.union_keys(a["groups"], b["groups"])[0], "pairs": [], "seen": []}
         for ka, kb, x, y in zip(a["pairs"], b["pairs"], a["seen"], b["seen"], strict=True):
-            keys, left, right = union_keys(ka, kb)
+            keys, left, right = keyed.union_keys(ka, kb)
             cells = max(len(x), len(y))
             merged["pairs"].append(keys)
-            merged["seen"].append(spread(x, left, len(keys), cells) | spread(y, right, len(keys), cells))
+            merged["seen"].append(keyed.spread(x, left, len(keys), cells) | keyed.spread(y, right, len(keys), cells))
         return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:

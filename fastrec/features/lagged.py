@@ -28,17 +28,7 @@ from fastrec.features._engine.order import (
 )
 from fastrec.features.base import Cols, Context, Names, State
 from fastrec.features.columns import as_columns, as_list, number_of
-from fastrec.segments import Groups, shift_in_group
-from fastrec.segments.windows import (
-    count_before,
-    decayed_sums,
-    first_at_least,
-    keys_before,
-    window_extreme,
-    window_median,
-    window_squares,
-    window_sum,
-)
+from fastrec.segments import Groups, shift_in_group, windows
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
 
@@ -181,8 +171,8 @@ class Lag(OfColumns, KeepsRows):
         """Return, for each sorted row, the place after the last one of its group a horizon before it."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
         span = length_of(self.horizon, wanted_by=type(self).__name__, what="horizon") * timeline.per_second
-        bounds = keys_before(timeline.keys, span, beyond=True)
-        return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+        bounds = windows.keys_before(timeline.keys, span, beyond=True)
+        return windows.first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
         return take_or_missing(table[col], rows)
@@ -344,8 +334,8 @@ class Rolling(OfColumns, KeepsRows):
             return first, torch.maximum(places + to_right, first)
         timeline = Timeline.of(table, groups, one_order(self, "a window of time"))
         span = seconds_in(window, wanted_by="Rolling", what="window") * timeline.per_second
-        bounds = keys_before(timeline.keys, span, beyond=not from_left)
-        first = first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+        bounds = windows.keys_before(timeline.keys, span, beyond=not from_left)
+        first = windows.first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
         return first, places + 1 if to_right else timeline.tied
 
     def _statistics(
@@ -353,21 +343,21 @@ class Rolling(OfColumns, KeepsRows):
     ) -> dict[str, torch.Tensor]:
         values, known, codes = groups.sort(values), groups.sort(known), groups.codes
         if not bool(known.all()):  # windows of places become windows of the known values alone
-            counts = count_before(known)
+            counts = windows.count_before(known)
             values, codes, first, end = values[known], codes[known], counts[first], counts[end]
         count, wanted = end - first, set(as_list(self.stats))
         made = {"count": count.double()}
         if wanted & {"sum", "mean"}:
-            made["sum"] = window_sum(values, first, end)
+            made["sum"] = windows.window_sum(values, first, end)
             made["mean"] = made["sum"] / count
         if "std" in wanted:
-            spread = window_squares(values, first, end) / (count - 1).clamp_min(1)
+            spread = windows.window_squares(values, first, end) / (count - 1).clamp_min(1)
             made["std"] = torch.where(count > 1, spread.sqrt(), torch.nan)
         for stat in wanted & {"min", "max"}:
-            extreme = window_extreme(values, first, end, largest=stat == "max")
+            extreme = windows.window_extreme(values, first, end, largest=stat == "max")
             made[stat] = torch.where(count > 0, extreme, torch.nan)
         if "median" in wanted:
-            made["median"] = window_median(values, codes, first, end)
+            made["median"] = windows.window_median(values, codes, first, end)
         few = count < self.min_count
         return {n: v if n == "count" else torch.where(few, torch.nan, v) for n, v in made.items()}
 
@@ -537,7 +527,7 @@ def _before(
         half_life: in the units.
     """
     # Sums change only at known rows, so they are computed there alone; the last value weighs 1, however old it is.
-    counts = count_before(known)
+    counts = windows.count_before(known)
     begin, end = counts[start], counts[limit]
     found = end > begin
     if not bool(known.any()):
@@ -546,11 +536,11 @@ def _before(
     group = counts[start] if len(start) == len(values) else begin.new_zeros(len(values))
     at, clock = when[0][known], when[1]
     values, place = values[known], torch.arange(int(counts[-1]), device=values.device) - group[known]
-    total, weight = decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
+    total, weight = windows.decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
     last = (end - 1).clamp_min(0)
     up = down = torch.zeros_like(found)
     if not bool(values.isfinite().all()):
-        high, low = (count_before(values == x) for x in (torch.inf, -torch.inf))
+        high, low = (windows.count_before(values == x) for x in (torch.inf, -torch.inf))
         up, down = high[end] > high[begin], low[end] > low[begin]
     clock = None if clock is None else clock[known][last]
     return _Decayed(total[last], weight[last], clock, found, up, down)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, reduce
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Literal, get_args
 
 import torch
@@ -68,8 +68,8 @@ class RowStats(OfColumns, RowWise):
         return {c: number_of(table, c, wanted_by=self) for c in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        rows = _RowNumbers([tensors[c] for c in self.columns])
-        return {name: getattr(rows, stat) for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
+        made = _row_statistics([tensors[c] for c in self.columns], set(as_list(self.stats)))
+        return {name: made[stat] for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
 
     def compute(self, table: Table) -> dict[str, Column]:
         # In blocks of rows: hundreds of columns would not fit as float64 all at once.
@@ -83,63 +83,39 @@ class RowStats(OfColumns, RowWise):
         return as_columns({n: torch.cat([p[n] for p in parts]) for n in self.outputs})
 
 
-class _RowNumbers:
-    """Statistics of rows, each computed at first use, of columns float64 ``[n]``, NaN where missing."""
-
+def _row_statistics(columns: list[torch.Tensor], wanted: set[str]) -> Tensors:
+    """Compute statistics of rows, of columns float64 ``[n]``, NaN where missing; also those that others need."""
     # Sums run from column to column: a reduction over a matrix would make a row's bits depend on the rows around it.
+    gone = [x.isnan() for x in columns]
 
-    def __init__(self, columns: list[torch.Tensor]) -> None:
-        self.columns = columns
-        self.gone = [x.isnan() for x in columns]
+    def over(join: Callable[..., torch.Tensor], empty: float) -> torch.Tensor:
+        return reduce(join, (torch.where(none, empty, x) for none, x in zip(gone, columns, strict=True)))
 
-    def _filled(self, value: float) -> Iterator[torch.Tensor]:
-        return (torch.where(gone, value, x) for gone, x in zip(self.gone, self.columns, strict=True))
-
-    @cached_property
-    def zeros(self) -> torch.Tensor:
-        return _how_many(x == 0 for x in self.columns)
-
-    @cached_property
-    def missing(self) -> torch.Tensor:
-        return _how_many(self.gone)
-
-    @cached_property
-    def negative(self) -> torch.Tensor:
-        return _how_many(x < 0 for x in self.columns)
-
-    @cached_property
-    def nunique(self) -> torch.Tensor:
-        ordered = torch.stack(self.columns, 1).sort(1).values  # NaN comes last
+    made = {"missing": _how_many(gone)}
+    count, moments = len(columns) - made["missing"], wanted & {"mean", "std"}
+    if "zeros" in wanted:
+        made["zeros"] = _how_many(x == 0 for x in columns)
+    if "negative" in wanted:
+        made["negative"] = _how_many(x < 0 for x in columns)
+    if "nunique" in wanted:
+        ordered = torch.stack(columns, 1).sort(1).values  # NaN comes last
         new = (ordered[:, 1:] != ordered[:, :-1]) & ~ordered[:, 1:].isnan()
-        return new.sum(1) + (~ordered[:, 0].isnan()).long()
-
-    @cached_property
-    def count(self) -> torch.Tensor:
-        return len(self.columns) - self.missing
-
-    @cached_property
-    def sum(self) -> torch.Tensor:
-        return reduce(torch.add, self._filled(0))
-
-    @cached_property
-    def mean(self) -> torch.Tensor:
-        mean = self.sum / self.count
+        made["nunique"] = new.sum(1) + (~ordered[:, 0].isnan()).long()
+    if "sum" in wanted or moments:
+        made["sum"] = over(torch.add, 0)
+    if "min" in wanted or moments:
+        made["min"] = torch.where(count > 0, over(torch.minimum, torch.inf), torch.nan)
+    if "max" in wanted or moments:
+        made["max"] = torch.where(count > 0, over(torch.maximum, -torch.inf), torch.nan)
+    if moments:
+        mean = made["sum"] / count
         # Equal values have themselves for a mean, to the last bit, and then no spread.
-        return torch.where(mean.isinf(), mean, torch.clamp(mean, self.min, self.max))
-
-    @cached_property
-    def std(self) -> torch.Tensor:
-        rests = (torch.where(gone, 0, x - self.mean) for gone, x in zip(self.gone, self.columns, strict=True))
+        made["mean"] = mean = torch.where(mean.isinf(), mean, torch.clamp(mean, made["min"], made["max"]))
+    if "std" in wanted:
+        rests = (torch.where(none, 0, x - mean) for none, x in zip(gone, columns, strict=True))
         total = reduce(torch.add, (r * r for r in rests))
-        return torch.where(self.count > 1, (total / (self.count - 1)).sqrt(), torch.nan)
-
-    @cached_property
-    def min(self) -> torch.Tensor:
-        return torch.where(self.count > 0, reduce(torch.minimum, self._filled(torch.inf)), torch.nan)
-
-    @cached_property
-    def max(self) -> torch.Tensor:
-        return torch.where(self.count > 0, reduce(torch.maximum, self._filled(-torch.inf)), torch.nan)
+        made["std"] = torch.where(count > 1, (total / (count - 1)).sqrt(), torch.nan)
+    return made
 
 
 def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:

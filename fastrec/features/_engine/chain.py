@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from threading import Lock
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,14 +20,10 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.features._engine.digests import columns_digest
 from fastrec.features._engine.folds import INNER_SEED, given_fold_keys, row_folds
 from fastrec.features._engine.order import take_or_missing
-from fastrec.features._engine.recall import CachedStep
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
+from fastrec.features.cache import CachedStep, FeatureCache
 from fastrec.features.columns import Selector, as_list, no_column
 from fastrec.table import Column, Table, concat
-
-if TYPE_CHECKING:
-    from fastrec.features.cache import FeatureCache
-
 
 # Steps that a target passes through, and those through which it could return to its own row.
 
