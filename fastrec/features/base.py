@@ -296,12 +296,13 @@ class Fitted(Feature):
 
     def compute(self, table: Table) -> dict[str, Column]:
         """Return the output columns of rows that were not trained on."""
-        state, fit = self._learned()
-        return self.wrap(self.apply(fit, self.prepare(state, table)))
+        return self.compute_from(table, self._learned()[0])
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         """Return the output columns of a table from the given statistics."""
-        return self.wrap(self.apply(self.finalize(state), self.prepare(state, table)))
+        # What was just learned is not finalized again: some decompose a matrix.
+        fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
+        return self.wrap(self.apply(fit, self.prepare(state, table)))
 
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor

@@ -13,7 +13,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine import group_values
 from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, is_open
 from fastrec.features.base import Cells, Cols, Fitted, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, masked, names_of, number_of
+from fastrec.features.columns import as_list, masked, names_of, number_of, refuse
 from fastrec.table import Column, Table
 
 
@@ -259,11 +259,8 @@ class Log1p(OfColumns, RowWise):
     def prepare(self, table: Table) -> Tensors:
         tensors = {c: number_of(table, c, wanted_by=self) for c in self.columns}
         for name, values in tensors.items():
-            low = values <= -1
-            if not self.signed and bool(low.any()):
-                row = int(low.nonzero()[0])
-                problem = f"Log1p: {values[row].item()} has no log(1 + x)"
-                raise DataError(problem, column=name, row=row, remedy="Use signed=True or Clip")
+            if not self.signed:
+                refuse(values <= -1, name, "Log1p: -1 and less have no log(1 + x)", "Use signed=True or Clip")
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:

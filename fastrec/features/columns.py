@@ -276,10 +276,14 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
 
 def _order_key(table: Table, name: str) -> torch.Tensor:
     values, missing = comparable(table, name)
-    if bool(missing.any()):
-        problem = "an order value is missing"
-        raise DataError(problem, column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows")
+    refuse(missing, name, "an order value is missing", "Fill or drop such rows")
     return values
+
+
+def refuse(odd: torch.Tensor, column: str | None, problem: str, remedy: str) -> None:
+    """Raise DataError about the first row that is ``odd`` (bool ``[n]``), if any is."""
+    if bool(odd.any()):
+        raise DataError(problem, column=column, row=int(odd.nonzero()[0]), remedy=remedy)
 
 
 def given_rows(df: Any) -> Any:

@@ -19,7 +19,7 @@ from fastrec.features._engine.folds import given_folds, row_folds
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, sum_kept
 from fastrec.features._engine.options import OfColumns
 from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, State, Tensors
-from fastrec.features.columns import as_list, masked, name_of
+from fastrec.features.columns import as_list, masked, name_of, refuse
 from fastrec.features.encode import merge_counts
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode
@@ -294,10 +294,8 @@ def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:
-        raise DataError(
-            f"search_crosses: {using!r} uses a target, which would leak into its own rows",
-            remedy="Pair columns and generators that use none",
-        )
+        problem = f"search_crosses: {using!r} uses a target, which would leak into its own rows"
+        raise DataError(problem, remedy="Pair columns and generators that use none")
     plain = [n for n, s in sources.items() if isinstance(s, str)]
     table = Table.read(df, list(dict.fromkeys([*plain, *generators.fit_inputs, *others])))
     return generators.fit_transform(table) if generators.features else table
@@ -311,13 +309,11 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
         y = column.number()
     except DataError as error:
         raise DataError(f"search_crosses: {error.problem}", column=name, row=error.row, remedy="Use numbers") from error
-    if bool(y.isinf().any()):
-        row = int(y.isinf().nonzero()[0])
-        raise DataError("search_crosses: a target is infinite", column=name, row=row, remedy="Clip or drop such rows")
-    binary = bool(((y == 0) | (y == 1)).all())
-    if metric in ("logloss", "auc") and not binary:
-        row = int(((y != 0) & (y != 1)).nonzero()[0])
-        raise DataError(f"search_crosses: {metric} needs a target of 0 and 1", column=name, row=row, remedy="Use 'r2'")
+    refuse(y.isinf(), name, "search_crosses: a target is infinite", "Clip or drop such rows")
+    other = (y != 0) & (y != 1)
+    if metric in ("logloss", "auc"):
+        refuse(other, name, f"search_crosses: {metric} needs a target of 0 and 1", "Use 'r2'")
+    binary = not bool(other.any())
     if len(y) == 0 or bool((y == y[0]).all()):
         raise DataError("search_crosses: the target has one value only", column=name, remedy="Give more rows")
     return y, ("logloss" if binary else "r2") if metric == "auto" else metric

@@ -187,13 +187,8 @@ class Categorify(OfColumns, Fitted):
             if name in tensors
         }
 
-    def compute(self, table: Table) -> dict[str, Column]:
-        state, fit = self._learned()
-        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
-
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
-        fit = self.finalize(state)
-        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
+        return self._each(table, state, lambda flat, _: Fitted.compute_from(self, flat, state))
 
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
@@ -452,10 +447,8 @@ class NaNPattern(OfColumns, RowWise):
 
     def _check(self) -> None:
         if not 1 <= len(self.columns) <= 62:
-            raise DataError(
-                f"NaNPattern: {len(self.columns)} columns, where one code holds 1 to 62",
-                remedy="Use several of them, each with a name= of its own",
-            )
+            problem = f"NaNPattern: {len(self.columns)} columns, where one code holds 1 to 62"
+            raise DataError(problem, remedy="Use several of them, each with a name= of its own")
 
     @property
     def outputs(self) -> list[str]:

@@ -60,12 +60,9 @@ class _Function(Feature):
         for name, result in zip(self.outputs, results, strict=True):
             found = len(result) if hasattr(result, "__len__") and getattr(result, "ndim", 1) else None
             if found != size:
-                raise DataError(
-                    f"{_path(self.function)} returned {'one value' if found is None else f'{found} values'} for "
-                    f"{size} rows",
-                    column=name,
-                    remedy="Return one value per row, in the rows' order",
-                )
+                count = "one value" if found is None else f"{found} values"
+                problem = f"{_path(self.function)} returned {count} for {size} rows"
+                raise DataError(problem, column=name, remedy="Return one value per row, in the rows' order")
         return results
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -215,11 +212,8 @@ class GroupFunction(_Function, Grouped):
             for into, result in zip(made, self._results(self.function(*own), None), strict=True):
                 result = torch.as_tensor(result, dtype=torch.float64)
                 if result.ndim and len(result) != len(rows):
-                    raise DataError(
-                        f"{_path(self.function)} returned {len(result)} values for a group of {len(rows)} rows",
-                        row=int(rows[0]),
-                        remedy="Return one value per row, or one for the group",
-                    )
+                    problem = f"{_path(self.function)} returned {len(result)} values for a group of {len(rows)} rows"
+                    raise DataError(problem, row=int(rows[0]), remedy="Return one value per row, or one for the group")
                 into[rows] = result.cpu()
         return made
 

@@ -213,9 +213,7 @@ class GroupStats(OfColumns, Fitted):
         return {name: fit[name].to(tensors["key"].device)[tensors["key"]] for name in self._tables}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        if self.over == "group":
-            return self._own(table)
-        return self._decoded(super().compute(table), self._learned()[0])
+        return self._own(table) if self.over == "group" else super().compute(table)
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         if self.over == "group":

@@ -249,10 +249,8 @@ class LastAction(Grouped):
         name: str | None = None,
     ) -> None:
         if not as_list(order) and (since or table is not None):
-            raise DataError(
-                "LastAction needs an order to compare rows with a log, or to say how long ago an event was",
-                remedy="Name its columns with order=, or leave table out and set since=False",
-            )
+            remedy = "Name its columns with order=, or leave table out and set since=False"
+            raise DataError("LastAction needs an order: rows are compared with a log, or have ages", remedy=remedy)
 
     @property
     def sources(self) -> list[str]:  # type: ignore[override]

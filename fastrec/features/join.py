@@ -102,9 +102,6 @@ class JoinTable(Grouped):
         if not len(again):
             return
         row = int(again[0])
-        raise DataError(
-            f"JoinTable: table {self.table!r} has the key of row {int(first[codes[row]])} again",
-            column=self._keys[0],
-            row=row,
-            remedy="Drop the repeated rows, or choose duplicates='first' or 'last'",
-        )
+        problem = f"JoinTable: table {self.table!r} has the key of row {int(first[codes[row]])} again"
+        remedy = "Drop the repeated rows, or choose duplicates='first' or 'last'"
+        raise DataError(problem, column=self._keys[0], row=row, remedy=remedy)

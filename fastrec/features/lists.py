@@ -11,8 +11,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, sum_by_cell
-from fastrec.features._engine.options import FittedOnLists, OfColumns, coded_elements, list_of
-from fastrec.features.base import Cells, Col, Cols, RowWise, Scope, State, Tensors
+from fastrec.features._engine.options import OfColumns, coded_elements, list_of
+from fastrec.features.base import Cells, Col, Cols, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_columns, as_list, masked, name_of
 from fastrec.features.encode import merge_counts
 from fastrec.table import Column, Keys, Table, as_column
@@ -85,10 +85,10 @@ class ListSlice(RowWise):
         name: str | None = None,
     ) -> None:
         if pad is not None and not self.width > 0:
-            raise DataError(
-                f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to",
-                remedy="Count start and end from the same end of the list, start first",
+            problem = (
+                f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to"
             )
+            raise DataError(problem, remedy="Count start and end from the same end of the list, start first")
 
     @property
     def width(self) -> int:
@@ -183,15 +183,16 @@ class ListSlice(RowWise):
         what = {"category": elements.distinct, "number": elements.values}.get(elements.kind)
         held = elements.kind if what is None else str(getattr(what, "dtype", getattr(what, "type", "")))
         filled = lengths_of(column.values).nonzero()
-        return DataError(
-            f"ListSlice: pad={self.pad!r} is no value of lists of {held.removeprefix('torch.').removeprefix('large_')}",
-            column=column.name or None,
-            row=int(filled[0]) if len(filled) else None,
-            remedy="Give a pad of the elements' own type, or slice without pad",
+        row = int(filled[0]) if len(filled) else None
+        held = held.removeprefix("torch.").removeprefix("large_")
+        problem, remedy = (
+            f"ListSlice: pad={self.pad!r} is no value of lists of {held}",
+            "Give a pad of that type, or none",
         )
+        return DataError(problem, column=column.name or None, row=row, remedy=remedy)
 
 
-class MultiHot(FittedOnLists):
+class MultiHot(Fitted):
     """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
 
     Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
@@ -216,6 +217,7 @@ class MultiHot(FittedOnLists):
         [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
 
+    by_row = False
     by_key = (("keys", "count"),)
     _least: ClassVar = {"max_size": 1}
 
@@ -240,10 +242,8 @@ class MultiHot(FittedOnLists):
             found = None
         nested = found is not None and pa.types.is_nested(found.type)
         if found is None or nested or not values or found.null_count or len(found.unique()) < len(values):
-            raise DataError(
-                f"MultiHot: values are to be of one type, each once and none missing, not {values!r}",
-                remedy="Leave values out to learn them",
-            )
+            problem = f"MultiHot: values are to be of one type, each once and none missing, not {values!r}"
+            raise DataError(problem, remedy="Leave values out to learn them")
         found = found.cast(pa.large_string()) if pa.types.is_string(found.type) else found
         return Keys((found,), (name_of(self.col),))
 

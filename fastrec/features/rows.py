@@ -307,10 +307,8 @@ class Digits(OfColumns, RowWise):
 
     def __init__(self, cols: Cols, digits: int = 1, *, decimals: int = 0) -> None:
         if not (1 <= digits <= 18 and 0 <= decimals <= 9):
-            raise DataError(
-                f"Digits: {digits} digits of numbers with {decimals} decimals",
-                remedy="Use 1 to 18, and 0 to 9 decimals",
-            )
+            problem = f"Digits: {digits} digits of numbers with {decimals} decimals"
+            raise DataError(problem, remedy="Use 1 to 18, and 0 to 9 decimals")
 
     @property
     def outputs(self) -> list[str]:

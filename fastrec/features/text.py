@@ -16,8 +16,8 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features._engine.options import FittedOnLists, coded_elements, list_of
-from fastrec.features.base import Cells, Col, RowWise, Scope, State, Tensors
+from fastrec.features._engine.options import coded_elements, list_of
+from fastrec.features.base import Cells, Col, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import masked, name_of
 from fastrec.features.encode import merge_counts
 from fastrec.features.vectors import VectorsOfTexts, distinct_texts, signed
@@ -143,10 +143,8 @@ class NgramHash(VectorsOfTexts):
         name: str | None = None,
     ) -> None:
         if dims < 1 or not 1 <= least <= most or of not in ("words", "letters"):
-            raise DataError(
-                f"NgramHash: {least} to {most} {of} in {dims} places",
-                remedy="Give dims and lengths of 1 or more, the shorter first, of 'words' or 'letters'",
-            )
+            problem = f"NgramHash: {least} to {most} {of} in {dims} places"
+            raise DataError(problem, remedy="Give dims and lengths of 1 or more, the shorter first")
 
     @property
     def outputs(self) -> list[str]:
@@ -269,7 +267,7 @@ def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
 _LEARNED = ("idf", "components", "place")
 
 
-class TextSvd(FittedOnLists):
+class TextSvd(Fitted):
     """A text as ``dims`` float64 columns: the first components of its words' TF-IDF (latent semantic analysis).
 
     A word weighs ``log(1 + tf) · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the text; n: training rows with a
@@ -299,6 +297,7 @@ class TextSvd(FittedOnLists):
         [[0.97, 0.0], [0.55, 0.0], [0.97, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
 
+    by_row = False
     _least: ClassVar = {"dims": 1, "max_words": 1}
 
     def __init__(
@@ -429,7 +428,7 @@ def _components(
     return np.pad(turned, ((0, 0), (0, dims - len(sizes))))
 
 
-class TfIdfSimilarity(FittedOnLists):
+class TfIdfSimilarity(Fitted):
     """Cosine of the TF-IDF vectors of two lists of the same row, in 0 … 1.
 
     A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the list; n: the training rows' lists of both
@@ -453,6 +452,7 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
+    by_row = False
     by_key = (("keys", "count"),)
 
     def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None: ...

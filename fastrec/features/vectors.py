@@ -12,7 +12,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features._engine.options import FittedOnLists, OfColumns, coded_elements, float64, list_of
+from fastrec.features._engine.options import OfColumns, coded_elements, float64, list_of, row_weights
 from fastrec.features.base import Cells, Col, Feature, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
 from fastrec.table import Column, Table
@@ -313,7 +313,7 @@ def signed(vectors: torch.Tensor) -> torch.Tensor:
     return vectors * torch.where(vectors[first, torch.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
 
-class SvdEncode(FittedOnLists):
+class SvdEncode(Fitted):
     """Each key as a vector: the first components of the matrix of its counts with other keys.
 
     The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
@@ -342,6 +342,7 @@ class SvdEncode(FittedOnLists):
         [[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]]
     """
 
+    by_row = False
     _least: ClassVar = {"dims": 1}
 
     def __init__(
@@ -381,8 +382,9 @@ class SvdEncode(FittedOnLists):
         else:
             cols, col = sort_keys(column.coded())
         known = (row > 0) & (col > 0)
-        weight = self._weights(table)
-        if weight is not None:
+        weight = None
+        if self.weight is not None:  # a missing one is not above 0: its pair is left out
+            weight = row_weights(table, name_of(self.weight), wanted_by=self)
             weight = weight if at is None else weight[at]
             known &= weight > 0
         kept = known.nonzero().squeeze(1)
@@ -391,21 +393,6 @@ class SvdEncode(FittedOnLists):
         of_pair = None if cells is None else Cells((cells.codes if at is None else cells.codes[at])[kept], cells.count)
         values = torch.ones_like(codes) if weight is None else weight[kept]
         return {"rows": rows, "cols": cols, "pairs": pairs, "sum": sum_by_cell(values, codes, of_pair, len(pairs))}
-
-    def _weights(self, table: Table) -> torch.Tensor | None:
-        if self.weight is None:
-            return None
-        values = number_of(table, name_of(self.weight), wanted_by=self)
-        bad = (values < 0) | values.isinf()
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
-            raise DataError(
-                f"SvdEncode: a weight is {float(values[row])}",
-                column=name_of(self.weight),
-                row=row,
-                remedy="Use 0 or more",
-            )
-        return values  # a missing one is not above 0: its pair is left out
 
     def merge(self, a: State, b: State) -> State:
         (rows, row_a, row_b), (cols, col_a, col_b) = (union_keys(a[n], b[n]) for n in ("rows", "cols"))

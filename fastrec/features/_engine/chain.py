@@ -489,18 +489,16 @@ class Chain:
             placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}
             if read and (step.own_row or step.uses_future or placed & set(read)):
                 problem = f"{type(step).__name__} reads the target, so that rows would be given their own"
-                raise DataError(
-                    problem, column=read[0], remedy="Use TargetEncode (out of fold) or CumTarget (from earlier rows)"
-                )
+                remedy = "Use TargetEncode (out of fold) or CumTarget (from earlier rows)"
+                raise DataError(problem, column=read[0], remedy=remedy)
             for table, names in step.table_inputs.items():
                 known = [n for n in names if n in self.targets]
                 if known:
-                    raise DataError(
-                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden",
-                        column=known[0],
-                        remedy="Read the frame's own rows, which are nested; if all of that column is known before the "
-                        "rows are, give it another name",
+                    problem = (
+                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden"
                     )
+                    remedy = "Read the frame's own rows, or give the column another name if it is known before the rows"
+                    raise DataError(problem, column=known[0], remedy=remedy)
 
 
 def excluded_cells(count: int, by_fold: bool, hidden: bool = False) -> torch.Tensor:

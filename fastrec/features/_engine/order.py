@@ -97,13 +97,11 @@ def aligned(
     for name in order:
         here, there = table[name], log[name]
         if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
-            raise DataError(
-                f"holds {_times(here)} in the frame and {_times(there)} in the log",
-                column=name,
-                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
-                if here.kind == there.kind
-                else "Give both the same type, for example with pd.to_datetime",
-            )
+            remedy = "Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
+            if here.kind != there.kind:
+                remedy = "Give both the same type, for example with pd.to_datetime"
+            problem = f"holds {_times(here)} in the frame and {_times(there)} in the log"
+            raise DataError(problem, column=name, remedy=remedy)
     return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
 
 

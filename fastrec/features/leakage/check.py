@@ -22,8 +22,8 @@ from fastrec.features.leakage.rows import (
     SetRunner,
     as_features,
     cut_places,
+    key_codes,
     key_pairs,
-    key_sizes,
     moved,
     paired,
     probe_rows,
@@ -90,7 +90,8 @@ class LeakCheck:
 
     def own_targets(self, probes: int) -> None:
         """Change one row's target at a time."""
-        sizes = key_sizes(self.frame, self.choice)
+        keys = key_codes(self.frame, self.choice).values()
+        sizes = [torch.where(codes > 0, torch.bincount(codes)[codes], 0) for codes in keys]  # of each row's key
         tries = [self.try_one(row) for row in probe_rows(self.choice, sizes, probes)]
         self.checked.append(f"the own targets of {len(tries)}")
         odd = {
