@@ -110,6 +110,9 @@ class Feature(Parameters, ABC):
     # FeatureSet imports this class, so it puts itself here; an import of it would be a circle.
     _set_class: ClassVar[type[Any]]
     scope: Scope = "train"
+    # Arguments that name what it reads; those that name columns of the log ``table`` where there is one.
+    _reads: ClassVar[tuple[str, ...]] = ("cols", "col")
+    _of_log: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -119,7 +122,8 @@ class Feature(Parameters, ABC):
     @property
     def sources(self) -> list[Col]:
         """The column names and other generators that it reads."""
-        return as_list(self.cols if hasattr(self, "cols") else self.col)
+        own = self._of_log if getattr(self, "table", None) is None else ()
+        return [s for word in (*self._reads, *own) for s in as_list(getattr(self, word, None))]
 
     @property
     @abstractmethod
@@ -144,7 +148,9 @@ class Feature(Parameters, ABC):
     @property
     def table_inputs(self) -> dict[str, list[str]]:
         """Columns it reads from other tables, by table name."""
-        return {}
+        table = getattr(self, "table", None) if self._of_log else None
+        words = () if table is None else (*self._reads, *self._of_log)
+        return {table: [n for word in words for n in as_list(getattr(self, word))]} if words else {}
 
     def fit(self, df: Any, y: Any = None, **options: Any) -> Feature:
         """Fit on training rows (see ``FeatureSet.fit``)."""

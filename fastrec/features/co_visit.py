@@ -158,6 +158,7 @@ class CoVisit(Fitted):
 
     online = "history"
     whole_groups = True
+    _reads, _of_log = ("by", "order", "item"), ("event",)
     _least: ClassVar = {"window": 1, "last": 1, "folds": 2}
 
     def __init__(
@@ -188,18 +189,6 @@ class CoVisit(Fitted):
     @property
     def within(self) -> list[str]:
         return as_list(self.by)
-
-    @property
-    def _event_columns(self) -> list[str]:
-        return [*as_list(self.by), *as_list(self.order), self.item, *as_list(self.event)]
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [n for n in self._event_columns if self.table is None or n != self.event]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: self._event_columns}
 
     @property
     def outputs(self) -> list[str]:
@@ -359,6 +348,7 @@ class JaccardToHistory(Grouped):
         0.3333
     """
 
+    _reads = ("by", "item", "order")
     _least: ClassVar = {"last": 1}
 
     def __init__(
@@ -373,10 +363,6 @@ class JaccardToHistory(Grouped):
         last: int = 3,
         name: str = "jaccard",
     ) -> None: ...
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [*as_list(self.by), self.item, *as_list(self.order)]
 
     @property
     def table_inputs(self) -> dict[str, list[str]]:

@@ -53,6 +53,7 @@ class CumTarget(KeySums):
 
     uses_target = True
     causal = True
+    _reads = ("cols", "target", "order", "weight")
     _least: ClassVar = {"smooth": 0}
 
     def __init__(
@@ -76,10 +77,6 @@ class CumTarget(KeySums):
         if half_life is not None and len(as_list(order)) > 1:
             remedy = "Order by one column of times or numbers where half_life is given"
             raise DataError(f"CumTarget: {len(as_list(order))} order columns have no age in common", remedy=remedy)
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.target), *as_list(self.order), *as_list(self.weight)]
 
     @property
     def fit_only(self) -> list[str]:

@@ -11,7 +11,7 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import ordered_groups, take_or_missing
-from fastrec.features.base import Col, Cols, Context, Grouped, Names
+from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.features.columns import as_columns, as_list, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import run_starts
@@ -188,13 +188,11 @@ class CumCount(Grouped):
         [2, 0, 0, 1]
     """
 
+    _reads = ("by", "order")
+
     def __init__(self, by: Names, *, order: Names | None = None) -> None:
         if not as_list(by):
             raise DataError("CumCount: no column says which rows are a group", remedy="Name one: CumCount(by='user')")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.by), *as_list(self.order)]
 
     @property
     def outputs(self) -> list[str]:

@@ -16,7 +16,7 @@ from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._engine.order import EarlierEvents, earlier_events
-from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names, Parameters
+from fastrec.features.base import Cols, Context, Feature, Grouped, Names, Parameters
 from fastrec.features.columns import as_list
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table, as_column, attach, column_names, select_columns, take_rows
@@ -255,7 +255,7 @@ class Collect(OfColumns, Grouped):
         [[], ['a'], [], ['a', 'b']]
     """
 
-    own_row = False
+    own_row, _reads, _of_log = False, ("by", "order"), ("cols",)
     _least: ClassVar = {"max_len": 1}
 
     def __init__(
@@ -272,16 +272,6 @@ class Collect(OfColumns, Grouped):
             raise DataError("Collect needs an order to compare rows with a log", remedy="Name its columns: order=")
         if table is not None and any(isinstance(c, Feature) for c in as_list(cols)):
             raise DataError(f"Collect: generators make no columns of the table {table!r}", remedy="Name its columns")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.by), *as_list(self.order), *(as_list(self.cols) if self.table is None else [])]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        if self.table is None:
-            return {}
-        return {self.table: [*as_list(self.by), *as_list(self.order), *as_list(self.cols)]}
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = None if self.table is None else context.table(self.table, wanted_by="Collect")

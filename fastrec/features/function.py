@@ -12,7 +12,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.order import ordered_groups
-from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names, RowWise, Tensors
+from fastrec.features.base import Cols, Context, Feature, Grouped, Names, RowWise, Tensors
 from fastrec.features.columns import as_list, names_of
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column
@@ -169,6 +169,8 @@ class GroupFunction(_Function, Grouped):
         [0.25, 1.0, 0.75]
     """
 
+    _reads = ("cols", "by", "order")
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -179,10 +181,6 @@ class GroupFunction(_Function, Grouped):
         order: Names | None = None,
         uses_future: bool = False,
     ) -> None: ...
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))

@@ -27,7 +27,7 @@ from fastrec.features._engine.order import (
     take_or_missing,
     time_since,
 )
-from fastrec.features.base import Col, Cols, Context, Grouped, Names
+from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.features.columns import as_columns, as_list, names_of, number_of
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
@@ -68,6 +68,8 @@ class History(Grouped):
         [[1.0, 2.0, 0.0], [1.0, 7.0, 0.0]]
     """
 
+    own_row, _reads, _of_log = False, ("by", "order"), ("event", "values", "sums")
+
     def __init__(
         self,
         by: Names,
@@ -91,24 +93,9 @@ class History(Grouped):
         if "is_last" in as_list(stats) and len(as_list(by)) < 2:
             raise DataError("History: is_last needs two columns in by", remedy="Name the wider group first")
 
-    own_row = False
-
     @property
     def within(self) -> list[str]:
         return as_list(self.by)[:-1] if "is_last" in as_list(self.stats) else as_list(self.by)
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        own = self._log_columns if self.table is None else []
-        return [*as_list(self.by), *as_list(self.order), *own]
-
-    @property
-    def _log_columns(self) -> list[str]:
-        return [*as_list(self.event), *as_list(self.values), *as_list(self.sums)]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), *self._log_columns]}
 
     @property
     def outputs(self) -> list[str]:
@@ -234,7 +221,7 @@ class LastAction(Grouped):
         [['search', 3.0], ['click', 5.0]]
     """
 
-    own_row = False
+    own_row, _reads, _of_log = False, ("by", "order"), ("action",)
     _least: ClassVar = {"n": 1}
 
     def __init__(
@@ -251,14 +238,6 @@ class LastAction(Grouped):
         if not as_list(order) and (since or table is not None):
             remedy = "Name its columns with order=, or leave table out and set since=False"
             raise DataError("LastAction needs an order: rows are compared with a log, or have ages", remedy=remedy)
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [*as_list(self.by), *as_list(self.order), *([self.action] if self.table is None else [])]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), self.action]}
 
     @property
     def outputs(self) -> list[str]:
@@ -306,14 +285,10 @@ class TimeSince(KeepsRows):
         [nan, 5.0, 7.0, nan]
     """
 
-    own_row = False
+    own_row, _reads = False, ("event", "by", "order")
 
     def __init__(self, event: Cols | None = None, *, by: Names | None = None, order: str, first: bool = False) -> None:
         one_order(self, "a time")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.event), *as_list(self.by), *as_list(self.order)]
 
     @property
     def _events(self) -> list[str | None]:

@@ -144,11 +144,9 @@ class Combine(RowWise):
         [0.25, nan]
     """
 
-    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None: ...
+    _reads = ("a", "b")
 
-    @property
-    def sources(self) -> list[Col]:
-        return [self.a, self.b]
+    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -182,11 +180,9 @@ class Where(RowWise):
         [nan, 2.0]
     """
 
-    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None: ...
+    _reads = ("col", "condition")
 
-    @property
-    def sources(self) -> list[Col]:
-        return [self.col, self.condition]
+    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -223,6 +219,8 @@ class Bucketize(LearnsColumns):
         [0, 1, 1, 1]
     """
 
+    _reads = ("col",)
+
     def __init__(
         self,
         col: Col,
@@ -245,10 +243,6 @@ class Bucketize(LearnsColumns):
     @property
     def _given(self) -> bool:  # type: ignore[override]
         return self.edges is not None
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.col]
 
     @property
     def columns(self) -> list[str]:

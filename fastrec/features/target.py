@@ -100,6 +100,7 @@ class TargetEncode(KeySums):
     """
 
     uses_target = True
+    _reads = ("cols", "target", "fold_column", "weight")
     _least: ClassVar = {"smooth": 0, "folds": 2}
 
     def __init__(
@@ -122,17 +123,9 @@ class TargetEncode(KeySums):
             check_target_classes(classes, wanted_by=self)
 
     @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *self._for_fitting]
-
-    @property
-    def _for_fitting(self) -> list[str]:
-        return [*as_list(self.target), *as_list(self.fold_column), *as_list(self.weight)]
-
-    @property
     def fit_only(self) -> list[str]:
         keys = as_list(self.cols)
-        return [n for n in self._for_fitting if n not in keys]
+        return [n for n in self.sources[len(keys) :] if n not in keys]
 
     @property
     def outputs(self) -> list[str]:
@@ -279,6 +272,8 @@ class BayesianRate(Fitted):
         [0.5, 0.5]
     """
 
+    _reads = ("clicks", "views")
+
     def __init__(
         self,
         clicks: Col,
@@ -292,10 +287,6 @@ class BayesianRate(Fitted):
             raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0, or None")
         if prior is not None and not math.isfinite(prior):
             raise DataError(f"BayesianRate: the prior is {prior}", remedy="Use a rate, None to learn it")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.clicks, self.views]
 
     @property
     def outputs(self) -> list[str]:

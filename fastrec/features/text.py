@@ -452,14 +452,11 @@ class TfIdfSimilarity(Fitted):
         [0.383, 1.0]
     """
 
+    _reads = ("a", "b")
     by_row = False
     by_key = (("keys", "count"),)
 
     def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None: ...
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.a, self.b]
 
     @property
     def outputs(self) -> list[str]:

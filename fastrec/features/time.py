@@ -238,13 +238,11 @@ class DateOf(RowWise):
         [37, 5]
     """
 
+    _reads = ("month", "day", "year", "clock")
+
     def __init__(
         self, month: Col, day: Col, year: Col | None = None, *, clock: Col | None = None, name: str = "date"
     ) -> None: ...
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.month, self.day, *(s for s in (self.year, self.clock) if s is not None)]
 
     @property
     def outputs(self) -> list[str]:
@@ -301,10 +299,6 @@ class Cyclic(RowWise):
         if period not in known and (isinstance(period, str) or not 0 < period < math.inf):
             remedy = f"Use a finite number above 0, or one of {', '.join(known)}"
             raise DataError(f"Cyclic: the period is {period!r}", remedy=remedy)
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:

@@ -342,6 +342,7 @@ class SvdEncode(Fitted):
         [[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]]
     """
 
+    _reads = ("rows", "cols", "weight")
     by_row = False
     _least: ClassVar = {"dims": 1}
 
@@ -356,10 +357,6 @@ class SvdEncode(Fitted):
         scope: Scope = "train",
         seed: int = 0,
     ) -> None: ...
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.rows, self.cols, *([] if self.weight is None else [self.weight])]
 
     @property
     def fit_only(self) -> list[str]:

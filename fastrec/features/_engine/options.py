@@ -24,10 +24,7 @@ class OfColumns:
     """
 
     cols: str | Feature | Sequence[str | Feature]
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [n for word in ("cols", "by", "order") for n in as_list(getattr(self, word, None))]
+    _reads = ("cols", "by", "order")
 
     @property
     def columns(self) -> list[str]:
