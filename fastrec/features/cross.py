@@ -16,11 +16,11 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds, row_folds
-from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, sum_kept
+from fastrec.features._engine.keyed import key_text, sum_kept
 from fastrec.features._engine.options import OfColumns
-from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Feature, Names, State, Tensors
 from fastrec.features.columns import as_list, masked, name_of, refuse
-from fastrec.features.encode import merge_counts
+from fastrec.features.encode import SumsByKey, count_keys
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode
 from fastrec.segments import rank_in_group
@@ -28,7 +28,7 @@ from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
 
 
-class Cross(OfColumns, Fitted):
+class Cross(OfColumns, SumsByKey):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
     A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
@@ -64,12 +64,7 @@ class Cross(OfColumns, Fitted):
         if self.buckets is not None:
             nothing = table.coded(self.columns).keys.take(torch.zeros(0, dtype=torch.int64))
             return {"keys": nothing, "count": torch.zeros(1, 0, dtype=torch.int64)}
-        keys, codes = sort_keys(table.coded(self.columns))
-        return {"keys": keys, "count": count_by_cell(codes, cells, len(keys) + 1)[:, 1:]}
-
-    def merge(self, a: State, b: State) -> State:
-        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
-        return {"keys": keys, "count": count}
+        return dict(zip(("keys", "count"), count_keys(table, self.columns, cells), strict=True))
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         kept = sum_kept(state["count"], keep) >= max(self.min_count, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -221,8 +221,7 @@ class Categorify(OfColumns, Fitted):
 
 def _merged(a: State, b: State) -> State:
     keys, left, right = union_keys(a["keys"], b["keys"])
-    cells = max(len(a["count"]), len(b["count"]))
-    count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+    count = _added(a["count"], b["count"], keys, left, right)
     places = [spread(s["place"][None], at, len(keys), 1, -1)[0] for s, at in ((a, left), (b, right))]
     return {"keys": keys, "count": count, "place": torch.maximum(*places)}
 
@@ -286,7 +285,31 @@ class HashEncode(OfColumns, RowWise):
         return {self._name(c): tensors[c] for c in self.columns}
 
 
-class KeyCounts(OfColumns, Fitted):
+class SumsByKey(Fitted):
+    """Generator whose statistics add up: by key as ``by_key`` says, all others as arrays ``[cells, 1]``."""
+
+    def merge(self, a: State, b: State) -> State:
+        merged: State = {}
+        for name, *parts in self.by_key:
+            if name not in a:
+                continue
+            pairs = {n: zip(*([s[n]] if isinstance(s[name], Keys) else s[n] for s in (a, b))) for n in (name, *parts)}
+            joined = [union_keys(x, y) for x, y in pairs[name]]
+            found = {name: [keys for keys, _, _ in joined]}
+            for part in parts:
+                found[part] = [_added(x, y, *places) for places, (x, y) in zip(joined, pairs[part], strict=True)]
+            merged |= {n: v[0] for n, v in found.items()} if isinstance(a[name], Keys) else found
+        one = torch.zeros(1, dtype=torch.int64)
+        return {n: merged[n] if n in merged else _added(a[n], b[n], one, one, one) for n in a}
+
+
+def _added(a: torch.Tensor, b: torch.Tensor, keys: Sized, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Add arrays ``[cells, K]`` of two parts, whose keys are at ``left`` and ``right`` of those of both."""
+    cells = max(len(a), len(b))
+    return spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
+
+
+class KeyCounts(OfColumns, SumsByKey):
     """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
 
     by_key = (("keys", "count"), ("groups", "rows"))
@@ -296,11 +319,6 @@ class KeyCounts(OfColumns, Fitted):
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         made = [count_keys(table, self._key(col), cells) for col in self.columns]
-        return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
-
-    def merge(self, a: State, b: State) -> State:
-        parts = zip(a["keys"], b["keys"], a["count"], b["count"], strict=True)
-        made = [merge_counts(ka, x, kb, y) for ka, kb, x, y in parts]
         return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
 
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -320,8 +338,7 @@ def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple
 def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:
     """Add counts of two parts: the keys of both, and their counts by cell."""
     keys, left, right = union_keys(ka, kb)
-    cells = max(len(a), len(b))
-    return keys, spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
+    return keys, _added(a, b, keys, left, right)
 
 
 class RankByCount(KeyCounts):
@@ -399,15 +416,6 @@ class CountEncode(KeyCounts):
             one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
             state["rows"] = sum_by_cell(torch.ones_like(one), one, cells, 1)
         return state
-
-    def merge(self, a: State, b: State) -> State:
-        merged = super().merge(a, b)
-        if "groups" in a:
-            merged["groups"], merged["rows"] = merge_counts(a["groups"], a["rows"], b["groups"], b["rows"])
-        elif "rows" in a:
-            one, cells = torch.zeros(1, dtype=torch.int64), max(len(a["rows"]), len(b["rows"]))
-            merged["rows"] = spread(a["rows"], one, 1, cells) + spread(b["rows"], one, 1, cells)
-        return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}

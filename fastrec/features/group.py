@@ -21,7 +21,7 @@ from fastrec.features.columns import (
     number_of,
     order_keys,
 )
-from fastrec.features.encode import count_keys
+from fastrec.features.encode import SumsByKey, count_keys
 from fastrec.segments import Groups, lexical_order, rank_in_group, segment_sum, shift_in_group
 from fastrec.table import Column, Keys, Table
 from fastrec.table.keys import UNITS_PER_SECOND
@@ -407,7 +407,7 @@ class DeviationFromGroup(GroupStats):
         return made
 
 
-class NUnique(OfColumns, Fitted):
+class NUnique(OfColumns, SumsByKey):
     """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
 
     Missing values do not count. A group that is missing or was not seen has 0.
@@ -436,15 +436,6 @@ class NUnique(OfColumns, Fitted):
         pairs = [count_keys(table, [*as_list(self.by), col], cells) for col in self.columns]
         groups, _ = count_keys(table, as_list(self.by), None)
         return {"groups": groups, "pairs": [keys for keys, _ in pairs], "seen": [count > 0 for _, count in pairs]}
-
-    def merge(self, a: State, b: State) -> State:
-        merged: State = {"groups": keyed.union_keys(a["groups"], b["groups"])[0], "pairs": [], "seen": []}
-        for ka, kb, x, y in zip(a["pairs"], b["pairs"], a["seen"], b["seen"], strict=True):
-            keys, left, right = keyed.union_keys(ka, kb)
-            cells = max(len(x), len(y))
-            merged["pairs"].append(keys)
-            merged["seen"].append(keyed.spread(x, left, len(keys), cells) | keyed.spread(y, right, len(keys), cells))
-        return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         size, tables = len(state["groups"]) + 1, {}

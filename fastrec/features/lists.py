@@ -12,9 +12,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, sum_by_cell
 from fastrec.features._engine.options import OfColumns, coded_elements, list_of
-from fastrec.features.base import Cells, Col, Cols, Fitted, RowWise, Scope, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_columns, as_list, masked, name_of
-from fastrec.features.encode import merge_counts
+from fastrec.features.encode import SumsByKey
 from fastrec.table import Column, Keys, Table, as_column
 from fastrec.table.column import lengths_of, rows_of, runs
 
@@ -192,7 +192,7 @@ class ListSlice(RowWise):
         return DataError(problem, column=column.name or None, row=row, remedy=remedy)
 
 
-class MultiHot(Fitted):
+class MultiHot(SumsByKey):
     """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
 
     Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
@@ -278,10 +278,7 @@ class MultiHot(Fitted):
         return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, of_pair, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
-        if self.values is not None:
-            return max(a, b, key=lambda s: len(s["count"]))
-        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
-        return {"keys": keys, "count": count}
+        return super().merge(a, b) if self.values is None else max(a, b, key=lambda s: len(s["count"]))
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return each known key's place, from 1; 0: none."""

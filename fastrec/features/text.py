@@ -19,7 +19,7 @@ from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union
 from fastrec.features._engine.options import coded_elements, list_of
 from fastrec.features.base import Cells, Col, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import masked, name_of
-from fastrec.features.encode import merge_counts
+from fastrec.features.encode import SumsByKey
 from fastrec.features.vectors import VectorsOfTexts, distinct_texts, signed
 from fastrec.segments import segment_count, segment_sum
 from fastrec.table import Coded, Column, Keys, Table, as_column
@@ -428,7 +428,7 @@ def _components(
     return np.pad(turned, ((0, 0), (0, dims - len(sizes))))
 
 
-class TfIdfSimilarity(Fitted):
+class TfIdfSimilarity(SumsByKey):
     """Cosine of the TF-IDF vectors of two lists of the same row, in 0 … 1.
 
     A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the list; n: the training rows' lists of both
@@ -486,12 +486,6 @@ class TfIdfSimilarity(Fitted):
             known = (~column.is_missing()).long()
             lists += sum_by_cell(known, torch.zeros_like(known), cells, 1)
         return {"keys": keys, "count": count[:, 1:], "lists": lists}
-
-    def merge(self, a: State, b: State) -> State:
-        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
-        one, cells = torch.zeros(1, dtype=torch.int64), len(count)
-        lists = spread(a["lists"], one, 1, cells) + spread(b["lists"], one, 1, cells)
-        return {"keys": keys, "count": count, "lists": lists}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return each key's weight, squared; 0 for keys in no list."""
