@@ -365,7 +365,11 @@ def arrays_together(batch: Sequence[RequestColumns]) -> dict[str, np.ndarray]:
     if len(batch) == 1:
         return first.arrays()
     if all(c.convert is from_values and not c.made and c.sent.keys() == first.sent.keys() for c in batch):
-        joined = {name: list(chain.from_iterable([c.sent[name] for c in batch])) for name in first.sent}
+        joined = {
+            name: list(chain.from_iterable([c.sent[name] for c in batch]))
+            for name in first.sent
+            if name not in first.spec.ignored
+        }
         return _arrays(first.spec, joined, sum(c.rows for c in batch), from_values)
     parts = [c.arrays() for c in batch]
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
