@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Exported:
 
     folder: Path
     about: dict[str, Any]
-    served: Served
+    served: Served = field(default_factory=Served)
     unserved: str | None = None
 
 
@@ -417,7 +417,7 @@ def export_session_ranker(model: SessionRanker, rows: Lists, out: str | Path, *,
     with atomic_folder(out) as part:
         graph.export(part, about)
         write_about(part, about)
-    return Exported(out, about, Served())
+    return Exported(out, about)
 
 
 # The events before lists as an exported graph takes them.

@@ -19,6 +19,7 @@ from fastrec._core.messages import nearest
 from fastrec.serve.server.call import Limits, Refusal, shortened
 from fastrec.serve.server.columns import RequestColumns, arrow_type, from_array, from_arrow, from_values
 from fastrec.serve.server.spec import Input, Spec
+from fastrec.table.keys import is_text
 
 
 def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
@@ -184,8 +185,7 @@ def _numbered(name: str, ids: list[Any], of: str) -> tuple[np.ndarray, int]:
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if not (text or pa.types.is_integer(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind)):
         raise Refusal(422, f"ids of type {shortened(str(kind))} are neither integers nor text")
     return values.to_pylist()
 
