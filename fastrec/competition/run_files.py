@@ -351,8 +351,7 @@ def _list_table(run: TableRun) -> pa.Table:
 
 def _config(run: TableRun) -> dict[str, Any]:
     recipe, target, rows = run.recipe, run.target, run.found.train
-    written = [n for n in (*recipe.reading.dates, *recipe.reading.numbers) if n in rows]
-    gaps = [n for n in written if bool(rows[n].is_missing().any())]
+    gaps = [n for n in rows.names if bool(rows[n].is_missing().any())]
     config = {"task": run.train.task, "metric": run.scorer.name, "folds": len(run.folds)}
     config |= {"folds_method": run.folds.method, "folds_why": run.folds.why}
     config |= {
