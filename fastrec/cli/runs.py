@@ -224,14 +224,14 @@ def tries(run: _Run) -> None:
         columns = [[*t.get("columns", []), *(f"- {n}" for n in t.get("dropped", []))] for t in found]
         ends = [filter(None, [_figure(t.get("low")), _figure(t.get("high"))]) for t in found]
         shown = [
-            TableColumn("when", [str(t.get("when", ""))[:16].replace("T", " ") for t in found], drop=2),
-            TableColumn("file", [t.get("file") or "" for t in found], fold=True),
+            TableColumn("when", [str(t.get("when", ""))[:16].replace("T", " ") for t in found], drop=3),
             TableColumn("columns", [", ".join(names) for names in columns], fold=True),
-            TableColumn("metric", [t.get("metric", "") for t in found], drop=3),
+            TableColumn("verdict", [t.get("verdict", "") + o for t, o in zip(found, old, strict=True)], fold=True),
             TableColumn("difference", [_figure(t.get("difference")) for t in found]),
             TableColumn("98 %", [" to ".join(e) for e in ends], drop=1),
-            TableColumn("verdict", [t.get("verdict", "") + o for t, o in zip(found, old, strict=True)], fold=True),
-            TableColumn("s", [f"{t.get('seconds', 0):.1f}" for t in found], drop=4),
+            TableColumn("file", [t.get("file") or "" for t in found], drop=2, fold=True),
+            TableColumn("metric", [t.get("metric", "") for t in found], drop=4),
+            TableColumn("s", [f"{t.get('seconds', 0):.1f}" for t in found], drop=5),
         ]
         console = Console()
         console.print(terminal_table(shown, console.width, title=str(run)))

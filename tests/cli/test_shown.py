@@ -65,10 +65,16 @@ def test_tries_are_listed_with_whole_figures(run):
         "when": "2026-11-24T10:00:00", "file": "a_long_name_of_an_idea.py", "columns": ["one_column", "another_column"],
         "metric": "auc", "difference": 0.00123, "low": -0.0001, "high": 0.0025, "verdict": "better", "seconds": 12.3,
     }  # fmt: skip
-    run.with_name(f"{run.name}.tries.jsonl").write_text(json.dumps(tried) + "\n")
-    narrow = shown("tries", run)
-    assert "+0.00123" in narrow
-    assert "better" in narrow
+    again = {**tried, "columns": [f"column_{i}" for i in range(9)], "verdict": "no difference seen"}
+    run.with_name(f"{run.name}.tries.jsonl").write_text(f"{json.dumps(tried)}\n{json.dumps(again)}\n")
+    for columns in (80, 60):
+        narrow = shown("tries", run, columns=columns)
+        assert "+0.00123" in narrow
+        rows = [line.split("│")[1:-1] for line in narrow.splitlines() if "│" in line]
+        head = next(line for line in narrow.splitlines() if "columns" in line).split("┃")[1:-1]
+        place = [name.strip() for name in head].index("verdict")
+        assert " ".join(" ".join(row[place] for row in rows).split()) == "better no difference seen"
+    assert "-0.00010 to +0.00250" in shown("tries", run)
 
 
 @pytest.mark.parametrize(
