@@ -246,6 +246,8 @@ class Fitted(Feature):
     causal: ClassVar[bool] = False
     whole_groups: ClassVar[bool] = False
     by_row: ClassVar[bool] = True
+    # The fit's tables, where they are saved too: on another machine a decomposition may differ in rounding or signs.
+    _saved: ClassVar[tuple[str, ...]] = ()
 
     state_: State | None = None
     fit_: State | None = None
@@ -351,10 +353,14 @@ class Fitted(Feature):
         return self.wrap(results) if results else self.compute_from(table, state)
 
     def get_state(self) -> State:
-        return dict(self._learned()[0])
+        state, fit = self._learned()
+        return {**state, **{n: fit[n] for n in self._saved}}
 
     def set_state(self, state: State) -> None:
-        self.learn(state)
+        if not self._saved:
+            return self.learn(state)
+        self.state_ = {n: v for n, v in state.items() if n not in self._saved}
+        self.fit_ = {n: state[n] for n in self._saved}
 
     def _learned(self) -> tuple[State, State]:
         if self.state_ is None or self.fit_ is None:

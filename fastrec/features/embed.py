@@ -186,10 +186,8 @@ class ImageEmbed(Embedded):
         try:
             return path.read_bytes()
         except OSError as error:
-            raise MissingFileError(
-                f"there is no such picture ({error.strerror})",
-                file=path, column=name_of(self.col), row=row, remedy="Give root=, or leave the name missing",
-            ) from error  # fmt: skip
+            problem, where = f"there is no such picture ({error.strerror})", {"file": path, "column": name_of(self.col)}
+            raise MissingFileError(problem, **where, row=row, remedy="Give root=, or leave the name missing") from error
 
     def item(self, value: str, row: int) -> Any:
         image = require("PIL.Image", "Pillow", "pip install 'fastrec-tabular[embed]'")
@@ -198,10 +196,8 @@ class ImageEmbed(Embedded):
         except MissingFileError:
             raise
         except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(
-                f"the picture cannot be read ({error})",
-                file=self._path(value), column=name_of(self.col), row=row, remedy="Leave the name missing",
-            ) from error  # fmt: skip
+            problem, where = f"the picture cannot be read ({error})", {"file": self._path(value), "row": row}
+            raise DataError(problem, **where, column=name_of(self.col), remedy="Leave the name missing") from error
 
     def _path(self, value: str) -> Path:
         return Path(value) if self.root is None else Path(self.root) / value
@@ -313,10 +309,8 @@ def _of_folder(folder: Path, kind: Kind) -> Reader:
         return _timm
     if "model_type" in about:
         return _hugging_face_text if kind == "text" else _hugging_face_image
-    raise DataError(
-        "the folder holds no net of sentence-transformers, timm or transformers", file=folder,
-        remedy="Save one with its save_pretrained, or timm.models.save_for_hf",
-    )  # fmt: skip
+    problem = "the folder holds no net of sentence-transformers, timm or transformers"
+    raise DataError(problem, file=folder, remedy="Save one with its save_pretrained, or timm.models.save_for_hf")
 
 
 def _of_name(model: str, kind: Kind) -> Reader:

@@ -106,10 +106,7 @@ class Categorify(OfColumns, Fitted):
     def _count(self, column: Column, cells: Cells | None) -> State:
         """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
         coded = column.coded()
-        if cells is None or cells.count == 1:  # bincount is faster than a sum by cell
-            count = torch.bincount(coded.codes, minlength=coded.size)[None, 1:]
-        else:
-            count = sum_by_cell(torch.ones_like(coded.codes), coded.codes, cells, coded.size)[:, 1:]
+        count = count_by_cell(coded.codes, cells, coded.size)[:, 1:]
         # Several columns with one vocabulary may have orders that contradict each other.
         own = column.ordered is not None and not (self.shared and len(self.columns) > 1)
         order = coded.keys.sort_order()

@@ -264,9 +264,6 @@ def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
     return bags, bag_of[: a.size], bag_of[a.size :]
 
 
-_LEARNED = ("idf", "components", "place")
-
-
 class TextSvd(Fitted):
     """A text as ``dims`` float64 columns: the first components of its words' TF-IDF (latent semantic analysis).
 
@@ -298,6 +295,7 @@ class TextSvd(Fitted):
     """
 
     by_row = False
+    _saved = ("idf", "components", "place")
     _least: ClassVar = {"dims": 1, "max_words": 1}
 
     def __init__(
@@ -377,20 +375,11 @@ class TextSvd(Fitted):
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         text, offsets = tensors["text"], tensors["offsets"]
-        idf, components, place = (fit[n].to(text.device) for n in _LEARNED)
+        idf, components, place = (fit[n].to(text.device) for n in self._saved)
         of_text, size, at = rows_of(offsets), offsets.shape[0] - 1, place[tensors["word"]]
         weight = _weights(tensors["times"], idf[at], of_text, size)
         # Column by column: all at once would take as many numbers as there are words, times dims.
         return {n: _sum(weight * components[:, i][at], of_text, size)[text] for i, n in enumerate(self.outputs)}
-
-    def get_state(self) -> State:
-        # The decomposition is saved too: another machine may differ in rounding, or turn equal components.
-        state, fit = self._learned()
-        return {**state, **fit}
-
-    def set_state(self, state: State) -> None:
-        self.state_ = {n: v for n, v in state.items() if n not in _LEARNED}
-        self.fit_ = {n: state[n] for n in _LEARNED}
 
 
 def _bags_of(state: State) -> Bags:

@@ -343,7 +343,7 @@ class SvdEncode(Fitted):
     """
 
     _reads = ("rows", "cols", "weight")
-    by_row = False
+    by_row, _saved = False, ("vectors",)
     _least: ClassVar = {"dims": 1}
 
     def __init__(
@@ -427,15 +427,6 @@ class SvdEncode(Fitted):
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         table = fit["vectors"].to(tensors["key"].device)
         return {name: table[:, i].contiguous()[tensors["key"]] for i, name in enumerate(self.outputs)}
-
-    def get_state(self) -> State:
-        # The vectors are kept too: another machine's decomposition may differ in rounding, or turn equal components.
-        state, fit = self._learned()
-        return {**state, "vectors": fit["vectors"]}
-
-    def set_state(self, state: State) -> None:
-        self.state_ = {n: v for n, v in state.items() if n != "vectors"}
-        self.fit_ = {"vectors": state["vectors"]}
 
 
 def _components(

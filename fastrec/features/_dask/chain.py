@@ -316,7 +316,7 @@ def say(groups: Sequence[Group]) -> None:
             warnings.warn(
                 f"{names}: made of all rows in order, so that the columns read for it come together on one worker",
                 DataWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from threading import Lock
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,13 +17,15 @@ from fastrec._core import limits
 from fastrec._core.memory import FEWER_FEATURES, keeping_memory, naming_out_of_memory
 from fastrec._core.threads import shared_out
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.features._engine.digests import columns_digest
+from fastrec.features._engine.digests import CachedStep, columns_digest
 from fastrec.features._engine.folds import INNER_SEED, given_fold_keys, row_folds
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
-from fastrec.features.cache import CachedStep, FeatureCache
 from fastrec.features.columns import Selector, as_list, no_column
 from fastrec.table import Column, Table, concat
+
+if TYPE_CHECKING:
+    from fastrec.features.cache import FeatureCache
 
 # Steps that a target passes through, and those through which it could return to its own row.
 
