@@ -421,7 +421,7 @@ def test_candidates_without_an_id_are_numbered(tmp_path):
     form = form_of_run(tmp_path / "run")
     options = {"metric": "mrr", "target": None, "label": "clicked"}
     scored = score_values(tmp_path / "run" / "submission.csv", tmp_path / "truth.csv", form, **options).value
-    ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False)
+    ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False, method="max")
     assert scored == pytest.approx((1 / ranks[test["clicked"] == 1]).mean())
 
 
