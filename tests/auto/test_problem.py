@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastrec.auto import fit, new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.problem import understand
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
