@@ -112,16 +112,17 @@ class Fit:
         names = [self._saved.config[n] for n in ("list_column", "item")]
         table = self._saved.read(df)
         groups, items = (table[n].to_arrow().to_pandas() for n in names)
-        place = pd.factorize(groups)[0]
+        place, known = pd.factorize(groups)
         # Equal scores keep the order of the rows, as in a submission.
         best = np.lexsort((-scores.numpy(), place))
-        starts = np.searchsorted(place[best], np.arange(place.max(initial=-1) + 1))
         if form == "ranks":
             ranks = np.empty(len(best), dtype=np.int64)
-            ranks[best] = np.arange(len(best)) - starts[place[best]] + 1
+            ranks[best] = pd.Series(place[best]).groupby(place[best]).cumcount() + 1
             return ranks
-        ordered = np.split(items.to_numpy()[best], starts[1:])
-        return pd.DataFrame({names[0]: groups.to_numpy()[best[starts]], names[1]: [list(o) for o in ordered]})
+        ordered: dict[int, list[Any]] = {i: [] for i in range(len(known))}
+        for i, item in zip(place[best].tolist(), items.iloc[best].tolist(), strict=True):
+            ordered[i].append(item)
+        return pd.DataFrame({names[0]: known, names[1]: pd.Series(list(ordered.values()), dtype="object")})
 
     def predict_proba(self, df: Any) -> pd.DataFrame:
         """Predict the probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
