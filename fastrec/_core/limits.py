@@ -42,6 +42,7 @@ RUN_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU; they 
 
 # ---- metrics
 HIGHEST_GRADE = 10  # grades of relevance in a truth's column of another name; those in use end at 4 or 5
+LEAST_EXAMINED = 0.05  # share of the first place's examination; bounds the weight of a click to 20
 LIST_BLOCKS = 500  # blocks that lists are put into for a bootstrap: the width of an interval is then off by some 3 %
 DRAWN_CLUSTERS = 100_000  # clusters that a resample draws at most (Bickel, Götze and van Zwet 1997)
 COUNTED_CODES = 1 << 20  # class codes above it are renumbered; bounds memory of the counts

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 
@@ -89,6 +89,12 @@ class Competition(ABC):
             may tell the label, so rows of a list are shuffled.
         counted: ranking: a column: lists where it is 1 are like the test's, and scores are over these; None: all.
         touched: ranking: a column: above 0 where the candidate was known before, for the report; None: not reported.
+        position: ranking: a column of the training rows, the place (1, 2, …) at which a row was shown; None: its effect
+            on clicks is not modelled. Predicted rows need no such column: they are all scored as if shown first.
+        position_as: ranking: ``'feature'`` learns from the place; ``'weights'`` weighs lists by the inverse examination
+            of their clicks' places (``fastrec.competition.position``).
+        calibrate: ranking: scores become chances of being relevant: ``'platt'``, which keeps every order, or
+            ``'isotonic'``, which may make scores equal; learned on out-of-fold scores. None: they stay scores.
         events: ranking: what rankers that read the session (``SessionRanker``) are given of it; None: nothing.
         reading: how the files are read: their names where these are not ``train`` and ``test``, headers, separators,
             columns of text that are times or numbers.
@@ -125,6 +131,9 @@ class Competition(ABC):
     as_shown = True
     counted: str | None = None
     touched: str | None = None
+    position: str | None = None
+    position_as: Literal["feature", "weights"] = "feature"
+    calibrate: Literal["platt", "isotonic"] | None = None
     events: EventsBefore | None = None
     reading: Reading = Reading()
     submission: SubmissionFormat | ValueForm | None = None
@@ -337,7 +346,8 @@ def choose_columns(
     own = _own_columns(recipe, found, target)
     cats = own[0] if recipe.categories is None else list(recipe.categories)
     plain = own[1] if recipe.plain is None else list(recipe.plain)
-    conts = [n for n in dict.fromkeys([*plain, *made]) if n not in set(cats)]
+    place = [recipe.position] if recipe.position and recipe.position_as == "feature" else []
+    conts = [n for n in dict.fromkeys([*plain, *made, *place]) if n not in set(cats)]
     if not cats and not conts:
         problem = f"{recipe.name}: no column is left to learn from"
         raise DataError(problem, remedy="Name columns in the recipe, or make features")
@@ -364,7 +374,7 @@ def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
     if target is not None:
         return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
     session = None if recipe.events is None else recipe.events.session
-    own = {recipe.list_column, recipe.label, recipe.counted, session}
+    own = {recipe.list_column, recipe.label, recipe.counted, recipe.position, session}
     return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
 
 

@@ -25,11 +25,12 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
 from fastrec._version import __version__
 from fastrec.competition.kept_rows import keep_rows
+from fastrec.competition.position import click_weights, examination
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_record import Run, now
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.competition.table_record import TableRun
+from fastrec.competition.table_record import TableRun, shown_first
 from fastrec.errors import WriteError
 from fastrec.estimators import ConstantModel, Estimator, Trace
 from fastrec.report import write_report
@@ -113,7 +114,7 @@ def about_recipe(recipe: Competition) -> dict[str, Any]:
     also = [m for m in recipe.also if isinstance(m, str)]
     gap = recipe.time_gap
     gap = gap if isinstance(gap, str | int | float) else str(pd.Timedelta(gap))
-    kept = ("fold_key", "time", "weight", "counted", "touched")
+    kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
     return {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap, "also": also}
 
 
@@ -157,6 +158,8 @@ def write_table_run(run: TableRun) -> None:
                 pq.write_table(_list_table(run), part / "lists.parquet")
             else:
                 pq.write_table(_row_table(run), part / "rows.parquet")
+            if run.recipe.position:
+                write_json(part / "position.json", _position(run))
             if run.permutation:
                 write_json(part / "permutation.json", run.permutation)
             _write_samples(part, run)
@@ -174,11 +177,13 @@ def _write_samples(part: Path, run: TableRun) -> None:
     """
     ranking = run.target is None
     sample = _first_rows(run.train if run.test is None else run.test, ranking)
+    place = run.place_of_scores if ranking else {}
     sample = sample.drop([] if ranking else [n for n in run.target.names if n in sample])
     labelled = _first_rows(run.train, ranking)
     if ranking and run.train.label is not None:
         labelled = labelled.with_columns({run.recipe.label: run.train.label[: len(labelled)].double()})
     for name, table, is_train in (("sample", sample, run.test is None), ("sample_labelled", labelled, True)):
+        table = shown_first(table, place)
         pq.write_table(table.to_arrow(), part / f"{name}.parquet")
         events = run.events(labelled=is_train)
         if events is not None:
@@ -274,6 +279,8 @@ def _write_predictions(part: Path, run: TableRun) -> None:
             else:
                 restored = target.restore(values)
                 columns |= {f"prediction_{n}": restored[:, i].numpy() for i, n in enumerate(target.outputs)}
+            if name == "stack" and split == "oof" and run.chances is not None:
+                columns["chance"] = run.chances.numpy()
             if rows.label is not None:
                 columns["fold"] = _fold_numbers(run)
                 if target is None:
@@ -349,6 +356,22 @@ def _list_table(run: TableRun) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
+def _position(run: TableRun) -> dict[str, Any]:
+    """Return click rate and examination by place, and scores weighed by the inverse examination of the clicks."""
+    recipe, train, counted = run.recipe, run.train, run.counted
+    place, label = run.found.train[recipe.position].number().cpu(), train.label
+    examined = examination(train.table[recipe.item].coded().codes.cpu(), place, label)
+    clicked = {p: float((label[place == p] > 0).double().mean()) for p in examined}
+    weight = click_weights(train.groups, place, label, examined)[counted]
+    metric, given = run.scorer.metric, {"groups": train.groups[counted], "weight": weight}
+    weighed = {n: metric(label[counted], p.oof[counted], **given) for n, p in run.predictions.items()}
+    about = {"column": recipe.position, "as": recipe.position_as, "weighed": weighed}
+    return about | {
+        "examination": {str(p): e for p, e in examined.items()},
+        "clicked": {str(p): c for p, c in clicked.items()},
+    }
+
+
 def _config(run: TableRun) -> dict[str, Any]:
     recipe, target, rows = run.recipe, run.target, run.found.train
     gaps = [n for n in rows.names if bool(rows[n].is_missing().any())]
@@ -357,6 +380,7 @@ def _config(run: TableRun) -> dict[str, Any]:
     config |= {
         "test_predictions": "models of all training rows" if run.refitted else "mean of the folds' models",
         **recipe_notes(recipe, run.cats, run.conts),
+        **({"place_of_scores": run.place_of_scores} if run.target is None else {}),
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
         "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),

@@ -74,7 +74,7 @@ def write_submission_of(
         return
     arrow = keys.select([n for n in form.ids if n in keys]).to_arrow() if form.ids else pa.table({})
     if target is None:
-        order, values = np.arange(len(rows)), prediction.numpy()
+        order, values = np.arange(len(rows)), decision.chances(prediction).numpy()
         if form.per_list is not None or form.ranks:
             ranked = rank_lists(prediction, rows.groups, k=form.per_list)
             order, lengths = ranked.order.numpy(), ranked.offsets.diff().numpy()

@@ -29,7 +29,18 @@ from fastrec.validate import Target
 
 def check(run: TableRun) -> None:
     """Refuse models and options that the run would end with an error by, hours later."""
-    check_models(run.recipe, run.bs)
+    recipe = run.recipe
+    ranking = recipe.task == "ranking"
+    if recipe.position_as not in ("feature", "weights") or (recipe.position is not None and not ranking):
+        raise DataError(
+            f"{recipe.name}: position={recipe.position!r}, position_as={recipe.position_as!r}",
+            remedy="Places are of a ranking, as 'feature' or 'weights'",
+        )
+    if recipe.calibrate not in (None, "platt", "isotonic") or (recipe.calibrate is not None and not ranking):
+        raise DataError(
+            f"{recipe.name}: calibrate={recipe.calibrate!r}", remedy="Scores of a ranking take 'platt' or 'isotonic'"
+        )
+    check_models(recipe, run.bs)
     check_ranks(run.ranks, run.device)
 
 

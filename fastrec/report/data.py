@@ -66,6 +66,14 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     """
     predicted = {m: values for m in models if (values := _predictions(run / "oof" / f"{m}.parquet")) is not None}
     results = RowResults(task, list(outputs), correlations=_correlations(predicted))
+    if task == "ranking" and "stack" in predicted:
+        stack = read_table(run / "oof" / "stack.parquet")
+        if "chance" in stack.column_names:
+            # The label stands last, whatever it is called.
+            chance, label = stack["chance"].to_numpy(), stack[stack.column_names[-1]].to_numpy()
+            known = np.isfinite(chance)
+            results.bins["chances of the stack"] = _bins(chance[known], (label > 0)[known].astype(float), spread=False)
+            return results
     path = run / "rows.parquet"
     if task == "ranking" or not path.exists() or best not in predicted:
         return results if results.correlations else None
@@ -190,6 +198,7 @@ class RunResults:
         task: its task.
         of_rows: summary of the best model's rows, and correlations of models.
         permutation: feature → by how much the score is worse if its values are shuffled.
+        position: of clicks with known places: click rate and examination by place, scores weighed by them.
         also: other metric → model → its score, out of fold; of next items on the test.
         greater_is_better: the metric's direction.
     """
@@ -215,6 +224,7 @@ class RunResults:
     task: str = "ranking"
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
+    position: dict[str, Any] = field(default_factory=dict)
     also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 
@@ -259,6 +269,7 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         config=_read_json(run / "config.json") or {},
         task=str(scores.get("task") or "ranking"),
         permutation=_figures(_read_json(run / "permutation.json")),
+        position=_read_json(run / "position.json") or {},
         also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
         greater_is_better=greater,
     )
@@ -404,6 +415,13 @@ _SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a ki
     "curves.json": {"*": [_FIGURES]},
     "importance.json": {"*": _FIGURES},
     "permutation.json": _FIGURES,
+    "position.json": {
+        "column": "text",
+        "as": "text",
+        "weighed": _FIGURES,
+        "examination": _FIGURES,
+        "clicked": _FIGURES,
+    },
     "config.json": {"*": "anything"},
 }
 _KINDS: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "anything": (object,)}

@@ -182,6 +182,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         *([Section("Learning curves", "curves.html", {"panels": curves}, note)] if curves else []),
         *_groups_section(results),
         *(s for which in _SLICES if results.task == "ranking" for s in _slices(results, colours, which)),
+        *_position_section(results),
         *row_sections(results.of_rows, results.best or "", results.permutation),
         *_importance_section(results, colours),
     ]
@@ -342,6 +343,29 @@ def _groups_section(results: RunResults) -> list[Section]:
     table = {"title": "", "heads": [(TITLES[split], "") for split in shown], "rows": rows}
     note = "The lists that are scored. Relevant are rows whose label is above 0."
     return [Section("Lists", "tables.html", {"tables": [table]}, note)] if shown else []
+
+
+def _position_section(results: RunResults) -> list[Section]:
+    found = results.position
+    if not found:
+        return []
+    heads = [(place, "") for place in list(found["examination"])[:25]]  # more would fill the page
+    named = {"examined": found["examination"], "clicked": found["clicked"]}
+    rows = [(name, [f"{of[place]:.3f}" for place, _ in heads]) for name, of in named.items()]
+    tables: list[dict[str, Any]] = [{"title": "place", "heads": heads, "rows": rows}]
+    both = results.scores["oof"], found["weighed"]
+    figures = [(n, [f"{of[n]:.4f}" for of in both]) for n in all_models(results) if all(n in of for of in both)]
+    words = (f"{results.metric} of the clicks", f"{results.metric} by inverse examination")
+    tables.append({"title": "", "heads": [(w, "out of fold") for w in words], "rows": figures})
+    learned = "a feature of the models, which score every row as if it were shown first"
+    used = learned if found["as"] == "feature" else "used to weigh lists by the inverse examination of their clicks"
+    note = (
+        f"The column {found['column']} is {used}. Examined: how often a place is looked at, relative to the first, "
+        "by items that were shown at adjacent places. "
+        "A model without the places' effect may score lower on the clicks, and higher where each click counts by the "
+        "inverse examination of its place."
+    )
+    return [Section("Places", "tables.html", {"tables": tables}, note)]
 
 
 # Slices of the lists → their title, and what they are.

@@ -258,6 +258,10 @@ def make_graph(
     # a column becomes an input when it is first read: the graph takes no others
     later = {n: (lambda n=n: given(n)) for n in raw if n in sample and n not in made | hidden}
     later |= {n: (lambda n=n: given(n, True)) for n in made if n in sample}
+    later |= {
+        n: (lambda n=n, at=at: Column("number", table[list_column].values * 0.0 + at, name=n))
+        for n, at in saved.place.items()
+    }
     table = GraphTable({}, later=later)
     lists = None
     if list_column is not None:
@@ -281,8 +285,7 @@ def make_graph(
         base[name] = mean(parts)
     graph.scope = "blend"
     score = blended(saved.stack, base, rows)
-    if saved.target is not None:
-        score = saved.target.restore(score)
+    score = saved.decision.chances(score) if saved.target is None else saved.target.restore(score)
     width = None if score.ndim == 1 else int(score.shape[1])
     graph.output(SCORE, value_of(graph, score, torch.float64), np.float64, width)
     used = graph.drop_unread_inputs()
