@@ -282,6 +282,14 @@ TRY_REPEATS = 5  # seeds and shuffles of a try; not measured: bounds the time of
 MONITOR_ROWS = 20  # rows of a side; not measured: below, tests of shares and shapes find nothing
 MONITOR_TREE_ROWS = 20_000  # rows of a side; not measured: bounds the time of the trees that tell the sides apart
 LEAST_EXPECTED = 5.0  # counts of a cell; Cochran's rule for the chi-square approximation
+MONITOR_ALPHA = 0.01  # level of all tests together; not measured: a false alarm in a hundred comparisons of equal data
+MOVED_PSI = 0.1  # rule of thumb: below it nothing has changed (Siddiqi 2006, "Credit Risk Scorecards", chapter 9)
+MOVED_JS = 0.1  # distance, base 2; not measured: equal to that of PSI, as is MOVED_KS
+MOVED_KS = 0.1
+MOVED_MISSING = 0.02  # share of rows; not measured
+MOVED_UNSEEN = 0.02  # share of rows beyond the usual; not measured
+MOVED_AUC = 0.6  # of trees that tell new rows from old ones; not measured: 0.5 is chance
+MOVED_METRIC = 0.02  # share of the reference's metric; not measured
 GATE_UNITS = 50  # rows or lists; not measured: a gate's decision from fewer would be chance
 
 # ---- cli

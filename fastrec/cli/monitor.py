@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fastrec._core import limits
 from fastrec.cli.app import Device, Every, Seed, Trust, app, readable_errors, trusted
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command("event-metrics")
@@ -59,15 +57,21 @@ def monitor(
     metric: Annotated[str | None, typer.Option(help="Metric of the labels; a run's own if not given.")] = None,
     groups: Annotated[str | None, typer.Option(help="Column of the new rows with their list, for rankings.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="A column not to compare, such as ids that grow.")] = None,
-    alpha: Annotated[float, typer.Option(help="Level of all tests together.")] = 0.01,
+    alpha: Annotated[float, typer.Option(help="Level of all tests together.")] = limits.MONITOR_ALPHA,
     correction: Annotated[str, typer.Option(help="`bh` (Benjamini-Hochberg) or `holm`.")] = "bh",
-    psi: Annotated[float, typer.Option(help="Population stability index from which on a column has moved.")] = 0.1,
-    js: Annotated[float, typer.Option(help="Jensen-Shannon distance, likewise.")] = 0.1,
-    ks: Annotated[float, typer.Option(help="Kolmogorov-Smirnov distance, likewise.")] = 0.1,
-    missing: Annotated[float, typer.Option(help="Change of the share of missing values.")] = 0.02,
-    unseen: Annotated[float, typer.Option(help="Share of rows with values not seen before, beyond the usual.")] = 0.02,
-    auc: Annotated[float, typer.Option(help="AUC of trees that tell new rows from old ones.")] = 0.6,
-    metric_loss: Annotated[float, typer.Option(help="Loss beyond the interval, a share of the run's metric.")] = 0.02,
+    psi: Annotated[
+        float, typer.Option(help="Population stability index from which on a column has moved.")
+    ] = limits.MOVED_PSI,
+    js: Annotated[float, typer.Option(help="Jensen-Shannon distance, likewise.")] = limits.MOVED_JS,
+    ks: Annotated[float, typer.Option(help="Kolmogorov-Smirnov distance, likewise.")] = limits.MOVED_KS,
+    missing: Annotated[float, typer.Option(help="Change of the share of missing values.")] = limits.MOVED_MISSING,
+    unseen: Annotated[
+        float, typer.Option(help="Share of rows with values not seen before, beyond the usual.")
+    ] = limits.MOVED_UNSEEN,
+    auc: Annotated[float, typer.Option(help="AUC of trees that tell new rows from old ones.")] = limits.MOVED_AUC,
+    metric_loss: Annotated[
+        float, typer.Option(help="Loss beyond the interval, a share of the run's metric.")
+    ] = limits.MOVED_METRIC,
     trees: Annotated[bool, typer.Option(help="Let trees tell new rows from old ones.")] = True,
     out: Annotated[Path | None, typer.Option(help="File for the page, .html.", show_default=False)] = None,
     json: Annotated[Path | None, typer.Option(help="File for all figures, .json.", show_default=False)] = None,
@@ -83,7 +87,7 @@ def monitor(
         from fastrec.monitor.over_time import over_time_of_files
 
         sizes = {"psi": psi, "js": js, "ks": ks, "missing": missing, "unseen": unseen, "auc": auc}
-        limits = Thresholds(alpha=alpha, correction=correction, metric=metric_loss, **sizes)  # type: ignore[arg-type] - it says itself what it knows
+        thresholds = Thresholds(alpha=alpha, correction=correction, metric=metric_loss, **sizes)  # type: ignore[arg-type] - it says itself what it knows
         given = _scores(scores)
         over_time = None
         if labels is not None:
@@ -94,7 +98,7 @@ def monitor(
             over_time = over_time_of_files(reference, new, own, labels, **by)  # type: ignore[arg-type] - ditto
         left = [*(drop or []), *([time] if time else []), *([groups] if groups else [])]
         options = {"drop": left, "scores": given, "over_time": over_time, "adversarial": trees, "trust": trusted(trust)}
-        found = compare(reference, new, thresholds=limits, **options)  # type: ignore[arg-type] - as declared above
+        found = compare(reference, new, thresholds=thresholds, **options)  # type: ignore[arg-type] - as declared above
         typer.echo(str(found))
         if over_time is not None:
             typer.echo(over_time.to_string(index=False, float_format="%.4f"))

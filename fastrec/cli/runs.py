@@ -34,7 +34,12 @@ def predict(
         list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
     ] = None,
 ) -> None:
-    """Predict rows (or sessions) with what a run holds, without the recipe's code."""
+    """Predict rows (or sessions) with what a run holds, without the recipe's code.
+
+    The file has the form of the run's submission: its id columns, then predictions, in the order of the data. Of a
+    ranking the rows of a list stand together: join the file by its ids. Lists are in ascending order if their ids are
+    numbers, else as they first appear.
+    """
     with readable_errors() as stages:
         from fastrec.competition.predict import predict_run
 

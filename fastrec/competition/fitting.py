@@ -11,8 +11,8 @@ import torch
 
 from fastrec._core.warn import warn
 from fastrec._version import __version__
-from fastrec.competition.prepare import KeptModels, RunFeatures
 from fastrec.competition.recipe import choose_columns, not_learned_from
+from fastrec.competition.resumable import KeptModels, RunFeatures
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.table_record import TableRun
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time

@@ -18,8 +18,8 @@ from fastrec._core.progress import Stages
 from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.forms.next_items import NextItemForm
-from fastrec.competition.prepare import Parts, say_damaged
 from fastrec.competition.recipe import Competition, Kind
+from fastrec.competition.resumable import Parts, say_damaged
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_json import read_json
 from fastrec.competition.run_record import Run

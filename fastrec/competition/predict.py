@@ -26,9 +26,9 @@ from fastrec.competition.next_items import (
     lists_of,
     trust_modules,
 )
-from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import CompetitionData, Reading, table_files, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
+from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_json import read_json
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of

@@ -12,8 +12,8 @@ from fastrec._core.atomic import alone_at
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.prepare import Parts
 from fastrec.competition.recipe import Competition, check_recipe
+from fastrec.competition.resumable import Parts
 from fastrec.errors import DataError, MissingFileError, WriteError
 
 # A competition's folder as its recipe.

@@ -12,7 +12,7 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.prepare import Parts
+from fastrec.competition.resumable import Parts
 
 
 def now() -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fastrec.competition.position import click_weights, examination
-from fastrec.competition.prepare import RunFeatures
 from fastrec.competition.reading import CompetitionData
+from fastrec.competition.resumable import RunFeatures
 from fastrec.competition.run_record import Run
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form

@@ -14,7 +14,7 @@ from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.features.columns import as_columns, as_list, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
-from fastrec.segments.order import run_starts
+from fastrec.segments.groups import run_starts
 from fastrec.table import Column, Table
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]

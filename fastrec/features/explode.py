@@ -18,7 +18,7 @@ from fastrec.features._engine.options import OfColumns
 from fastrec.features._engine.order import EarlierEvents, earlier_events
 from fastrec.features.base import Cols, Context, Feature, Grouped, Names, Parameters
 from fastrec.features.columns import as_list
-from fastrec.segments.order import run_starts
+from fastrec.segments.groups import run_starts
 from fastrec.table import Column, Table, as_column, attach, column_names, select_columns, take_rows
 from fastrec.table.column import lengths_of, of_vectors, offsets_of, packed
 from fastrec.table.read import check_names

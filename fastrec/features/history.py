@@ -30,7 +30,7 @@ from fastrec.features._engine.order import (
 from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.features.columns import as_columns, as_list, names_of, number_of
 from fastrec.segments import Groups
-from fastrec.segments.order import running_sum
+from fastrec.segments.groups import running_sum
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND

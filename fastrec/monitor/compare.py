@@ -319,15 +319,15 @@ class Thresholds:
             the reference's.
     """
 
-    alpha: float = 0.01
+    alpha: float = limits.MONITOR_ALPHA
     correction: Literal["bh", "holm"] = "bh"
-    psi: float = 0.1
-    js: float = 0.1
-    ks: float = 0.1
-    missing: float = 0.02
-    unseen: float = 0.02
-    auc: float = 0.6
-    metric: float = 0.02
+    psi: float = limits.MOVED_PSI
+    js: float = limits.MOVED_JS
+    ks: float = limits.MOVED_KS
+    missing: float = limits.MOVED_MISSING
+    unseen: float = limits.MOVED_UNSEEN
+    auc: float = limits.MOVED_AUC
+    metric: float = limits.MOVED_METRIC
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:

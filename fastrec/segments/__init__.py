@@ -4,7 +4,7 @@ In: int64 codes ``[n]`` and columns to order by.
 """
 
 from fastrec.segments.as_of_join import as_of
-from fastrec.segments.order import (
+from fastrec.segments.groups import (
     Groups,
     cumsum_in_group,
     last_in_group,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
-from fastrec.segments.order import Groups, float_order, last_before, lexical_order, worth
+from fastrec.segments.groups import Groups, float_order, last_before, lexical_order, worth
 
 
 def as_of(

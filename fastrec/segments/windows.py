@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import torch
 
-from fastrec.segments.order import Groups, run_starts
+from fastrec.segments.groups import Groups, run_starts
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 Parts = tuple[torch.Tensor, ...]

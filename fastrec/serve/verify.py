@@ -15,11 +15,11 @@ from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import SessionRanker
 from fastrec.estimators.session_ranker import known_events
 from fastrec.serve.export import LABELLED, SAMPLE, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
-from fastrec.serve.session import open_session, read_about
+from fastrec.serve.session import check_hash, open_session, read_about
 from fastrec.table import Table, as_column
 from fastrec.validate import ListEvents, Lists, Rows
 
@@ -69,6 +69,12 @@ def verify_export(
         FastrecError: something is not there, or cannot be read.
     """
     stages, folder = stages or Stages(quiet=True), Path(folder)
+    # Before the features, which take minutes.
+    model = read_about(folder)["model"]
+    check_hash(folder / model["file"], model["sha256"])
+    absent = next((folder / n for n in model["files"] if not (folder / n).is_file()), None)
+    if absent is not None:
+        raise MissingFileError("the export lacks it", file=absent, remedy="Export the run anew")
     saved = SavedRun(run, trust=trust)
     if data is None:
         rows = _kept_rows(saved)

@@ -14,9 +14,10 @@ from fastrec.stacking.blends import (
     PoolBlend,
     RankMean,
     RidgeBlend,
+    TreeBlend,
 )
+from fastrec.stacking.hill_climb import HillClimb
 from fastrec.stacking.stack import Stack, Stacked, StackModel
-from fastrec.stacking.trees import HillClimb, TreeBlend
 
 __all__ = [
     "AverageBlend",

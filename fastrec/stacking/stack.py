@@ -28,12 +28,14 @@ from fastrec.stacking.blends import (
     MeanBlend,
     OneBase,
     RankMean,
+    TreeBlend,
     by_row,
     in_columns,
     level_two,
+    linear_blend,
     names_of,
 )
-from fastrec.stacking.trees import HillClimb, TreeBlend, best_of, linear_blend
+from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.table import Table, as_column
 from fastrec.validate import Lists, Predictions, Rows, folds_digest
 

@@ -4,8 +4,8 @@ In: dataloaders of this library or of fastai. Out: ``rec_learner``'s ``RecLearne
 precision, CUDA graphs, compiled models, several ranks, row noise.
 """
 
+from fastrec.training.acceleration import BF16Autocast, CompiledModel, CudaGraph
 from fastrec.training.checkpoint import Checkpoint, load_checkpoint
-from fastrec.training.device_steps import BF16Autocast, CompiledModel, CudaGraph
 from fastrec.training.learner import RecLearner, rec_learner
 from fastrec.training.noise import RowMixUp, SwapNoise, pretrain_denoising
 from fastrec.training.rows import CowClip

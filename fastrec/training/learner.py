@@ -34,7 +34,7 @@ from fastrec.models import EmbeddingTables, FieldNet, TabularNet, embedding_size
 from fastrec.models.fields import InputOptions
 from fastrec.optim import adamw, as_opt_func
 from fastrec.tabular import TabularFrame
-from fastrec.training.device_steps import BF16Autocast, CompiledModel, CudaGraph, Precision, mixed_precision
+from fastrec.training.acceleration import BF16Autocast, CompiledModel, CudaGraph, Precision, mixed_precision
 from fastrec.training.ranks import distributed
 from fastrec.training.rows import FetchRows, SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
@@ -142,7 +142,7 @@ def training_callbacks(
     """Return the given callbacks, those that the net needs, and those of ``rec_learner``'s training options.
 
     Args:
-        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.device_steps``.
+        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.acceleration``.
         stop_on_nan: whether a loss that is no finite number ends the training with an error, see ``StopOnNaN``.
         graph: whether steps are replayed from a CUDA graph, see ``CudaGraph``.
         compile: whether the model is compiled, see ``CompiledModel``.

@@ -25,7 +25,7 @@ from fastrec.metrics import auc, mrr
 from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 from fastrec.training import rec_learner
-from fastrec.training.device_steps import mixed_precision
+from fastrec.training.acceleration import mixed_precision
 
 BATCH = 4_096
 MOMS, SQR_MOM = (0.95, 0.85, 0.95), 0.99  # fastai's

@@ -134,7 +134,7 @@ def test_help_lists_the_commands():
         ("check", ["submission", "test"]),
         ("score", ["submission", "truth", "metric"]),
         ("report", ["run_directory", "report.html"]),
-        ("predict", ["run", "--data", "--out", "--device", "--trust"]),
+        ("predict", ["run", "--data", "--out", "--device", "--trust", "id columns", "stand together", "order"]),
         ("layout", ["competition", "--data", "--out"]),
         ("runs", ["folder"]),
         ("compare", ["--model", "--by"]),

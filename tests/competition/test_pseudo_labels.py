@@ -14,7 +14,7 @@ import torch
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.fitting import fit_models, make_features
-from fastrec.competition.prepare import Parts, RunFeatures
+from fastrec.competition.resumable import Parts, RunFeatures
 from fastrec.competition.table_record import TableRun
 from fastrec.competition.table_run import read
 from fastrec.estimators import Estimator, PseudoLabelled, XGBModel

@@ -42,7 +42,7 @@ def calls(monkeypatch):
 
         return counted
 
-    monkeypatch.setattr("fastrec.segments.order.rank_small_groups", counting("rank_small_groups", "rank"))
+    monkeypatch.setattr("fastrec.segments.groups.rank_small_groups", counting("rank_small_groups", "rank"))
     monkeypatch.setattr("fastrec.segments.as_of_join.last_before", counting("last_before", "before"))
     return taken
 

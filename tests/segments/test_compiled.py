@@ -14,7 +14,7 @@ from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.features import GroupRank, History
 from fastrec.segments import as_of, rank_in_group
-from fastrec.segments.order import last_before, rank_small_groups
+from fastrec.segments.groups import last_before, rank_small_groups
 from fastrec.table import Table
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")

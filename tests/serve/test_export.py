@@ -286,6 +286,19 @@ def test_commands(clicks, tmp_path):
     assert "more than 1e-05" in wrong.output
 
 
+@pytest.mark.parametrize(("gone", "damaged"), [("serving.json", False), ("model.onnx", False), ("model.onnx", True)])
+def test_verify_looks_at_the_export_before_it_computes_features(clicks, exported, tmp_path, gone, damaged):
+    folder = shutil.copytree(clicks / "out", tmp_path / "out")
+    if damaged:
+        (folder / gone).write_bytes((folder / gone).read_bytes()[:-1])
+    else:
+        (folder / gone).unlink()
+    done = CliRunner().invoke(app, ["verify", str(folder), str(clicks / "run"), "--data", str(clicks / "data")])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"error: file '{folder / gone}'"), done.output
+    assert len(done.output.splitlines()) == 1  # no line of a stage
+
+
 def test_a_server_loads_it(clicks, exported):
     table = pd.read_parquet(clicks / "data/test.parquet")
     one = table[table["list_id"] == table["list_id"].iloc[0]]

@@ -49,7 +49,7 @@ def test_small_batches_added_up_are_the_large_batch(tmp_path, parts, opt_func, o
 
 
 def test_with_autocast(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastrec.training.device_steps._cpu_is_fast", lambda: True)  # whatever else the machine does
+    monkeypatch.setattr("fastrec.training.acceleration._cpu_is_fast", lambda: True)  # whatever else the machine does
     one = trained(tmp_path, BIG, adamw, amp="bf16")
     many = trained(tmp_path, BIG // 4, adamw, [GradientAccumulation(BIG)], amp="bf16")
     for name, weight in one.model.state_dict().items():

@@ -20,8 +20,8 @@ from fastrec.optim import adamw, lamb
 from fastrec.table import ListBatch
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CompiledModel, CowClip, CudaGraph, rec_learner
-from fastrec.training import device_steps as amp
-from fastrec.training.device_steps import undone
+from fastrec.training import acceleration as amp
+from fastrec.training.acceleration import undone
 from tests.training.helpers import Kill, Killed, quiet_fit
 
 N, TRAIN, BS = 500, 410, 50

@@ -37,9 +37,10 @@ from fastrec.stacking.blends import (
     PoolBlend,
     RankMean,
     RidgeBlend,
+    TreeBlend,
 )
+from fastrec.stacking.hill_climb import HillClimb
 from fastrec.stacking.stack import level_two_of
-from fastrec.stacking.trees import HillClimb, TreeBlend
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 from tests.serve.graph.run_graph import graph_feeds

@@ -1,4 +1,4 @@
-"""Shifts, running sums and ranks inside ordered groups, in plain torch for CPU and GPU.
+"""``Groups``: rows in ordered groups; shifts, running sums, ranks, sums and means in them, on CPU and GPU.
 
 Codes are int64 ``[n]`` in ``0 … size - 1``.
 """

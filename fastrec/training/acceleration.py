@@ -1,4 +1,4 @@
-"""Steps on a device: mixed precision, CUDA graphs, compiled models."""
+"""Faster steps: mixed precision, CUDA graphs, compiled models."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from fastrec.losses import BCE
 from fastrec.optim import lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import BF16Autocast, rec_learner
-from fastrec.training import device_steps as amp
-from fastrec.training.device_steps import mixed_precision
+from fastrec.training import acceleration as amp
+from fastrec.training.acceleration import mixed_precision
 from tests.training.helpers import quiet_fit
 
 N = 900
@@ -178,7 +178,7 @@ def test_kinds_and_devices():
 OLD_CPU = """
 import warnings
 import torch
-from fastrec.training.device_steps import BF16Autocast, _cpu_is_fast
+from fastrec.training.acceleration import BF16Autocast, _cpu_is_fast
 from types import SimpleNamespace as Of
 
 def used(cb):

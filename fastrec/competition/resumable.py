@@ -1,4 +1,4 @@
-"""A recipe's features: of all training rows, of the test rows, and of every fold without its targets."""
+"""Finished parts that an interrupted run resumes from, and the features of all rows and folds kept among them."""
 
 from __future__ import annotations
 

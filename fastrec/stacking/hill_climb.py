@@ -1,0 +1,129 @@
+"""``HillClimb``: models added one at a time, each as often as it helps, straight on the metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator, Trace
+from fastrec.metrics import Metric, default_metric, get_metric
+from fastrec.stacking.blends import as_task, predicted_by
+from fastrec.validate import Rows
+
+
+class HillClimb(Estimator):
+    """Mean of base models in which each counts as often as it helps the metric; many not at all.
+
+    The search starts from the best model and adds, step by step, the one whose addition makes the best mean; what it
+    ends with is the best mean on its way. Probabilities and values are averaged; in lists, the in-list log-softmax.
+
+    Args:
+        models: the base models' names.
+        name: the blend's name.
+        metric: what to climb on, a name or a ``Metric``; None: the task's usual one. A metric of one's own is not
+            saved: what is loaded predicts as before, but would be fitted anew by the task's usual metric.
+        steps: how many models are added at most, the first one included.
+        rows: look at about this many of the training rows (whole lists), chosen at random; None: all.
+
+    Source: Caruana et al. 2004, "Ensemble selection from libraries of models".
+    """
+
+    learned = ("weights",)
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        *,
+        name: str = "hill_climb",
+        metric: str | Metric | None = None,
+        steps: int = 40,
+        rows: int | None = 50_000,
+    ) -> None:
+        self.models, self.name, self.metric, self.steps, self.rows = list(models), name, metric, steps, rows
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the weights."""
+        super().forget()
+        self.weights: torch.Tensor | None = None
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Find the weights; ``valid`` is not looked at."""
+        if train.label is None:
+            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
+        train = self._some(train, seed)
+        metric = get_metric(default_metric(train.task) if self.metric is None else self.metric)
+        counts = climb(metric, train, self._inputs(train), self.steps)
+        self.weights = counts.double() / counts.sum()
+        self.trace = Trace(importance=dict(zip(self.models, self.weights.tolist(), strict=True)))
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Return the weighted mean: float64 ``[n]`` or ``[n, k]``."""
+        if self.weights is None:
+            raise self.not_fitted()
+        return as_task(torch.einsum("nmk,m->nk", self._inputs(data), self.weights), data)
+
+    def _inputs(self, data: Rows) -> torch.Tensor:
+        if data.task == "ranking":
+            return torch.stack([data.table[f"{m}_log_softmax"].number().cpu() for m in self.models], 1)[:, :, None]
+        return predicted_by(self.models, data)
+
+    def _some(self, train: Rows, seed: int) -> Rows:
+        if self.rows is None or len(train) <= self.rows:
+            return train
+        draw = torch.Generator().manual_seed(seed)
+        if train.groups is None:
+            return train.take(torch.randperm(len(train), generator=draw)[: self.rows].sort().values)
+        ids, codes = torch.unique(train.groups, return_inverse=True)
+        chosen = torch.randperm(len(ids), generator=draw)[: max(int(self.rows / len(train) * len(ids)), 1)]
+        mask = torch.zeros(len(ids), dtype=torch.bool)
+        mask[chosen] = True
+        return train.take(mask[codes])
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments; a metric by its name if it has one."""
+        metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
+        try:
+            get_metric(str(metric))
+        except DataError:
+            metric = None
+        return {**super().settings(), "metric": metric}
+
+
+def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
+    """Count how often each model is taken: int64 ``[models]``; ``x`` float64 ``[n, models, k]`` is averaged; ties: the
+    first.
+    """
+
+    def score(mean: torch.Tensor) -> float:
+        return metric(data.label, mean[:, 0] if mean.shape[1] == 1 else mean, groups=data.groups)
+
+    taken = torch.zeros(x.shape[1], dtype=torch.int64)
+    total = torch.zeros_like(x[:, 0])
+    best, best_score, since = taken, float("nan"), 0
+    for step in range(1, steps + 1):
+        scores = [score((total + x[:, m]) / step) for m in range(x.shape[1])]
+        chosen = best_of(metric, scores)
+        taken = taken.clone()
+        taken[chosen] += 1
+        total = total + x[:, chosen]
+        since += 1
+        if step == 1 or metric.better(scores[chosen], best_score):
+            best, best_score, since = taken, scores[chosen], 0
+        # One addition may bring nothing where two would; five in a row hardly do.
+        if since >= 5:
+            break
+    return best
+
+
+def best_of(metric: Metric, scores: Sequence[float]) -> int:
+    """Return the place of the best score; of equal ones the first."""
+    best = 0
+    for i, value in enumerate(scores):
+        if metric.better(value, scores[best]):
+            best = i
+    return best
