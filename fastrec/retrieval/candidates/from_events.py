@@ -352,23 +352,26 @@ class _Finder:
         made._keep(made.values > 0)
         return made
 
-    def blocks(self, asked: SessionFrame) -> Iterator[tuple[Table, Table]]:
-        """Yield the union of the sources for some sessions, and the best ``k`` of each with features."""
-        asked = self.coded(asked)
+    def unions(self, asked: SessionFrame) -> Iterator[Table]:
+        """Yield what the sources find for sessions, coded by ``coded``, block by block."""
         acts = _only(asked, _ACT)
         own = torch.unique(_pairs(acts))
         for union in self.candidates.stream(acts):
-            if not self.keep:
-                union = union.take(~torch.isin(union["session"].values * len(self.items) + union["item"].values, own))
-            session, score = union["session"].values, self.candidates.fused(union)
-            rows = best_first(session, score)
-            place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
-            rows, place = rows[place < self.k], place[place < self.k]
-            order = torch.argsort(rows)  # by item: the order says nothing
-            taken = union.take(rows[order]).with_columns({"fused": score[rows[order]], "place": place[order] + 1.0})
-            for features in self._of_acts:
-                taken = features(taken, acts)
-            yield union, self._of_all(taken, asked)
+            seen = torch.isin(union["session"].values * len(self.items) + union["item"].values, own)
+            yield union if self.keep else union.take(~seen)
+
+    def taken(self, union: Table, asked: SessionFrame, weights: Tensor) -> Table:
+        """Return the best ``k`` of each session, with features, by session and item: the order says nothing."""
+        acts = _only(asked, _ACT)
+        session, score = union["session"].values, self.candidates.fused(union, weights)
+        rows = best_first(session, score)
+        place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
+        rows, place = rows[place < self.k], place[place < self.k]
+        order = torch.argsort(rows)
+        table = union.take(rows[order]).with_columns({"fused": score[rows[order]], "place": place[order] + 1.0})
+        for features in self._of_acts:
+            table = features(table, acts)
+        return self._of_all(table, asked)
 
     def named(self, table: Table, ids: Column, group: str, item: str) -> Table:
         """Return a table of ``blocks`` with the ids of groups and items in place of their numbers."""
@@ -400,7 +403,7 @@ def usual_sources() -> dict[str, Callable[[], CandidateSource | SessionModel]]:
         "next": lambda: CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), again=0.0),
         "near": lambda: CoVisitation(hops=2),
         "knn": VSTAN,
-        "ease": lambda: HistoryFilter(EASE(), decay=20.0),
+        "ease": lambda: HistoryFilter(EASE(reg=500.0), decay=10.0),
         "popular": PopularItems,
         "late": lambda: PopularItems(recency=0.02),
         "own": RepeatedItems,
@@ -484,21 +487,24 @@ def make_candidates(
     repeats = float(torch.isin(pairs, _pairs(_only(asked, _ACT))).float().mean())
     keep = repeats >= limits.CANDIDATE_REPEATS if seen == "auto" else seen == "keep"
     if sources is None:
-        sources = ["next", "near", "ease" if user is not None else "knn", "popular"]
+        sources = ["next", "near", "knn", *["ease"] * (user is not None), "popular"]
         sources += ["late"] * (log.times is not None) + ["own"] * keep
 
     finder = _Finder(log.cut(log.offsets[:-1], before), sources, k, kind, keep)
     coded, hard = finder.coded(wanted), _pairs(_only(after, _SHOWN))
     share = len(torch.unique(_pairs(coded))) / len(pairs)  # of the positives that were known before the cut
-    parts, worth = [], []
-    for union, taken in finder.blocks(asked):
-        worth.append(finder.candidates.recall(union, coded, at=k))
+    asked, parts = finder.coded(asked), []
+    unions = list(finder.unions(asked))
+    worth = [finder.candidates.recall(union, coded, at=k) for union in unions]
+    whole = concat(unions)
+    weights = finder.candidates.weigh(whole, finder.candidates.label(whole, coded) > 0)
+    for union in unions:
+        taken = finder.taken(union, asked, weights)
         pair = taken["session"].values * len(log.items) + finder.known[taken["item"].values]
         label = torch.isin(pair, pairs)
         taken = taken.with_columns({_LABEL: label.float()})
         many = len(taken) if negatives is None else negatives
-        own = sample_negatives(taken, label | torch.isin(pair, hard), many, seed=seed)
-        parts.append(taken.take(own))
+        parts.append(taken.take(sample_negatives(taken, label | torch.isin(pair, hard), many, seed=seed)))
     train = concat(parts)
     right = train[_LABEL].values > 0
     found = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, train["session"].values[right], True)
@@ -509,7 +515,9 @@ def make_candidates(
         raise DataError(problem, column=item, remedy="Give a larger k, other sources, or a later cut")
     train = finder.named(train, log.sessions.take(rows), group, item)
 
-    finder, asked = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
-    rank = finder.named(concat([taken for _, taken in finder.blocks(asked)]), asked.sessions, group, item)
+    finder, rest = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
+    ids, asked = rest.sessions, finder.coded(rest)
+    rank = concat([finder.taken(union, asked, weights) for union in finder.unions(asked)])
+    rank = finder.named(rank, ids, group, item)
     hit = float(found.float().mean())
     return CandidateTables(train, rank, group, item, recall, len(rows), len(asked), hit, repeats, keep)
