@@ -41,6 +41,8 @@ PAIRED_ROWS = 1 << 7  # rows of a request's list: comparing all pairs takes the 
 RUN_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU; they fit its cache
 
 # ---- metrics
+HIGHEST_GRADE = 10  # grades of relevance in a truth's column of another name; those in use end at 4 or 5
+LEAST_EXAMINED = 0.05  # share of the first place's examination; bounds the weight of a click to 20
 LIST_BLOCKS = 500  # blocks that lists are put into for a bootstrap: the width of an interval is then off by some 3 %
 DRAWN_CLUSTERS = 100_000  # clusters that a resample draws at most (Bickel, Götze and van Zwet 1997)
 COUNTED_CODES = 1 << 20  # class codes above it are renumbered; bounds memory of the counts
@@ -162,6 +164,7 @@ HELD_OUT_SEED = 104_729  # apart from the seeds that cut folds: the rows held ou
 HELD_OUT_HASHES = 1 << 30  # hashes that rows to hold out are drawn by; more than there are rows
 LONG_TAIL_ROWS = 200_000  # rows whose quartiles are looked at; not measured: bounds the time of the sort
 LARGEST_NUMBER = 1e38  # XGBoost refuses infinite values, and adds to the largest one
+WHOLE_LIST = 1_000  # rows of a list that LightGBM's NDCG counts: by the first alone trivago's trees stop after 5 rounds
 RANKED_BATCH = (
     3_000  # candidates, about 130 lists of 23 (trivago2019): the batch that a NetRanker's default rate is for
 )
@@ -260,6 +263,13 @@ CODE_WIDTH = 120  # characters of a line of generated code: ruff's line-length h
 SNIFFED_TEXTS = 20_000  # distinct texts of a column that are looked at; bounds the time of look_at
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
+GROUPS_WITH_BOTH = 0.5  # least share of groups with a positive and another row, of a column named as groups are
+GROUPS_IN_ORDER = 20  # fewer groups may have their positives in one place by chance
+SAME_PLACE = 0.98  # share of groups whose positive is the first (or last) row: the file was sorted so; shown lists: .4
+TWICE_IN_GROUP = 0.01  # most rows that may have their group's item again; more: the column names no items
+RANKED_TRIAL_ROWS = 100_000  # candidates of a trial: 5,000 lists of 20, whose MRR has an error of .005
+RANKED_NUMBERS = 12  # columns that are compared within groups; not measured: bounds the columns made
+RANKED_CONTEXTS = 4  # columns of groups that items are crossed with; not measured: bounds the columns made
 MANY_CLASSES = 200  # different texts that may be classes; not measured
 TREE_TRIAL_TIME = 0.3  # least share of the time for trials that goes to sizes of trees; not measured
 

@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.progress import Stages
-from fastrec.auto.workspace import new_competition
+from fastrec.auto.workspace import WHICH_GROUP, new_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import load_competition, run_competition
@@ -27,6 +28,8 @@ from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
 from fastrec.validate.target import Task
+
+_FORMS = ("scores", "ranks", "items")  # how a ranking is predicted
 
 
 class Fit:
@@ -69,17 +72,29 @@ class Fit:
         up = bool(scores["greater_is_better"])
         return pd.DataFrame(rows).sort_values(metric, ascending=not up, kind="stable", ignore_index=True)
 
-    def predict(self, df: Any) -> Any:
-        """Predict rows: classes, or amounts.
+    def predict(self, df: Any, *, form: Literal["scores", "ranks", "items"] | None = None) -> Any:
+        """Predict rows: classes, amounts, or the order within groups.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.
+            form: of a ranking: ``'scores'`` (None, too): a number for each row, the higher the better; ``'ranks'``: its
+                place in its group, 1 = the best; ``'items'``: the ordered items of each group.
 
         Returns:
-            An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame.
+            An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. Of
+            ``'items'`` a DataFrame ``[groups, 2]``, groups in the order of their first rows: the group, and a list.
+
+        Raises:
+            DataError: an unknown form, or one of a task that is no ranking.
         """
-        predicted, target, decision = self._saved.predict(df), self._saved.target, self._saved.decision
-        assert target is not None
+        target, decision = self._saved.target, self._saved.decision
+        forms = (None, *_FORMS) if target is None else (None,)
+        if form not in forms:
+            remedy = f"Use one of {', '.join(_FORMS)}" if target is None else "Leave form= out"
+            raise DataError(f"a {self._saved.task} task is not predicted as {form!r}", remedy=remedy)
+        predicted = self._saved.predict(df)
+        if target is None:
+            return self._ranked(df, predicted, form)
         if target.task == "regression" and predicted.ndim == 1:
             return predicted.numpy()
         if target.task in ("regression", "multilabel"):
@@ -91,6 +106,24 @@ class Fit:
             chosen = predicted.argmax(1) if predicted.ndim == 2 else (predicted >= 0.5).long()
         return target.decode(chosen).to_numpy(zero_copy_only=False)
 
+    def _ranked(self, df: Any, scores: torch.Tensor, form: str | None) -> Any:
+        if form in (None, "scores"):
+            return scores.numpy()
+        names = [self._saved.config[n] for n in ("list_column", "item")]
+        table = self._saved.read(df)
+        groups, items = (table[n].to_arrow().to_pandas() for n in names)
+        place, known = pd.factorize(groups)
+        # Equal scores keep the order of the rows, as in a submission.
+        best = np.lexsort((-scores.numpy(), place))
+        if form == "ranks":
+            ranks = np.empty(len(best), dtype=np.int64)
+            ranks[best] = pd.Series(place[best]).groupby(place[best]).cumcount() + 1
+            return ranks
+        ordered: dict[int, list[Any]] = {i: [] for i in range(len(known))}
+        for i, item in zip(place[best].tolist(), items.iloc[best].tolist(), strict=True):
+            ordered[i].append(item)
+        return pd.DataFrame({names[0]: known, names[1]: pd.Series(list(ordered.values()), dtype="object")})
+
     def predict_proba(self, df: Any) -> pd.DataFrame:
         """Predict the probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
 
@@ -98,7 +131,9 @@ class Fit:
             DataError: the target has no classes.
         """
         target = self._saved.target
-        assert target is not None
+        if target is None:
+            remedy = "Call predict; for the probability of each row by itself, fit with task='binary'"
+            raise DataError("a ranking has scores, which are no probabilities", remedy=remedy)
         if target.task == "regression":
             raise DataError("amounts have no probabilities", remedy="Call predict")
         predicted = self._saved.predict(df)
@@ -123,6 +158,9 @@ def fit(
     minutes: float = 5.0,
     test: Any = None,
     task: Task | None = None,
+    group: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -144,7 +182,11 @@ def fit(
         minutes: wall time for all, .05 at least.
         test: rows to predict, from which it is seen how they were cut (by time, by group, at random). Without them
             rows are taken to come at random, and a warning names columns that say otherwise.
-        task: None: what the target's values say.
+        task: None: what the target's values say; one row of each group is a 1: a ranking.
+        group: of a ranking the column whose value the candidates of one group share, such as a session; with it the
+            task is a ranking, and the target a label: 1 for what was chosen, 0 for the others, or a grade.
+        item: of a ranking the column that names the candidates; None: it is looked for, else rows are items.
+        time: of a ranking the column of times that folds go by; None: as ``test`` is cut.
         folder: where recipe, data and run are kept, without an earlier fit in it; None: a temporary folder that lives
             as long as the result.
         seed: of everything random.
@@ -162,6 +204,8 @@ def fit(
         >>> import fastrec
         >>> fitted = fastrec.fit(df, "income", metric="auc", minutes=5)  # doctest: +SKIP
         >>> fitted.leaderboard()  # doctest: +SKIP
+        >>> fitted = fastrec.fit(clicks, "clicked", group="session_id", metric="mrr")  # doctest: +SKIP
+        >>> fitted.predict(new_sessions, form="items")  # doctest: +SKIP
     """
     if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
         raise DataError(
@@ -193,10 +237,12 @@ def fit(
         data.mkdir(parents=True)
         for name, table in tables.items():
             pq.write_table(table, data / f"{name}.parquet")
-        made = new_competition(recipe, data, target=target, metric=metric, task=task, seconds=seconds, say=stages.say)
+        what = {"target": target, "metric": metric, "task": task, "group": group, "item": item, "time": time}
+        made = new_competition(recipe, data, **what, ask=_answer, seconds=seconds, say=stages.say)
         for d in made.decisions:
-            if d.what == "folds" and not d.sure:
-                warnings.warn(f"folds: {d.why}", DataWarning, stacklevel=2)
+            ranked = d.what == "as_shown" or (d.what == "task" and d.value == "ranking")
+            if (d.what == "folds" or ranked) and not d.sure:
+                warnings.warn(f"{d.what}: {d.why}", DataWarning, stacklevel=2)
         options: dict[str, Any] = {"device": device, "seed": seed, "stages": stages, "minutes": budget}
         run_competition(load_competition(recipe), data, where / "run", resume=True, **options)
     except BaseException as error:
@@ -207,6 +253,15 @@ def fit(
             raise type(error)(error.problem, **said) from None  # the file is gone, and was none of the caller's
         raise
     return Fit(where, temporary=folder is None)
+
+
+def _answer(question: str, answer: str) -> str:
+    """Take the likeliest answer, but guess no groups: other groups are another problem."""
+    if question.startswith(WHICH_GROUP):
+        why = question.removeprefix(WHICH_GROUP).strip(" ()")
+        problem = f"it is not plain which rows are candidates of one group. It may be {answer}: {why}"
+        raise DataError(problem, remedy=f"Write group={answer!r}, or the column that it is")
+    return answer
 
 
 def _arrow(df: Any) -> pa.Table:

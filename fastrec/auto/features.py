@@ -344,7 +344,12 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
-    if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:
+    if (
+        problem.task in ("multilabel", "ranking")
+        or len(problem.target) > 1
+        or len(problem.classes) > 40
+        or seconds <= 0
+    ):
         return chosen
     trial = QuickTrial(problem, chosen.features, seconds)
     chosen.metric, chosen.rows = trial.metric.name, len(trial.table)

@@ -135,6 +135,9 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     had too little time to be believed that model is the first, and one alone learns from the features.
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
+    if problem.task == "ranking":
+        trees = [ModelLine("LGBMModel", 'LGBMModel("lgbm")')] if lgbm else []
+        return [*trees, ModelLine("XGBRanker", 'XGBRanker("xgb")'), ModelLine("NetRanker", 'NetRanker("net", bs=bs)')]
     tried = any(f.kept for f in chosen.families if f.gain is not None)
     # Without a trial of sizes large trees are taken from 30,000 rows on: they learn more in less time.
     wide, many = len(problem.learned) > 100, len(problem.train) >= 30_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from fastrec._core import limits
 from fastrec.auto.columns import _ID_NAME, ColumnInfo, Files, look_at, numbers_in_text
+from fastrec.auto.lists import AutoDecision, find_groups, refuse_absent, relevance, shared_in_groups, understand_groups
 from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
@@ -21,7 +22,7 @@ from fastrec.validate.mirror import AUTO, Mirror, mirror
 from fastrec.validate.target import Task
 
 _NAMES = re.compile(
-    r"^(target|label|class|y|outcome|response|churn(ed)?|survived|default|click(ed)?|sale_?price|sales|price|income.*|"
+    r"^(target|label|class|y|outcome|response|churn(ed)?|survived|default|click(s|ed)?|bought|booked|purchased?|ordered|chosen|relevance|sale_?price|sales|price|income.*|"
     r"is_.*|has_.*|.*_(target|label|class|flag))$",
     re.IGNORECASE,
 )
@@ -31,22 +32,16 @@ _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month firs
 
 
 @dataclass
-class AutoDecision:
-    """A recipe's attribute that was decided, and why; not ``sure``: a person may know better."""
-
-    what: str
-    value: Any
-    why: str
-    sure: bool = True
-
-
-@dataclass
 class Problem:
     """A competition as it is understood.
 
     ``columns``: what each column but the target is; ``ids``, ``drop``: columns that are not learned from, the latter
     with the reason; ``mirror``: how the test was cut from the rows, where there is one; ``time``, ``group``: what the
     folds go by; ``scale``: how amounts are learned.
+
+    Of a ranking: ``target[0]`` is the label, ``lists`` the column of groups, by which the rows of ``train`` stand
+    together; ``item``: the column that names the candidates, where there is one; ``shared``: learned columns that have
+    one value in all rows of a group; ``as_shown``: rows of a group stand in an order that rows to predict have, too.
     """
 
     files: Files
@@ -62,6 +57,10 @@ class Problem:
     group: str | None = None
     scale: str | None = None
     positive: Any = None
+    lists: str | None = None
+    item: str | None = None
+    shared: list[str] = field(default_factory=list)
+    as_shown: bool = True
     decisions: list[AutoDecision] = field(default_factory=list)
 
     @property
@@ -72,7 +71,8 @@ class Problem:
     @property
     def learned(self) -> list[ColumnInfo]:
         """The columns that are learned from."""
-        apart = {*self.ids, *self.drop}
+        apart = {*self.ids, *self.drop, self.lists, self.item}
+        apart |= {self.group} if self.task == "ranking" else set()  # folds of whole users: no model learns from it
         return [c for c in self.columns if c.name not in apart]
 
     @property
@@ -83,7 +83,12 @@ class Problem:
         most = len(self.train) / 1.5
         known = [c for c in self.columns if c.kind == "category" or (c.kind == "number" and c.whole)]
         known = [c for c in known if limits.FEW_CLASSES <= c.distinct <= most and c.name not in self.ids]
+        known = known if self.lists is None else [c for c in known if c.name in self.shared]
         return [c.name for c in known if _ID_NAME.search(c.name) or (c.key and c.name in told)]
+
+    def columns_of(self, role: str) -> list[str]:
+        """Return the names of a table's columns; none if the table is not there."""
+        return self.files.tables[role].column_names if role in self.files.tables else []
 
     def kinds(self, *kinds: str) -> list[ColumnInfo]:
         """Return the learned columns of some kinds."""
@@ -91,56 +96,69 @@ class Problem:
 
 
 def understand(
-    files: Files, *, target: str | Sequence[str] | None = None, metric: str | None = None, task: Task | None = None
+    files: Files,
+    *,
+    target: str | Sequence[str] | None = None,
+    metric: str | None = None,
+    task: Task | None = None,
+    group: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
 ) -> Problem:
     """Find out what is to be predicted; target, task and metric where they are not given.
 
+    ``group``, ``item``, ``time``: of a ranking the columns of groups, of items, and of the times that folds go by; with
+    a group the task is a ranking.
+
     Raises:
-        DataError: there is no target, or it cannot be one; the task is a ranking.
+        DataError: there is no target, or it cannot be one; of a ranking it is not plain what the groups are.
         MissingColumnError: the training rows lack the column that was named.
     """
-    if task == "ranking":
+    given = [n for n, v in {"group": group, "item": item, "time": time}.items() if v is not None]
+    if given and task not in (None, "ranking"):
         raise DataError(
-            "no recipe of a ranking is made by itself: files do not say which rows are one list",
-            remedy="Write one with task = 'ranking', list_column, item and label, as 'A ranking of your own' in the "
-            "docs (competitions) shows, and run it by fastrec run",
+            f"{given[0]}= is of a ranking, and the task is {task}",
+            remedy="Leave it out; in the recipe write fold_key = or time = for folds that go by a column",
         )
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
+    decisions.append(how)
+    if metric is not None and get_metric(metric).tasks == ("ranking",) and task is None:
+        task = "ranking"
+    if given or task == "ranking":
+        return _ranking(files, names, decisions, group, item, time, metric, AutoDecision("task", "ranking", "as asked"))
     amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
     amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
     if amounts:
         _read_numbers(files, amounts)
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, task, metric)
-    decisions += [how, why_task]
+    decisions.append(why_task)
     sample = files.tables.get("sample")
     holds_classes = False
     if sample is not None and found_task in ("binary", "multiclass") and names[0] in sample.column_names:
         values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
         holds_classes = len(values) > 1 and values <= classes
+    columns = _look(files, known, names)
+    lists = _one_in_each(known, columns, names[0]) if found_task == "binary" and task is None else None
+    if lists is not None:
+        chosen = f"one row of each {lists} is chosen"
+        flag = set(pc.unique(known[names[0]]).to_pylist()) == {0, 1}
+        if flag and (metric is None or "ranking" in get_metric(metric).tasks):
+            why = f"{chosen}; for a probability of each row by itself ask for task = 'binary'"
+            why_task = AutoDecision("task", "ranking", why, sure=False)
+            return _ranking(files, names, decisions[:-1], None, None, None, metric, why_task)
+        chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
+        why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
+        why_task.sure = False
     if metric is None and holds_classes:
         metric, why = "accuracy", "the sample submission holds classes, not probabilities"
         decisions.append(AutoDecision("metric", metric, why, sure=False))
-    elif metric is None:
-        metric = default_metric(found_task)
-        others = ", ".join(n for n in metrics_for(found_task) if n != metric)
-        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
-    elif found_task not in get_metric(metric).tasks:
-        known_ones = f"Use {', '.join(metrics_for(found_task))}"
-        raise DataError(f"{metric} is no metric of a {found_task} task", remedy=known_ones)
     else:
-        decisions.append(AutoDecision("metric", metric, "as was asked for"))
-    test = files.tables.get("test")
-    mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
-    columns = look_at(known, names, test.select(mixed) if mixed else None)
+        metric = _metric(decisions, found_task, metric)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
-    lists = _one_in_each(known, made)
-    if lists is not None and task is None:
-        why_task.why += f"; one row of each {lists} is chosen: to rank them, see 'A ranking of your own' in the docs"
-        why_task.sure = False
     _reading(made)
     known = _with_known_target(files, names)  # its times and numbers as such
     _ids(made)
@@ -148,6 +166,116 @@ def understand(
     _split(made, known)
     made.scale = _scale(made, known)
     return made
+
+
+def _look(files: Files, known: pa.Table, names: list[str]) -> list[ColumnInfo]:
+    test = files.tables.get("test")
+    mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
+    return look_at(known, names, test.select(mixed) if mixed else None)
+
+
+def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None = None) -> str:
+    """Note the metric, and return it: what was asked for, or the usual one."""
+    if asked is None:
+        metric = usual or default_metric(task)
+        others = ", ".join(n for n in metrics_for(task) if n != metric)
+        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
+        return metric
+    if task not in get_metric(asked).tasks:
+        raise DataError(f"{asked} is no metric of a {task} task", remedy=f"Use {', '.join(metrics_for(task))}")
+    decisions.append(AutoDecision("metric", asked, "as was asked for"))
+    return asked
+
+
+def _ranking(
+    files: Files,
+    names: list[str],
+    decisions: list[AutoDecision],
+    group: str | None,
+    item: str | None,
+    time: str | None,
+    metric: str | None,
+    why_task: AutoDecision,
+) -> Problem:
+    """Understand a ranking: which rows are one group, what names the items, what groups have in common."""
+    if len(names) > 1:
+        raise DataError(f"a ranking has one label, and there are {', '.join(names)}", remedy="Name one of them")
+    files = replace(files, tables=dict(files.tables))  # its rows are put in order; another look begins with the file's
+    made = Problem(files, [], names, "ranking", "", decisions=[*decisions, why_task])
+    for name, what in ((group, "group"), (item, "item")):
+        if name is not None:
+            refuse_absent(made, name, what)
+    label = relevance(made)
+    made.columns = _look(files, made.train, names)
+    made.lists, why, sure = _group(made, group, label > 0)
+    refuse_absent(made, made.lists, "group")
+    label = relevance(made, made.lists)  # of the groups that have one
+    graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
+    made.metric = _metric(made.decisions, "ranking", metric, "ndcg@10" if graded else None)
+    understand_groups(made, label, item=item, why=why, sure=sure)
+    _reading(made)
+    _ids(made)
+    _drop(made, made.train)
+    made.shared = shared_in_groups(made)
+    _split_groups(made, time)
+    return made
+
+
+def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, str, bool]:
+    """Return the column of groups, why, and whether it is plain."""
+    if asked is not None:
+        return asked, "as was asked for", True
+    found, one = find_groups(made.train, made.columns, chosen)
+    if not found:
+        most = len(made.train) / 2
+        may = [c.name for c in made.columns if limits.FEW_CLASSES < c.distinct <= most and not c.missing]
+        raise DataError(
+            "it is not plain which rows are candidates of one group",
+            file=made.files.folder / made.files.names["train"],
+            remedy=f"Name the column that they share (group=, --group): {', '.join(may[:12]) or 'there is none yet'}",
+        )  # fmt: skip
+    why = "one row of each of its values is chosen" if one else "its name says so, and rows of most values are chosen"
+    other = f"; it might be {', '.join(found[1:6])}" if len(found) > 1 and not one else ""
+    return found[0], why + other, one or len(found) == 1
+
+
+def _split_groups(made: Problem, asked: str | None) -> None:
+    """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
+    if asked is not None and asked not in made.train.column_names:
+        file, there = made.files.folder / made.files.names["train"], ", ".join(made.train.column_names[:20])
+        raise MissingColumnError("there is no such column", file=file, column=asked, remedy=f"There are {there}")
+    names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]
+    test, shared = made.files.tables.get("test"), [n for n in names if n in made.columns_of("test")]
+    made.time = asked
+    if test is None or not shared:
+        notes = [f"whole groups of {made.lists} at random"]
+        if test is None and asked is None:
+            for c in (c for c in made.kinds("time")[:1] if c.name in made.shared):
+                notes.append(f"if the groups to predict are later ones, write time = {c.name!r} in the recipe")
+            for n in made.keys[:1]:
+                notes.append(f"if they are of other values of {n}, write fold_key = {n!r} in the recipe")
+        said = f"by {asked}, as was asked for" if asked is not None else "; ".join(notes)
+        made.decisions.append(AutoDecision("folds", "time" if asked else "random", said, sure=len(notes) == 1))
+        return
+    try:  # one row says all of a group
+        rows = [
+            Table.read(
+                t.select(shared).take(np.unique(pd.factorize(t[made.lists].to_pandas())[0], return_index=True)[1])
+            )
+            for t in (made.train, test)
+        ]
+        found = mirror(*rows, target=None, time=asked or AUTO, group=AUTO, folds=5)
+    except FastrecError as error:
+        why = f"whole groups at random ({error.problem})"
+        made.decisions.append(AutoDecision("folds", "random", why, sure=False))
+        return
+    made.mirror = found
+    made.time = found.column if found.by == "time" else None
+    made.group = found.column if found.by == "group" else None
+    made.shared = [n for n in made.shared if n != made.group]
+    at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
+    why = f"whole groups of {made.lists}, {at_random}"
+    made.decisions.append(AutoDecision("folds", found.by, why))
 
 
 def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], AutoDecision]:
@@ -258,17 +386,12 @@ def _task(
     return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
 
 
-def _one_in_each(known: pa.Table, made: Problem) -> str | None:
-    """Find a column of lists in which one row each has the rarer class: one candidate of each was chosen."""
-    if made.task != "binary" or len(made.target) > 1:
-        return None
-    counts = pc.value_counts(known[made.target[0]]).to_pylist()
-    rarer = min(counts, key=lambda c: c["counts"])
-    chosen = known.filter(pc.equal(known[made.target[0]], pa.scalar(rarer["values"], known[made.target[0]].type)))
-    # A list has two candidates or more on average.
-    most = len(known) / 2
-    found = [c for c in made.columns if len(chosen) == c.distinct <= most and c.distinct > limits.FEW_CLASSES]
-    return next((c.name for c in found if pc.count_distinct(chosen[c.name]).as_py() == c.distinct), None)
+def _one_in_each(known: pa.Table, columns: list[ColumnInfo], target: str) -> str | None:
+    """Find a column of groups in which one row each has the rarer class: one candidate of each was chosen."""
+    counts = pc.value_counts(known[target]).to_pylist()
+    rarer = pa.scalar(min(counts, key=lambda c: c["counts"])["values"], known[target].type)
+    found, one = find_groups(known, columns, pc.equal(known[target], rarer).to_numpy(zero_copy_only=False))
+    return found[0] if one else None
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -294,6 +417,8 @@ def _ids(made: Problem) -> None:
         named = [n for n in named if n in test.column_names]
     found = [c.name for c in made.columns if c.kind == "id"]
     submission = [n for n in named if n in made.train.column_names or test is not None]
+    if made.task == "ranking":
+        found = []  # a candidate is named by its group and its item
     made.ids = list(dict.fromkeys([*submission, *found]))
     if made.ids:
         says = "the sample submission's" if submission else "another value in every row"
@@ -303,9 +428,9 @@ def _ids(made: Problem) -> None:
 def _drop(made: Problem, known: pa.Table) -> None:
     test = made.files.tables.get("test")
     for c in made.columns:
-        if c.name in made.ids:
+        if c.name in (*made.ids, made.lists, made.item):
             continue
-        if c.kind in ("constant", "duplicate", "other"):
+        if (made.task == "ranking" and c.kind == "id") or c.kind in ("constant", "duplicate", "other"):
             made.drop[c.name] = c.why
         elif test is not None and c.name not in test.column_names:
             made.drop[c.name] = "the test rows do not have it"
@@ -343,8 +468,8 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
             return None
     if made.task == "regression":
         same = abs(float(x.astype(float).rank().corr(y.astype(float).rank())))
-    elif made.task == "binary":
-        ranks, one = x.astype(float).rank(), (y == made.classes[-1]).to_numpy()
+    elif made.task in ("binary", "ranking"):
+        ranks, one = x.astype(float).rank(), (y == made.classes[-1] if made.classes else y > 0).to_numpy()
         pos, neg = one.sum(), (~one).sum()
         auc = (float(ranks[one].sum()) - pos * (pos + 1) / 2) / max(pos * neg, 1)
         same = max(auc, 1 - auc)

@@ -6,11 +6,12 @@ import ast
 import json
 import keyword
 import re
-import time
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import jinja2
@@ -23,7 +24,7 @@ from fastrec.auto.columns import read_files
 from fastrec.auto.features import Chosen, choose_features
 from fastrec.auto.models import choose_models, choose_trees, own_columns
 from fastrec.auto.problem import AutoDecision, Problem, understand
-from fastrec.competition.reading import Reading
+from fastrec.competition.reading import ROW_NUMBER, Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
 from fastrec.features.base import Feature
@@ -107,6 +108,7 @@ _PAGES = jinja2.Environment(
 )
 _PAGES.filters |= {"line": one_line, "doc": for_docstring, "cell": for_cell}
 Ask = Callable[[str, str], str]
+WHICH_GROUP = "Which column do the candidates of one group share?"
 
 
 @dataclass
@@ -136,6 +138,9 @@ def new_competition(
     target: str | Sequence[str] | None = None,
     metric: str | None = None,
     task: Task | None = None,
+    group: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
     ask: Ask | None = None,
     seconds: float = 60.0,
     say: Callable[[str], None] | None = None,
@@ -148,6 +153,9 @@ def new_competition(
         target: the column(s) to predict; None: found by what the test lacks, the sample submission, or by name.
         metric: what it is scored by; None: the task's usual one.
         task: the task; None: what the target's values say.
+        group: of a ranking the column whose value the candidates of one group share; None: it is looked for.
+        item: of a ranking the column that names the candidates; None: it is looked for.
+        time: of a ranking the column of times that folds go by; None: as the test is cut.
         ask: asked (question, answer that would be taken) what the files cannot say; None: nothing is asked.
         seconds: time for trying features.
         say: told of what is found.
@@ -165,15 +173,16 @@ def new_competition(
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise DataError("this is something else than a competition's folder", file=folder, remedy="Choose another name")
     files = read_files(Path(data))
-    problem = understand(files, target=target, metric=metric, task=task)
+    asked = {"target": target, "metric": metric, "task": task, "group": group, "item": item, "time": time}
+    problem = understand(files, **asked)
     if ask is not None:
-        problem = _asked(problem, ask, metric=metric, task=task)
+        problem = _asked(problem, ask, asked)
     for d in problem.decisions:
         say(one_line(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}"))
-    began = time.monotonic()
+    began = monotonic()
     chosen = choose_features(problem, seconds=(1 - limits.TREE_TRIAL_TIME) * seconds, say=say)
     choose_trees(
-        problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (time.monotonic() - began)), say=say
+        problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began)), say=say
     )
     if files.side:  # what no feature is made from need not be read
         files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
@@ -184,25 +193,24 @@ def new_competition(
     return Workspace(folder, problem, chosen)
 
 
-def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None) -> Problem:
+def _asked(problem: Problem, ask: Ask, asked: dict[str, Any]) -> Problem:
     """Ask a person about unsure decisions, in the order in which answers depend on each other."""
     unsure = {d.what: d for d in problem.decisions if not d.sure}
-    if "target" in unsure:
-        said = ask(f"Which column is to be predicted? ({unsure['target'].why})", problem.target[0])
-        if said != problem.target[0]:
-            other = understand(problem.files, target=said, metric=metric, task=task)
-            return _asked(other, ask, metric=metric, task=task)
-    if "task" in unsure and task is None:
-        said = ask(f"Which task is it? ({unsure['task'].why})", problem.task)
-        if said != problem.task:
-            made = understand(problem.files, target=problem.target, metric=metric, task=said)  # type: ignore[arg-type]
-            return _asked(made, ask, metric=metric, task=said)  # type: ignore[arg-type]
-    if "metric" in unsure and metric is None:
-        said = ask(f"Which metric is it scored by? ({unsure['metric'].why})", problem.metric)
-        if said != problem.metric:
-            problem = understand(problem.files, target=problem.target, metric=said, task=problem.task)
+    for what, question, usual in (
+        ("target", "Which column is to be predicted?", problem.target[0]),
+        ("task", "Which task is it?", problem.task),
+        ("group", WHICH_GROUP, str(problem.lists)),
+        ("metric", "Which metric is it scored by?", problem.metric),
+    ):
+        if what not in unsure or (what in ("task", "metric") and asked[what] is not None):
+            continue
+        said = ask(f"{question} ({unsure[what].why})", usual)
+        if said != usual:
+            asked = {**asked, what: said}
+            return _asked(understand(problem.files, **asked), ask, asked)
+    times = [c for c in problem.kinds("time") if problem.lists is None or c.name in problem.shared]
     for which, columns, question in (
-        ("time", [c.name for c in problem.kinds("time")], "Are the rows to predict later ones? Then by which column"),
+        ("time", [c.name for c in times], "Are the rows to predict later ones? Then by which column"),
         ("group", problem.keys, "Do the rows to predict have other users, or the like? Then of which column"),
     ):
         if columns and any(d.what == "folds" and not d.sure for d in problem.decisions):
@@ -219,11 +227,13 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
 
 def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     """Return the files of a workspace: name → text."""
-    name = folder.name
+    name, label = folder.name, " and ".join(map(as_code, problem.target))
+    ranking = problem.task == "ranking"
     about = {
         "title": name,
         "folder": folder.name if folder.is_absolute() else str(folder),
-        "target_words": " and ".join(map(as_code, problem.target)),
+        "target_words": f"which rows of each {as_code(str(problem.lists))} have {label}" if ranking else label,
+        "ranking": ranking,
         "task": problem.task,
         "metric": problem.metric,
     }
@@ -250,7 +260,12 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         trial_rows=f"{chosen.rows:,}",
         trial_metric=chosen.metric,
     )
-    return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": _notebook(name, about), "__init__.py": ""}
+    return {
+        "competition.py": recipe,
+        "README.md": readme,
+        "notebook.ipynb": _notebook(name, about, problem),
+        "__init__.py": "",
+    }
 
 
 def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
@@ -268,7 +283,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
     estimators = ", ".join(sorted({"Estimator", *(m.cls for m in models)}, key=str.lower))
     return {
         "cls": _class_name(name),
-        "reading": problem.files.reading != Reading(),
+        "reading": repr(problem.files.reading) != repr(Reading()),
         "estimators": estimators,
         "generators": generators,
         "own": laid_out(own_columns(problem, chosen), 0, used=6) if any("OWN" in m.text for m in models) else "",
@@ -301,7 +316,10 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         if reason and "\n" not in text and len(f"    {what} = {text}  # {reason}") <= 120:
             made.append(f"{what} = {text}  # {reason}")
         else:
-            made.extend([*([f"# {reason}"] if reason else []), f"{what} = {text}"])
+            made.extend([*comment(reason), f"{what} = {text}"])
+
+    def comment(text: str) -> list[str]:
+        return [f"# {line}" for line in textwrap.wrap(one_line(text), limits.CODE_WIDTH - 6)]
 
     def reason(what: str) -> str:
         d = why.get(what)
@@ -309,7 +327,19 @@ def _attributes(name: str, problem: Problem) -> list[str]:
 
     add("task", problem.task, reason("task"))
     add("metric", problem.metric, reason("metric"))
-    add("target", problem.target if len(problem.target) > 1 else problem.target[0], reason("target"))
+    if problem.task == "ranking":
+        add("also", [m for m in ("mrr", "ndcg@10", "hit_rate@3") if m != problem.metric])
+        add("list_column", problem.lists, reason("group"))
+        # Where no column names the candidates, their rows are numbered.
+        add("item", problem.item or ROW_NUMBER, reason("item"))
+        add("label", problem.target[0], reason("target"))
+        if not problem.as_shown:
+            add("as_shown", False, reason("as_shown"))
+        if problem.shared:
+            told = ", ".join(problem.shared[:12]) + (" …" if len(problem.shared) > 12 else "")
+            made.extend(comment(f"one for a whole group: {told}"))
+    else:
+        add("target", problem.target if len(problem.target) > 1 else problem.target[0], reason("target"))
     if problem.task == "binary":
         add("positive", problem.classes[-1], "class 1: what probabilities are of")
     if problem.scale is not None:
@@ -317,7 +347,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     if problem.ids:
         add("ids", problem.ids, reason("ids"))
     for column, told in problem.drop.items():
-        made.append(f"# not learned from: {one_line(f'{column}: {told}')}") if len(problem.drop) <= 12 else None
+        made.extend(comment(f"not learned from: {column}: {told}") if len(problem.drop) <= 12 else [])
     hidden = [c.name for c in problem.kinds("list", "text")]
     if problem.drop or hidden:
         add("drop", [*problem.drop, *hidden], "only features are made of the last" if hidden else "")
@@ -331,8 +361,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
             if problem.mirror.folds != Competition.n_folds:
                 add("n_folds", problem.mirror.folds)
     else:
-        made.append(f"# folds: {reason('folds')}") if reason("folds") else None
-    if problem.files.reading != Reading():
+        made.extend(comment(f"folds: {reason('folds')}") if reason("folds") else [])
+    if repr(problem.files.reading) != repr(Reading()):
         add("reading", problem.files.reading, reason("dates"))
     return made
 
@@ -344,7 +374,8 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _notebook(name: str, about: dict[str, Any]) -> str:
+def _notebook(name: str, about: dict[str, Any], problem: Problem) -> str:
+    shown = f'pd.read_csv(f"{{RUN}}/submission.csv").sort_values([{problem.lists!r}, "score"], ascending=[True, False])'
     cells = [
         (
             "markdown",
@@ -354,6 +385,7 @@ def _notebook(name: str, about: dict[str, Any]) -> str:
         ("code", 'DATA, RUN = "data", "run"  # the folder of the files, the run directory to make'),
         ("code", 'run_competition(load_competition("."), DATA, RUN, resume=True, minutes=5)'),
         ("code", 'import pandas as pd\n\npd.read_json(f"{RUN}/scores.json", typ="series")["oof"]'),
+        *([("code", shown)] if about["ranking"] and not problem.ids else []),
         ("markdown", "What the report shows: open `run/report.html`. Other rows are predicted by what was saved:"),
         ("code", "saved = SavedRun(RUN)\nsaved.inputs[:5]"),
     ]

@@ -23,7 +23,7 @@ from fastrec.errors import DataError, FastrecError
 # ``fastrec new``: a competition's folder from its files, without code.
 
 _Target = Annotated[
-    list[str] | None, typer.Option("--target", help="Column to predict (several: give it several times).")
+    list[str] | None, typer.Option("--target", "--label", help="Column to predict (several: give it several times).")
 ]
 
 
@@ -34,8 +34,14 @@ def new(
     target: _Target = None,
     metric: Annotated[str | None, typer.Option(help="What it is scored by, such as `auc`.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="`binary`, `multiclass`, `regression` or `multilabel`; else the target says.")
+        str | None,
+        typer.Option(help="`ranking`, `binary`, `multiclass`, `regression` or `multilabel`; else the target says."),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Of a ranking: the column that the candidates of one group share.")
+    ] = None,
+    item: Annotated[str | None, typer.Option(help="Of a ranking: the column that names the candidates.")] = None,
+    time: Annotated[str | None, typer.Option(help="Of a ranking: a column of times that folds go by.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="Time for trying features.")] = 60.0,
 ) -> None:
@@ -44,7 +50,8 @@ def new(
         from fastrec.auto import new_competition
 
         asked = (target[0] if len(target) == 1 else target) if target else None
-        options = {"target": asked, "metric": metric, "task": task, "ask": None if yes else _ask}
+        options = {"target": asked, "metric": metric, "task": task, "group": group, "item": item, "time": time}
+        options["ask"] = None if yes else _ask  # type: ignore[assignment]
         made = new_competition(name, data, seconds=seconds, say=stages.say, **options)  # type: ignore[arg-type]
         typer.echo(f"recipe {made.folder / 'competition.py'}")
         where = [str(made.folder), "--data", str(made.problem.files.folder), "--out", f"runs/{made.folder.name}"]

@@ -142,7 +142,7 @@ def permute(run: TableRun) -> None:
     if run.refitted:  # a model of all rows has seen those that it would be scored on
         return
     with run.stages.stage("permutation") as advance:
-        rows = run.rows_of(run.prepared.fold(0)[1], labelled=True)
+        rows = run.rows_of(run.prepared.fold(0)[1], labelled=True, scored=True)
         model = run.predictions[run.outcome.best_base].models[0]
         limit = {} if run.budget is None else {"most_rows": run.budget.rows_in_time(rows, model)}
         if limit.get("most_rows") != 0:
@@ -151,8 +151,20 @@ def permute(run: TableRun) -> None:
 
 
 def decide(run: TableRun) -> None:
-    """Learn how the stack's out-of-fold predictions become classes."""
-    run.decision = Decision.learn(run.scorer, run.train.label, run.predictions["stack"].oof)
+    """Learn how the stack's out-of-fold predictions become classes, or a ranking's scores chances."""
+    oof, how = run.predictions["stack"].oof, run.recipe.calibrate
+    if run.target is not None or how is None:
+        run.decision = Decision.learn(run.scorer, run.train.label, oof)
+        return
+    counted = run.counted & ~oof.isnan()
+    run.decision = Decision.calibrated(how, run.train.label[counted], oof[counted])
+    # Of each fold by the others, for the report.
+    run.chances = torch.full_like(oof, torch.nan)
+    for _, rows in run.folds:
+        inside = torch.zeros_like(counted)
+        inside[rows] = True
+        others = counted & ~inside
+        run.chances[inside] = Decision.calibrated(how, run.train.label[others], oof[others]).chances(oof[inside])
 
 
 def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> None:
@@ -185,7 +197,20 @@ def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None)
 def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | None:
     """Map each model to a digest of all that its folds' models depend on; None: the rows have no digest."""
     recipe = run.recipe
-    names = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
+    names = [str(recipe.position_as) if recipe.position else None]
+    names = [
+        n
+        for n in (
+            *names,
+            recipe.position,
+            recipe.label,
+            recipe.weight,
+            recipe.time,
+            recipe.fold_key,
+            recipe.list_column,
+        )
+        if n
+    ]
     minutes = None if run.budget is None else run.budget.minutes
     about = (__version__, run.prepared.digest, run.cats, run.conts, names, run.seed, run.device.type, str(run.target))
     about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))

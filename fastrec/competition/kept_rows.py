@@ -77,7 +77,8 @@ def keep_rows(run: TableRun) -> str | None:
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     keys = [] if key is None else [key] if isinstance(key, str) else list(key)
     events = None if recipe.events is None else recipe.events.to_state()
-    about = {"task": run.train.task, "n_outputs": run.train.n_outputs, "cats": run.cats, "conts": run.conts}
+    conts = [n for n in run.conts if n not in run.place_of_scores]  # a place is not known of rows that are scored
+    about = {"task": run.train.task, "n_outputs": run.train.n_outputs, "cats": run.cats, "conts": conts}
     about |= {"targets": prepared.targets, "key": keys, "time": recipe.time, "history": bool(recipe.history)}
     about |= {"lists": recipe.list_column, "events": events, "tables": list(found.tables), "outputs": prepared.outputs}
     about |= {"from_targets": prepared.from_targets, "parts": prepared.part_names, "data": mark, "seed": run.seed}

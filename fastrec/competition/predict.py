@@ -27,11 +27,12 @@ from fastrec.competition.next_items import (
     trust_modules,
 )
 from fastrec.competition.prepare import transform_unknown
-from fastrec.competition.reading import CompetitionData, Reading, table_files
+from fastrec.competition.reading import CompetitionData, Reading, table_files, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.run_json import read_json
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
+from fastrec.competition.table_record import shown_first
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
@@ -76,6 +77,7 @@ class SavedRun:
             self.task = self.config["task"]
             self.reading = Reading.from_state(self.config.get("reading", {}))
             self.events = EventsBefore.from_state(self.config.get("events"))
+            self.place: dict[str, float] = self.config.get("place_of_scores", {})
         except DataError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -95,7 +97,7 @@ class SavedRun:
         """The columns that rows to predict must have."""
         made = set() if self.features is None else set(self.features.outputs)
         read = [] if self.features is None else self.features.inputs
-        own = [n for n in (*self.cats, *self.conts) if n not in made]
+        own = [n for n in (*self.cats, *self.conts) if n not in {*made, *self.place}]
         ids = [self.config["list_column"], self.config["item"]] if self.target is None else []
         ids += [] if self.events is None else self.events.columns
         hidden = set() if self.target is None else set(self.target.names)
@@ -116,8 +118,10 @@ class SavedRun:
         ids = (*self.form.keys, *self.config.get("ids", ()))
         names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
         if isinstance(source, str | Path):
-            return Table.read(self.reading.read(source, table, names), device=device)
-        return self.reading.frame(source, table, names)
+            made = Table.read(self.reading.read(source, table, names), device=device)
+        else:
+            made = self.reading.frame(source, table, names)
+        return with_row_numbers(made, self.config["item"]) if self.target is None and table == "test" else made
 
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
         """Return rows with their features, as the models take them.
@@ -136,6 +140,7 @@ class SavedRun:
             remedy = f"Is {near!r} meant? " * bool(near) + f"They have {', '.join(table.names)}"
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
         full = table if self.features is None else self._with_features(table, tables or {}, history)
+        full = shown_first(full, self.place)
         if self.target is None:
             groups = full[self.config["list_column"]].group_numbers().cpu()
             events = None if self.events is None else self.events.of(full, self.config["list_column"], tables or {})
@@ -196,7 +201,7 @@ class SavedRun:
         made = self.predict_rows(self.rows(table, given, None if history is None else self.read(history, "history")))
         if self.target is not None:
             return self.target.restore(made)
-        return torch.empty_like(made).index_copy_(0, by_list.to(made.device), made)
+        return self.decision.chances(torch.empty_like(made).index_copy_(0, by_list.to(made.device), made))
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
         """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
@@ -236,7 +241,7 @@ def predict_run(
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
     # Before the models: a missing id must not cost the time of predicting.
-    keys = line_keys(saved.form, table, rows)
+    keys = line_keys(saved.form, table, rows.groups)
     missing = next((n for n in (saved.form.keys) if n not in keys), None)
     if missing is not None:
         raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 
-from fastrec.competition.reading import CompetitionData, Reading, read_folder
+from fastrec.competition.reading import CompetitionData, Reading, read_folder, with_row_numbers
 from fastrec.errors import DataError
 from fastrec.table import Column, Table
 from fastrec.validate import ListEvents, Target
@@ -84,9 +84,17 @@ class Competition(ABC):
             where there are test rows.
         list_column: ranking: the list of each candidate, int64.
         label: ranking: 1 for the candidate that was chosen.
-        item: ranking: the candidate's id, as submitted.
+        item: ranking: the candidate's id, as submitted; ``'row_number'``: its place in the file, where it has none.
+        as_shown: ranking: rows of a list stand as they were shown, and equal scores keep that order; False: the order
+            may tell the label, so rows of a list are shuffled.
         counted: ranking: a column: lists where it is 1 are like the test's, and scores are over these; None: all.
         touched: ranking: a column: above 0 where the candidate was known before, for the report; None: not reported.
+        position: ranking: a column of the training rows, the place (1, 2, …) at which a row was shown; None: its effect
+            on clicks is not modelled. Predicted rows need no such column: they are all scored as if shown first.
+        position_as: ranking: ``'feature'`` learns from the place; ``'weights'`` weighs lists by the inverse examination
+            of their clicks' places (``fastrec.competition.position``).
+        calibrate: ranking: scores become chances of being relevant: ``'platt'``, which keeps every order, or
+            ``'isotonic'``, which may make scores equal; learned on out-of-fold scores. None: they stay scores.
         events: ranking: what rankers that read the session (``SessionRanker``) are given of it; None: nothing.
         reading: how the files are read: their names where these are not ``train`` and ``test``, headers, separators,
             columns of text that are times or numbers.
@@ -120,8 +128,12 @@ class Competition(ABC):
     list_column = "list_id"
     label = "clicked"
     item = "item_id"
+    as_shown = True
     counted: str | None = None
     touched: str | None = None
+    position: str | None = None
+    position_as: Literal["feature", "weights"] = "feature"
+    calibrate: Literal["platt", "isotonic"] | None = None
     events: EventsBefore | None = None
     reading: Reading = Reading()
     submission: SubmissionFormat | ValueForm | None = None
@@ -130,8 +142,8 @@ class Competition(ABC):
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         """Read the files and lay out the rows; by default ``train``, ``test`` and any other CSV or Parquet files.
 
-        Where there is no test, rows of ``train`` whose target is missing are the rows to predict. Candidates of a
-        ranking are brought together by their lists.
+        Where there is no test, rows of ``train`` whose target is missing are the rows to predict (of a ranking whole
+        lists). Candidates of a ranking are brought together by their lists.
 
         Args:
             data: the folder.
@@ -139,13 +151,9 @@ class Competition(ABC):
             device: where the tables go.
         """
         found = read_folder(data, rows=rows, device=device, reading=self.reading)
-        train, test, name = found.train, found.test, self.list_column
+        train, test = found.train, found.test
         if self.task == "ranking":
-            train, test = (
-                t if t is None or name not in t else t.take(torch.argsort(t[name].group_numbers(), stable=True))
-                for t in (train, test)
-            )
-            return replace(found, train=train, test=test)
+            return self._lists_together(found)
         names = [n for n in ([self.target] if isinstance(self.target, str) else self.target or ()) if n in train]
         if test is not None:
             return found
@@ -156,6 +164,28 @@ class Competition(ABC):
             return found
         test = train.take(missing.nonzero().squeeze(1)).drop(names)
         return replace(found, train=train.take((~missing).nonzero().squeeze(1)), test=test)
+
+    def _lists_together(self, found: CompetitionData) -> CompetitionData:
+        name, label, truth = self.list_column, self.label, found.truth
+        train, test = (None if t is None else with_row_numbers(t, self.item) for t in (found.train, found.test))
+        if isinstance(truth, Table) and name in truth:
+            truth = with_row_numbers(truth, self.item)
+        if label in train and name in train:
+            # A list without any label is to be predicted.
+            groups = train[name].group_numbers()
+            unknown = torch.isin(groups, groups[~train[label].is_missing()], invert=True)
+            if bool(unknown.any()) and not bool(unknown.all()):
+                test = train.take(unknown.nonzero().squeeze(1)).drop([label]) if test is None else test
+                train = train.take((~unknown).nonzero().squeeze(1))
+        made = []
+        for table in (train, test):
+            if table is not None and name in table:
+                if not self.as_shown:
+                    draw = torch.Generator().manual_seed(0)
+                    table = table.take(torch.randperm(len(table), generator=draw).to(table.device))
+                table = table.take(torch.argsort(table[name].group_numbers(), stable=True))
+            made.append(table)
+        return replace(found, train=made[0], test=made[1], truth=truth)
 
     def features(self) -> FeatureSet | None:
         """Return the features; None: the columns as they are."""
@@ -180,13 +210,19 @@ class Competition(ABC):
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
         """Return the folds that everything is scored by.
 
-        By ``time`` where it is given; else whole groups of ``fold_key`` (in a ranking task whole lists); else
-        stratified by class, or at random.
+        By ``time`` where it is given (in a ranking task a list's is that of its first row); else whole groups of
+        ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
         """
         from fastrec.validate import Folds
 
         train = found.train
         if self.time is not None:
+            if target is None and self.time in train:
+                _, place, rows = torch.unique_consecutive(
+                    train[self.list_column].group_numbers(), return_inverse=True, return_counts=True
+                )
+                first = (torch.cumsum(rows, 0) - rows)[place]
+                train = train.select([self.time]).take(first)
             return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
         if target is None:
             return Folds.group(train, self.fold_key or self.list_column, self.n_folds)
@@ -310,7 +346,8 @@ def choose_columns(
     own = _own_columns(recipe, found, target)
     cats = own[0] if recipe.categories is None else list(recipe.categories)
     plain = own[1] if recipe.plain is None else list(recipe.plain)
-    conts = [n for n in dict.fromkeys([*plain, *made]) if n not in set(cats)]
+    place = [recipe.position] if recipe.position and recipe.position_as == "feature" else []
+    conts = [n for n in dict.fromkeys([*plain, *made, *place]) if n not in set(cats)]
     if not cats and not conts:
         problem = f"{recipe.name}: no column is left to learn from"
         raise DataError(problem, remedy="Name columns in the recipe, or make features")
@@ -337,7 +374,7 @@ def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
     if target is not None:
         return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
     session = None if recipe.events is None else recipe.events.session
-    own = {recipe.list_column, recipe.label, recipe.counted, session}
+    own = {recipe.list_column, recipe.label, recipe.counted, recipe.position, session}
     return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
 
 

@@ -25,14 +25,14 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
 from fastrec._version import __version__
 from fastrec.competition.kept_rows import keep_rows
+from fastrec.competition.position import click_weights, examination
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_record import Run, now
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.competition.table_record import TableRun
+from fastrec.competition.table_record import TableRun, shown_first
 from fastrec.errors import WriteError
 from fastrec.estimators import ConstantModel, Estimator, Trace
-from fastrec.metrics import reciprocal_ranks
 from fastrec.report import write_report
 from fastrec.stacking import StackModel
 from fastrec.table import Table, save_state
@@ -114,7 +114,7 @@ def about_recipe(recipe: Competition) -> dict[str, Any]:
     also = [m for m in recipe.also if isinstance(m, str)]
     gap = recipe.time_gap
     gap = gap if isinstance(gap, str | int | float) else str(pd.Timedelta(gap))
-    kept = ("fold_key", "time", "weight", "counted", "touched")
+    kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
     return {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap, "also": also}
 
 
@@ -158,6 +158,8 @@ def write_table_run(run: TableRun) -> None:
                 pq.write_table(_list_table(run), part / "lists.parquet")
             else:
                 pq.write_table(_row_table(run), part / "rows.parquet")
+            if run.recipe.position:
+                write_json(part / "position.json", _position(run))
             if run.permutation:
                 write_json(part / "permutation.json", run.permutation)
             _write_samples(part, run)
@@ -175,11 +177,13 @@ def _write_samples(part: Path, run: TableRun) -> None:
     """
     ranking = run.target is None
     sample = _first_rows(run.train if run.test is None else run.test, ranking)
+    place = run.place_of_scores if ranking else {}
     sample = sample.drop([] if ranking else [n for n in run.target.names if n in sample])
     labelled = _first_rows(run.train, ranking)
     if ranking and run.train.label is not None:
         labelled = labelled.with_columns({run.recipe.label: run.train.label[: len(labelled)].double()})
     for name, table, is_train in (("sample", sample, run.test is None), ("sample_labelled", labelled, True)):
+        table = shown_first(table, place)
         pq.write_table(table.to_arrow(), part / f"{name}.parquet")
         events = run.events(labelled=is_train)
         if events is not None:
@@ -201,12 +205,12 @@ def _write_submission(path: Path, run: TableRun) -> None:
     stack = run.predictions["stack"]
     if run.test is not None:
         rows, prediction = run.test, stack.test
-        keys = run.found.test if run.found.targets is None else run.found.targets
+        keys = line_keys(run.form, run.found.test, rows.groups) if run.found.targets is None else run.found.targets
     else:
         chosen = run.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
         rows, prediction = run.train.take(chosen), stack.oof[chosen]
         table = run.found.train
-        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows)
+        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows.groups)
     about = {"form": run.form, "target": run.target, "decision": run.decision, "keys": keys}
     write_submission_of(path, rows, prediction, **about, item=run.recipe.item if run.target is None else None)
 
@@ -275,6 +279,8 @@ def _write_predictions(part: Path, run: TableRun) -> None:
             else:
                 restored = target.restore(values)
                 columns |= {f"prediction_{n}": restored[:, i].numpy() for i, n in enumerate(target.outputs)}
+            if name == "stack" and split == "oof" and run.chances is not None:
+                columns["chance"] = run.chances.numpy()
             if rows.label is not None:
                 columns["fold"] = _fold_numbers(run)
                 if target is None:
@@ -312,41 +318,69 @@ def _row_table(run: TableRun) -> pa.Table:
 
 
 def _list_table(run: TableRun) -> pa.Table:
-    """Return a row per scored list: length, whether its answer was touched before, each model's reciprocal rank."""
-    recipe, tables = run.recipe, []
+    """Return a row per scored list: its length, its relevant rows, and each model's score by the run's metric.
+
+    ``place`` is the place of the first relevant row among the list's rows; ``touched`` whether the answer was touched
+    before. A metric that is no mean over lists has no columns of scores.
+    """
+    recipe, tables, metric = run.recipe, [], run.scorer.metric
+    prefix = "rr_" if metric.name == "mrr" else "score_"
     for split, lists in _splits(run):
         label = lists.label if split == "oof" else run.found.truth
         rows = run.counted if split == "oof" else torch.ones(len(lists), dtype=torch.bool)
         groups = lists.groups[rows]
         ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
-        first = torch.cumsum(length, 0) - length
-        key = lists.table[recipe.fold_key or recipe.list_column].take(rows.nonzero().squeeze(1)[first])
-        columns: dict[str, Any] = {"split": pa.array([split] * len(ids), pa.string())}
+        first, count = torch.cumsum(length, 0) - length, len(ids)
+        named = recipe.fold_key if recipe.fold_key and recipe.fold_key in lists.table else recipe.list_column
+        key = lists.table[named].take(rows.nonzero().squeeze(1)[first])
+        columns: dict[str, Any] = {"split": pa.array([split] * count, pa.string())}
         columns |= {"fold_key": key.to_arrow().cast(pa.large_string()), "length": length.numpy()}
-        touched, unknown = torch.zeros(len(ids), dtype=torch.bool), label is None or recipe.touched is None
+        relevant = torch.zeros(len(groups), dtype=torch.bool) if label is None else label[rows] > 0
+        positives = torch.bincount(codes[relevant], minlength=count)
+        place = (torch.arange(len(groups)) - first[codes] + 1)[relevant]
+        place = torch.full((count,), len(groups)).scatter_reduce(0, codes[relevant], place, "amin")
+        columns["positives"] = pa.array(positives.numpy(), mask=np.full(count, label is None))
+        columns["place"] = pa.array(place.numpy(), mask=(positives == 0).numpy())
+        touched, unknown = torch.zeros(count, dtype=torch.bool), label is None or recipe.touched is None
         if not unknown:
-            known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
+            known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & relevant
             touched[codes[known]] = True
-        columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), unknown))
+        columns["touched"] = pa.array(touched.numpy(), mask=np.full(count, unknown))
         for name, one in run.predictions.items():
             scores = one.oof if split == "oof" else one.test
             if label is None:
-                columns[f"rr_{name}"] = np.full(len(ids), np.nan)
-            else:  # ties as submitted: by display order
-                columns[f"rr_{name}"] = reciprocal_ranks(scores[rows], label[rows], groups, ties="ordinal")[1].numpy()
+                columns[f"{prefix}{name}"] = np.full(count, np.nan)
+            elif (values := metric.by_group(label[rows], scores[rows], groups)) is not None:
+                columns[f"{prefix}{name}"] = values.numpy()
         tables.append(pa.table(columns))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _position(run: TableRun) -> dict[str, Any]:
+    """Return click rate and examination by place, and scores weighed by the inverse examination of the clicks."""
+    recipe, train, counted = run.recipe, run.train, run.counted
+    place, label = run.found.train[recipe.position].number().cpu(), train.label
+    examined = examination(train.table[recipe.item].coded().codes.cpu(), place, label)
+    clicked = {p: float((label[place == p] > 0).double().mean()) for p in examined}
+    weight = click_weights(train.groups, place, label, examined)[counted]
+    metric, given = run.scorer.metric, {"groups": train.groups[counted], "weight": weight}
+    weighed = {n: metric(label[counted], p.oof[counted], **given) for n, p in run.predictions.items()}
+    about = {"column": recipe.position, "as": recipe.position_as, "weighed": weighed}
+    return about | {
+        "examination": {str(p): e for p, e in examined.items()},
+        "clicked": {str(p): c for p, c in clicked.items()},
+    }
 
 
 def _config(run: TableRun) -> dict[str, Any]:
     recipe, target, rows = run.recipe, run.target, run.found.train
-    written = [n for n in (*recipe.reading.dates, *recipe.reading.numbers) if n in rows]
-    gaps = [n for n in written if bool(rows[n].is_missing().any())]
+    gaps = [n for n in rows.names if bool(rows[n].is_missing().any())]
     config = {"task": run.train.task, "metric": run.scorer.name, "folds": len(run.folds)}
     config |= {"folds_method": run.folds.method, "folds_why": run.folds.why}
     config |= {
         "test_predictions": "models of all training rows" if run.refitted else "mean of the folds' models",
         **recipe_notes(recipe, run.cats, run.conts),
+        **({"place_of_scores": run.place_of_scores} if run.target is None else {}),
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
         "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator
@@ -31,10 +34,14 @@ class Decision:
     Args:
         threshold: a binary task's class 1 begins above it; None: probabilities are submitted as they are.
         cuts: between which amounts one class ends and the next begins; None: amounts are submitted as they are.
+        sigmoid: slope and intercept of a ranking's chances: the sigmoid of a line of its scores.
+        steps: scores and their chances, between which a ranking's chances are straight lines.
     """
 
     threshold: float | None = None
     cuts: tuple[float, ...] | None = None
+    sigmoid: tuple[float, float] | None = None
+    steps: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @classmethod
     def learn(cls, scorer: Scorer, label: torch.Tensor, oof: torch.Tensor) -> Decision:
@@ -46,6 +53,44 @@ class Decision:
             return cls(threshold=float(best_threshold(label[known], oof[known], scorer.metric)))
         cuts = best_rounding(scorer.target.restore(label[known]), scorer.target.restore(oof[known]), scorer.metric)
         return cls(cuts=tuple(map(float, cuts)))
+
+    @classmethod
+    def calibrated(cls, how: str, label: torch.Tensor, scores: torch.Tensor) -> Decision:
+        """Learn chances of being relevant from a ranking's scores.
+
+        Args:
+            how: ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002).
+            label: ``[n]``, above 0 is relevant.
+            scores: float64 ``[n]`` of models that have not seen these labels.
+
+        Raises:
+            DataError: ``how`` is neither, or all rows are of one kind.
+        """
+        relevant, x = (label > 0).double().cpu().numpy(), scores.cpu().numpy()
+        if how not in ("platt", "isotonic"):
+            raise DataError(f"calibrate={how!r} is no calibration", remedy="Write 'platt' or 'isotonic'")
+        if relevant.min() == relevant.max():
+            raise DataError("scores cannot be calibrated: all rows are relevant, or none", remedy="Drop calibrate")
+        if how == "isotonic":
+            curve = IsotonicRegression(out_of_bounds="clip").fit(x, relevant)
+            return cls(steps=(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist())))
+        middle, spread = x.mean(), x.std() or 1.0
+        line = LogisticRegression(C=math.inf).fit((x - middle)[:, None] / spread, relevant)
+        slope = float(line.coef_[0, 0] / spread)
+        return cls(sigmoid=(slope, float(line.intercept_[0] - slope * middle)))
+
+    def chances(self, scores: torch.Tensor) -> torch.Tensor:
+        """Convert a ranking's scores ``[n]`` to chances, if these were learned; tensor operations only."""
+        if self.sigmoid is not None:
+            return torch.sigmoid(scores * self.sigmoid[0] + self.sigmoid[1])
+        if self.steps is None:
+            return scores
+        x, y = (torch.tensor(v, dtype=torch.float64) for v in self.steps)
+        if len(x) == 1:
+            return scores * 0.0 + y[0]
+        width = x.diff()
+        done = torch.minimum((scores.unsqueeze(1) - x[:-1]).clamp(min=0.0), width)
+        return (done * (y.diff() / width)).sum(1) + y[0]
 
     def classes(self, values: torch.Tensor) -> torch.Tensor:
         """Convert predictions ``[n]`` on the target's own scale to classes ``[n]``."""

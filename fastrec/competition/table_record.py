@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from fastrec.competition.position import click_weights, examination
 from fastrec.competition.prepare import RunFeatures
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.run_record import Run
@@ -15,6 +16,12 @@ from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
+
+
+def shown_first(table: Table, place: Mapping[str, float]) -> Table:
+    """Return a table with the place of scores in all its rows; see ``TableRun.place_of_scores``."""
+    number = {n: torch.full((len(table),), at, dtype=torch.float64, device=table.device) for n, at in place.items()}
+    return table.with_columns(number) if number else table
 
 
 @dataclass(kw_only=True)
@@ -32,7 +39,8 @@ class TableRun(Run):
         counted: the training rows that are scored.
         predictions: estimator → its predictions; ``stack`` is the last.
         outcome: the fitted second level.
-        decision: how predictions become classes.
+        decision: how predictions become classes, or a ranking's scores chances.
+        chances: of the training rows' scores, each by what the other folds say.
         permutation: feature → how much the best base model's score drops if its values are shuffled.
         refitted: test rows are predicted by models of all training rows.
         left_out: model → why it is not in the run.
@@ -53,15 +61,21 @@ class TableRun(Run):
     predictions: dict[str, Predictions] = field(default_factory=dict)
     outcome: Any = field(init=False)
     decision: Decision = field(init=False)
+    chances: torch.Tensor | None = None
     refitted: bool = False
     permutation: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
 
-    def rows_of(self, table: Table, *, labelled: bool) -> Rows:
-        """Return a table as estimators take it."""
+    def rows_of(self, table: Table, *, labelled: bool, scored: bool = False) -> Rows:
+        """Return a table as estimators take it; ``scored``: its labels are not learned from, they judge scores."""
         recipe = self.recipe
         weight = table[recipe.weight].number().cpu() if recipe.weight and labelled else None
+        if recipe.position and labelled and recipe.position_as == "weights":
+            by_place = self.weights_by_place(table)
+            weight = by_place if weight is None else weight * by_place
+        if scored or not labelled:
+            table = shown_first(table, self.place_of_scores)
         order = table[recipe.time].number().cpu() if recipe.time and recipe.time in table else None
         columns = {"cats": self.cats, "conts": self.conts, "weight": weight, "order": order}
         if self.target is None:
@@ -77,6 +91,21 @@ class TableRun(Run):
             n_outputs=self.target.n_outputs,
             **columns,
         )
+
+    @property
+    def place_of_scores(self) -> dict[str, float]:
+        """The column of places that models learn from, and the place that rows are scored at; empty: there is none."""
+        recipe = self.recipe
+        if not recipe.position or recipe.position_as != "feature":
+            return {}
+        return {recipe.position: float(self.found.train[recipe.position].number().min())}
+
+    def weights_by_place(self, table: Table) -> torch.Tensor:
+        """Return the weights of labelled rows by the examination of their clicks' places: float64 ``[n]``."""
+        recipe = self.recipe
+        place, label = (table[n].number().cpu() for n in (recipe.position, recipe.label))
+        examined = examination(table[recipe.item].coded().codes.cpu(), place, label)
+        return click_weights(table[recipe.list_column].group_numbers().cpu(), place, label, examined)
 
     def events(self, *, labelled: bool) -> ListEvents | None:
         """Return the events before the lists of the training or the test rows; None: the recipe names no events."""

@@ -219,7 +219,8 @@ class _Fold:
         # If all of the fold's models are cached, its rows are not made.
         self.cached = store is not None and all(store.has(m.name, k) for m in models)
         if not self.cached:
-            self.pair = [run.rows_of(t, labelled=True) for t in run.prepared.fold(k)]
+            learned, scored = run.prepared.fold(k)
+            self.pair = [run.rows_of(learned, labelled=True), run.rows_of(scored, labelled=True, scored=True)]
             wanted = run.test is not None and any(m.wants_unlabeled for m in models)
             self.unlabeled = run.rows_of(run.prepared.unlabeled(k), labelled=False) if wanted else None
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec._core.imports import require
 from fastrec.errors import DataError
 from fastrec.estimators._tree_model import TreeData, TreeModel
@@ -76,6 +77,7 @@ class LGBMModel(TreeModel):
         "min_child_samples": "min_data_in_leaf", "min_samples_leaf": "min_data_in_leaf",
         "reg_lambda": "lambda_l2", "lambda": "lambda_l2", "l2_regularization": "lambda_l2",
         "n_jobs": "num_threads", "nthread": "num_threads", "num_thread": "num_threads", "nthreads": "num_threads",
+        "ndcg_eval_at": "eval_at", "ndcg_at": "eval_at", "map_eval_at": "eval_at", "map_at": "eval_at",
         "verbose": "verbosity", "metrics": "metric", "metric_types": "metric", "mc": "monotone_constraints",
     }  # fmt: skip
 
@@ -107,6 +109,8 @@ class LGBMModel(TreeModel):
             assert train.label is not None
             # its usual gain is 2^relevance - 1; here relevance counts as it is
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
+            # its usual NDCG is of the first place alone, by which trees stop after a few rounds
+            params.setdefault("eval_at", limits.WHOLE_LIST)
             odd = (train.label < 0) | (train.label != train.label.round())
             if bool(odd.any()):
                 raise DataError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -36,6 +36,8 @@ class FeatureSet(Parameters):
         cache: a ``FeatureCache``, or a folder for one: with a generator added only that one is fitted again.
     """
 
+    _least: ClassVar = {"folds": 2}
+
     def __init__(
         self,
         features: Sequence[Feature | FeatureSet],
@@ -46,15 +48,11 @@ class FeatureSet(Parameters):
         keep: Literal["all", "outputs"] | Sequence[str] = "all",
         cache: FeatureCache | str | Path | None = None,
     ) -> None:
-        self.features, self.key, self.folds, self.target, self.keep = features, key, folds, target, keep
-        self.cache = cache
         FeatureCache.of(cache)  # refuses a wrong one here rather than at the first use
         self.fitted_on_unlabeled = False
         self._library: str | None = None
         if isinstance(keep, str) and keep not in ("all", "outputs"):
             raise DataError(f"FeatureSet: cannot keep {keep!r}", remedy="Use 'all', 'outputs' or a list of names")
-        if folds < 2:
-            raise DataError(f"FeatureSet: {folds} folds leave nothing to learn from", remedy="Use 2 or more")
 
     @property
     def features(self) -> list[Feature]:
@@ -126,14 +124,7 @@ class FeatureSet(Parameters):
             tables: other tables by name.
             unlabeled: rows without a target (the test rows) that generators with ``scope='all'`` learn from too.
         """
-        df = given_rows(df)
-        if is_dask(df):
-            _on_dask().fit(self, df, y, tables, unlabeled)
-            return self
-        work = self._read(df, y)
-        read = {n for s in self.steps for n in s.inputs}  # other columns need not be made
-        self._chain().run(work, self._context(tables, work), self._read_unlabeled(unlabeled, work), wanted=read)
-        self.fitted_on_unlabeled = unlabeled is not None
+        self._job(df, y, tables, unlabeled).learn(wanted={n for s in self.steps for n in s.inputs})
         return self
 
     def fit_transform(
@@ -143,14 +134,8 @@ class FeatureSet(Parameters):
 
         No row sees its own target.
         """
-        df = given_rows(df)
-        if is_dask(df):
-            return _on_dask().fit_transform(self, df, y, tables, unlabeled)
-        work = self._read(df, y)
-        context, chain = self._context(tables, work), self._chain()
-        work = chain.run(work, context, self._read_unlabeled(unlabeled, work))
-        self.fitted_on_unlabeled = unlabeled is not None
-        return self._out(df, chain.nest(work, context, None))
+        job = self._job(df, y, tables, unlabeled)
+        return job.nested(job.learn())
 
     def transform(self, df: Any, *, tables: Mapping[str, Any] | None = None, history: Any = None) -> Any:
         """Return rows that were not trained on with the outputs added, from full statistics, without a target.
@@ -200,45 +185,20 @@ class FeatureSet(Parameters):
         Yields:
             ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
         """
-        df = given_rows(df)
-        if is_dask(df):
-            yield from _on_dask().cross_fit(self, df, folds, tables, unlabeled, only)
-            return
-        work = self._read(df)
-        context, outer = self._context(tables, work), given_folds(df, folds, work)
-        work = self._chain().run_clean(work, context, self._read_unlabeled(unlabeled, work))
-        yield from self._outer_folds(df, work, context, outer, only)
+        job = self._job(df, None, tables, unlabeled, folds)
+        yield from job.outer_folds(job.clean(), only)
 
     def fit_transform_folds(
         self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
     ) -> tuple[Any, Iterator[tuple[Any, Any]]]:
         """Return the results of ``fit_transform`` and ``cross_fit``; columns without a target are computed once."""
+        job = self._job(df, None, tables, unlabeled, folds)
+        learned = job.learn(again=True)
+        return job.nested(learned), job.outer_folds(learned)
+
+    def _job(self, df: Any, *given: Any) -> Any:
         df = given_rows(df)
-        if is_dask(df):
-            return _on_dask().fit_transform_folds(self, df, folds, tables, unlabeled)
-        work = self._read(df)
-        context, chain, outer = self._context(tables, work), self._chain(), given_folds(df, folds, work)
-        work = chain.run(work, context, self._read_unlabeled(unlabeled, work), again=True)
-        self.fitted_on_unlabeled = unlabeled is not None
-        clean = work.drop([n for s in chain.tainted for n in s.outputs])
-        return self._out(df, chain.nest(work, context, None)), self._outer_folds(df, clean, context, outer)
-
-    def _outer_folds(
-        self, df: Any, work: Table, context: Context, outer: torch.Tensor, only: Collection[int] | None = None
-    ) -> Iterator[tuple[Any, Any]]:
-        # ``work`` has the columns that no target passes through already.
-        chain = self._chain()
-        for k in torch.unique(outer).tolist():
-            if only is not None and k not in only:
-                continue
-            inside = outer == k
-            done = chain.nest(chain.without(inside, work, context), context, inside)
-            full = self._out(df, done)
-            yield take_rows(full, (~inside).nonzero().squeeze(1)), take_rows(full, inside.nonzero().squeeze(1))
-
-    def _read_unlabeled(self, unlabeled: Any, work: Table) -> Table | None:
-        names = None if unlabeled is None else self._chain().unlabeled_columns()
-        return None if names is None else self._table(unlabeled, names, device=work.device)
+        return (_on_dask().Job if is_dask(df) else _Job)(self, df, *given)
 
     def _table(self, source: Any, names: Sequence[str] | None, *, device: Any = None) -> Table:
         # With a cache the columns are digested anew: their memory may be shared, and may have changed.
@@ -401,6 +361,52 @@ class FeatureSet(Parameters):
 
     def __repr__(self) -> str:
         return f"FeatureSet({len(self.features)} generators, {len(self.outputs)} outputs)"
+
+
+class _Job:
+    """Training rows in memory on their way through a FeatureSet; ``_dask`` has the like for partitions."""
+
+    def __init__(
+        self,
+        fs: FeatureSet,
+        df: Any,
+        y: Any,
+        tables: Mapping[str, Any] | None,
+        unlabeled: Any,
+        folds: Any = None,
+    ) -> None:
+        self.fs, self.df, self.unlabeled = fs, df, unlabeled
+        self.work, self.chain = fs._read(df, y), fs._chain()
+        self.context = fs._context(tables, self.work)
+        self.outer = None if folds is None else given_folds(df, folds, self.work)
+        names = None if unlabeled is None else self.chain.unlabeled_columns()
+        self.extra = None if names is None else fs._table(unlabeled, names, device=self.work.device)
+
+    def learn(self, **options: Any) -> Table:
+        """Fit all steps; return the rows with their columns."""
+        work = self.chain.run(self.work, self.context, self.extra, **options)
+        self.fs.fitted_on_unlabeled = self.unlabeled is not None
+        return work
+
+    def clean(self) -> Table:
+        """Return the rows with the columns that no target passes through, without fitting."""
+        return self.chain.run_clean(self.work, self.context, self.extra)
+
+    def nested(self, work: Table) -> Any:
+        """Return the user's frame with the outputs, mixing steps done fold by fold."""
+        return self.fs._out(self.df, self.chain.nest(work, self.context, None))
+
+    def outer_folds(self, work: Table, only: Collection[int] | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield both sides of each outer fold; ``work`` has the columns that no target passes through."""
+        made = [n for s in self.chain.tainted for n in s.outputs if n in work]
+        work = work.drop(made) if made else work  # a table remembers groups, which its copy does not
+        for k in torch.unique(self.outer).tolist():
+            if only is not None and k not in only:
+                continue
+            inside = self.outer == k
+            done = self.chain.nest(self.chain.without(inside, work, self.context), self.context, inside)
+            full = self.fs._out(self.df, done)
+            yield take_rows(full, (~inside).nonzero().squeeze(1)), take_rows(full, inside.nonzero().squeeze(1))
 
 
 def _on_dask() -> ModuleType:

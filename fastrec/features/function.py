@@ -10,8 +10,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.order import ordered_groups
-from fastrec.features._engine.recall import _Function, _path
-from fastrec.features.base import Col, Cols, Context, Grouped, Names, RowWise, Tensors
+from fastrec.features._engine.saving import _Function, _path
+from fastrec.features.base import Cols, Context, Grouped, Names, RowWise, Tensors
 from fastrec.features.columns import as_list, names_of
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column
@@ -35,8 +35,7 @@ class RowFunction(_Function, RowWise):
         [2.0, 4.0]
     """
 
-    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None:
-        self.function, self.cols, self.columns = function, cols, columns
+    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None: ...
 
     def prepare(self, table: Table) -> Tensors:
         names = (n for c in as_list(self.cols) for n in names_of(c))
@@ -72,6 +71,8 @@ class GroupFunction(_Function, Grouped):
         [0.25, 1.0, 0.75]
     """
 
+    _reads = ("cols", "by", "order")
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -81,13 +82,7 @@ class GroupFunction(_Function, Grouped):
         by: Names,
         order: Names | None = None,
         uses_future: bool = False,
-    ) -> None:
-        self.function, self.cols, self.columns = function, cols, columns
-        self.by, self.order, self.uses_future = by, order, uses_future
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
+    ) -> None: ...
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -117,11 +112,8 @@ class GroupFunction(_Function, Grouped):
             for into, result in zip(made, self._results(self.function(*own), None), strict=True):
                 result = torch.as_tensor(result, dtype=torch.float64)
                 if result.ndim and len(result) != len(rows):
-                    raise DataError(
-                        f"{_path(self.function)} returned {len(result)} values for a group of {len(rows)} rows",
-                        row=int(rows[0]),
-                        remedy="Return one value per row, or one for the group",
-                    )
+                    problem = f"{_path(self.function)} returned {len(result)} values for a group of {len(rows)} rows"
+                    raise DataError(problem, row=int(rows[0]), remedy="Return one value per row, or one for the group")
                 into[rows] = result.cpu()
         return made
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastrec.auto import fit, new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.problem import understand
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
@@ -254,18 +253,17 @@ def clicks(one_each: bool = True) -> pd.DataFrame:
     return pd.DataFrame({"search": np.repeat(np.arange(60), 4), "price": rng.normal(size=240), "clicked": clicked})
 
 
-def test_a_ranking_is_refused_and_says_how_to_write_one(tmp_path):
-    clicks().to_csv(tmp_path / "train.csv", index=False)
-    with pytest.raises(DataError, match="list_column, item and label, as 'A ranking of your own'"):
-        new_competition(tmp_path / "made", tmp_path, target="clicked", task="ranking")
-    assert not (tmp_path / "made").exists()
-    with pytest.raises(DataError, match="no recipe of a ranking is made by itself"):
-        fit(clicks(), "clicked", task="ranking", folder=tmp_path / "fit")
-
-
 @pytest.mark.parametrize("one_each", [True, False])
 def test_rows_of_which_one_in_each_list_is_chosen_are_told_of(tmp_path, one_each):
     clicks(one_each).to_csv(tmp_path / "train.csv", index=False)
     (task,) = [d for d in understand(read_files(tmp_path)).decisions if d.what == "task"]
-    assert (task.value, task.sure) == ("binary", not one_each)
-    assert ("one row of each search is chosen: to rank them" in task.why) == one_each
+    assert (task.value, task.sure) == ("ranking" if one_each else "binary", not one_each)
+    assert ("one row of each search is chosen" in task.why) == one_each
+
+
+def test_texts_of_which_one_in_each_list_is_rarer_stay_classes(tmp_path):
+    rows = clicks()
+    rows.assign(clicked=rows["clicked"].map({0: "no", 1: "yes"})).to_csv(tmp_path / "train.csv", index=False)
+    (task,) = [d for d in understand(read_files(tmp_path)).decisions if d.what == "task"]
+    assert (task.value, task.sure) == ("binary", False)
+    assert "one row of each search is chosen (make the label 1 for it, and 0 for the others): to rank" in task.why

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import xgboost as xgb
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, ndcg_score
 from sklearn.utils.class_weight import compute_sample_weight
 
 from fastrec import estimators
@@ -198,6 +198,21 @@ def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
         label, weight = rows.label[held], rows.weight[held]
         loss = -(weight * torch.where(label == 1, said, 1 - said).log()).sum() / weight.sum()
         assert curve[best] == pytest.approx(float(loss), rel=1e-4)  # the task's loss, on these rows, with weights
+
+
+def test_lightgbm_stops_by_the_order_of_whole_lists():
+    """Its curve is scikit-learn's NDCG of all places, not of the first one; another name of eval_at is heard."""
+    pytest.importorskip("lightgbm")
+    rows = rows_of(frame_of(), "ranking", weight=None)
+    held = rows.take(some_held_out(rows, name="t"))
+    for at, given in ((None, {}), (1, {"ndcg_eval_at": 1})):
+        model = LGBMModel("t", rounds=300, early_stopping_rounds=5, eta=0.5, **given).fit(rows, seed=1)
+        lists = [t.numpy().reshape(-1, 8) for t in (held.label, model.predict(held))]
+        some = lists[0].max(1) > 0
+        expected = np.where(some, 1.0, 0.0)  # LightGBM counts lists without a positive as 1
+        expected[some] = [ndcg_score(y[None], s[None], k=at) for y, s in zip(*(t[some] for t in lists))]
+        expected[~some] = 1.0
+        assert max(r["held_out"] for r in model.trace.curves) == pytest.approx(expected.mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

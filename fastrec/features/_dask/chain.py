@@ -228,9 +228,6 @@ class DaskChain(Chain):
         return not bool(((counts[0] > 0) & (counts[-1] > 0)).any()) if len(counts) > 1 else True
 
 
-# What workers do -----------------------------------------------------------------------------------------------------
-
-
 def _collected(table: Table, jobs: list[Any], tables: list[dict[str, Table]], given: Sequence[str]) -> list[Any]:
     found = []
     for (step, rule), other in zip(jobs, tables, strict=True):
@@ -305,9 +302,6 @@ def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], m
     return by_fold(table.select(names), folding.of(table), hidden.of(table), enumerate(made))
 
 
-# Helpers -------------------------------------------------------------------------------------------------------------
-
-
 def say(groups: Sequence[Group]) -> None:
     """Log which rows are brought together; warn if all rows come to one worker."""
     for group in groups:
@@ -322,7 +316,7 @@ def say(groups: Sequence[Group]) -> None:
             warnings.warn(
                 f"{names}: made of all rows in order, so that the columns read for it come together on one worker",
                 DataWarning,
-                stacklevel=6,
+                stacklevel=5,
             )
 
 

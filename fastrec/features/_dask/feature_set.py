@@ -33,34 +33,6 @@ from fastrec.features.columns import as_list
 from fastrec.table import Column, Table, as_column, column_names
 
 
-def fit(fs: Any, df: Any, *given: Any) -> None:
-    """Fit; ``given``: y, tables, unlabeled."""
-    _Job(fs, df, *given).learn()
-
-
-def fit_transform(fs: Any, df: Any, *given: Any) -> Any:
-    """Fit and return the training rows; ``given``: y, tables, unlabeled."""
-    job = _Job(fs, df, *given)
-    return job.out(job.chain.nest(job.learn(), job.others, None))
-
-
-def cross_fit(
-    fs: Any, df: Any, folds: Any, tables: Mapping[str, Any] | None, unlabeled: Any, only: Collection[int] | None
-) -> Iterator[tuple[Any, Any]]:
-    """Yield the rows outside and inside each outer fold."""
-    job = _Job(fs, df, None, tables, unlabeled)
-    steps = [s for s in job.chain.steps if s not in job.chain.tainted]
-    clean = job.chain.run(job.work, job.others, job.extra, steps=steps, learn=False)
-    yield from job.outer_folds(folds, only, clean)
-
-
-def fit_transform_folds(fs: Any, df: Any, folds: Any, *given: Any) -> tuple[Any, Iterator[tuple[Any, Any]]]:
-    """Return what both of these return; ``given``: tables, unlabeled."""
-    job = _Job(fs, df, None, *given)
-    learned = job.learn()
-    return job.out(job.chain.nest(learned, job.others, None)), job.outer_folds(folds, None, learned)
-
-
 def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
     """Return other rows from full statistics; ``history``: rows before them that are not returned."""
     _check_library(fs)
@@ -75,12 +47,14 @@ def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) 
     return _out(fs, df, made, _meta(fs, df, tables))
 
 
-class _Job:
+class Job:
     """Training rows on their way through a FeatureSet."""
 
-    def __init__(self, fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any) -> None:
+    def __init__(
+        self, fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any, folds: Any = None
+    ) -> None:
         _check_library(fs)
-        self.fs, self.df, self.unlabeled = fs, df, unlabeled
+        self.fs, self.df, self.unlabeled, self.folds = fs, df, unlabeled, folds
         if isinstance(df, SplitTable):
             fs._resolve(df.table)
         elif selectors := selectors_of(fs.steps):
@@ -111,15 +85,24 @@ class _Job:
             [target], [task(lambda part, n: Table({n: as_column(part, name=n)}), part, target) for part in parts]
         )
 
-    def learn(self) -> Blocks:
-        """Fit all steps; return the rows with their columns."""
+    def learn(self, **_: Any) -> Blocks:
+        """Fit all steps; return the rows with their columns, which are made where they are read."""
         work = self.chain.run(self.work, self.others, self.extra)
         self.fs.fitted_on_unlabeled = self.unlabeled is not None
         return work
 
-    def outer_folds(self, folds: Any, only: Collection[int] | None, work: Blocks) -> Iterator[tuple[Any, Any]]:
+    def clean(self) -> Blocks:
+        """Return the rows with the columns that no target passes through, without fitting."""
+        steps = [s for s in self.chain.steps if s not in self.chain.tainted]
+        return self.chain.run(self.work, self.others, self.extra, steps=steps, learn=False)
+
+    def nested(self, work: Blocks) -> Any:
+        """Return the user's frame with the outputs, mixing steps done fold by fold."""
+        return self.out(self.chain.nest(work, self.others, None))
+
+    def outer_folds(self, work: Blocks, only: Collection[int] | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield both sides of each outer fold; ``work`` has the columns that no target passes through."""
-        work, present = with_outer_folds(work, self.df, folds)
+        work, present = with_outer_folds(work, self.df, self.folds)
         for k in present:
             if only is not None and k not in only:
                 continue

@@ -59,8 +59,9 @@ def _merged_at_once(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -
         hashed = [i for i, total in enumerate(keys) if total > limits.MANY_KEYS]
         others = [i for i in range(len(steps)) if i not in hashed]
         few = [steps[i] for i in others]
-        whole = tree(partial(merged, few), [task(_chosen, p, others) for p in own]) if others else None
-        pieces = {i: [task(_chosen, p, [i]) for p in own] for i in hashed}
+        chosen = lambda states, places: [states[i] for i in places]  # noqa: E731
+        whole = tree(partial(merged, few), [task(chosen, p, others) for p in own]) if others else None
+        pieces = {i: [task(chosen, p, [i]) for p in own] for i in hashed}
         plans.append((others, whole, {i: _by_hash(steps[i], pieces[i], keys[i]) for i in hashed}))
     found = []
     for (steps, _), (others, whole, hashed) in zip(batches, dask.compute(*plans), strict=True):
@@ -93,10 +94,6 @@ def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], state
             return
         states, levels[at] = merged(list(steps), *levels[at]), []
     levels.append([states])
-
-
-def _chosen(states: list[State], places: list[int]) -> list[State]:
-    return [states[i] for i in places]
 
 
 def tree(merge: Callable[..., Any], parts: Sequence[Any]) -> Any:

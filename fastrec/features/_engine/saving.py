@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,10 +18,10 @@ import numpy as np
 from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name, recover
 from fastrec._core.digests import file_digest
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.features._engine.recall import function_at, function_name
 from fastrec.features.base import GENERATORS, Feature, generator_named
-from fastrec.features.columns import Selector, selector_from
-from fastrec.table import load_state, save_state
+from fastrec.features.columns import Selector, as_list, names_of, selector_from
+from fastrec.table import Column, Table, load_state, save_state
+from fastrec.table.keys import is_numeric
 
 
 def same(a: Feature, b: Feature) -> bool:
@@ -199,3 +202,102 @@ def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:
     if isinstance(value, dict):
         return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps, trust) for k, v in value.items()}
     return [_revive(v, steps, trust) for v in value] if isinstance(value, list) else value
+
+
+# The functions of users that generators call, and how a saved one is found again.
+
+
+class _Function(Feature):
+    """Base of generators from functions: names, call, and how the function is located again."""
+
+    function: Callable[..., Any]
+    cols: str | Feature | Sequence[str | Feature]
+    columns: str | Sequence[str]
+
+    @property
+    def outputs(self) -> list[str]:
+        return as_list(self.columns)
+
+    @property
+    def signature(self) -> str:
+        return f"{self!r} at {id(self.function)}"
+
+    def _values(self, table: Table) -> list[Any]:
+        values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
+        try:
+            taken = inspect.signature(self.function)
+        except ValueError:  # a built-in function may not say what it takes
+            return values
+        try:
+            taken.bind(*range(len(values)), **{n: None for n in taken.parameters if n == "groups"})
+        except TypeError as error:
+            problem = f"{_path(self.function)} cannot be called with {len(values)} columns ({error})"
+            raise DataError(problem, remedy="Name one for each argument") from error
+        return values
+
+    def _results(self, made: Any, size: int | None) -> list[Any]:
+        """Split the function's result by output; ``size``: rows that each must have; None: any."""
+        if isinstance(made, Mapping):
+            made = [made[n] for n in self.outputs if n in made]
+        results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
+        if len(results) != len(self.outputs):
+            problem = f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs"
+            raise DataError(problem, remedy=f"Return one value for each of {', '.join(self.outputs)}")
+        if size is None:
+            return results
+        for name, result in zip(self.outputs, results, strict=True):
+            found = len(result) if hasattr(result, "__len__") and getattr(result, "ndim", 1) else None
+            if found != size:
+                count = "one value" if found is None else f"{found} values"
+                problem = f"{_path(self.function)} returned {count} for {size} rows"
+                raise DataError(problem, column=name, remedy="Return one value per row, in the rows' order")
+        return results
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        params = {n: v for n, v in self.get_params().items() if n != "function" and v not in (None, False)}
+        return f"{type(self).__name__}({_path(self.function)}, {', '.join(f'{n}={v!r}' for n, v in params.items())})"
+
+
+def function_name(feature: Feature) -> str:
+    """Return ``module:name`` of a generator's function."""
+    function = feature.function
+    where = f"{function.__module__}:{function.__qualname__}"
+    try:
+        found = function_at(where)
+    except (DataError, ValueError):
+        found = None
+    if found is not function or function.__module__ == "__main__":
+        problem = f"{_path(function)} cannot be found again when it is loaded"
+        raise DataError(problem, remedy="Define it with @feature at the top of a module that can be imported")
+    return where
+
+
+def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
+    """Return the function of the generator that ``module:name`` names."""
+    # Of modules that trust does not name only those are looked at that are imported already
+    module, _, name = where.partition(":")
+    if module not in sys.modules and module not in trust:
+        raise DataError(
+            f"the function {name!r} is in the module {module!r}, which is not imported: to import it runs its code",
+            remedy=f"Import {module} first, or load with trust={module!r} if you trust it",
+        )
+    try:
+        found = vars(importlib.import_module(module)).get(name)
+    except Exception as error:
+        raise ValueError(f"the module {module!r} cannot be imported ({error})") from error
+    if not isinstance(found, _Function):
+        raise ValueError(f"there is no generator {name!r} in {module!r}")
+    return found.function
+
+
+def _value(column: Column) -> Any:
+    if column.kind in ("number", "datetime") or (column.kind == "category" and is_numeric(column.distinct.type)):
+        return column.number()
+    return column.to_arrow().to_pylist()
+
+
+def _path(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function)).replace("<locals>.", "")

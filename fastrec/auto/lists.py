@@ -1,0 +1,269 @@
+"""What a table of candidates is: which rows are one group, which column names the items, what groups have in common."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec._core import limits
+from fastrec._core.messages import nearest
+from fastrec.auto.columns import _ID_NAME, ColumnInfo
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.table import Table
+
+if TYPE_CHECKING:
+    from fastrec.auto.problem import Problem
+
+
+@dataclass
+class AutoDecision:
+    """A recipe's attribute that was decided, and why; not ``sure``: a person may know better."""
+
+    what: str
+    value: Any
+    why: str
+    sure: bool = True
+
+
+_WHOSE = r"(_?(id|key|uuid|no|nr|code))?s?$"
+_GROUPS = re.compile(
+    r"(?<![a-z])(session|search|srch|query|qid|q|group|list|slate|impressions?|request|user|customer|visitor|visit|"
+    rf"display|page_?view|basket|order|auction|race|choice){_WHOSE}"
+)
+_ITEMS = re.compile(
+    r"(?<![a-z])(item|product|prod|article|doc|document|movie|film|song|track|hotel|prop|property|ad|offer|candidate|"
+    rf"url|news|sku|asin|isbn|book|video|recipe|business|poi|place|job|horse|option){_WHOSE}"
+)
+
+
+def words(name: str) -> str:
+    """Return a column's name in snake case: ``sessionId`` is ``session_id``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def find_groups(known: pa.Table, columns: list[ColumnInfo], chosen: np.ndarray) -> tuple[list[str], bool]:
+    """Find the columns whose values may be the groups of candidates.
+
+    Args:
+        known: the rows whose label is known.
+        columns: what its columns are.
+        chosen: bool ``[n]``: whether the label is above 0.
+
+    Returns:
+        The columns, the likeliest first; whether one row of each group of the first one is chosen, which is so of
+        hardly any other column.
+    """
+    found = []
+    for c in columns:
+        if c.kind not in ("category", "number", "id", "text") or (c.kind == "number" and not c.whole) or c.missing:
+            continue
+        # A group has two candidates or more on average.
+        if not limits.FEW_CLASSES < c.distinct <= len(known) / 2:
+            continue
+        codes = pd.factorize(known[c.name].to_pandas())[0]
+        rows, positives = np.bincount(codes), np.bincount(codes, chosen)
+        one = bool((positives == 1).all())
+        mixed = float(((positives > 0) & (positives < rows)).mean())
+        named = _GROUPS.search(words(c.name)) is not None
+        if one or (named and mixed >= limits.GROUPS_WITH_BOTH):
+            found.append(((one, named, _ITEMS.search(words(c.name)) is None, c.distinct), c.name))
+    found.sort(reverse=True)
+    return [n for _, n in found], bool(found and found[0][0][0])
+
+
+def refuse_absent(made: Problem, name: str, what: str) -> None:
+    """Refuse rows without the column of groups or items, or without a value in it.
+
+    Args:
+        made: the problem.
+        name: the column.
+        what: what its values are, for messages.
+
+    Raises:
+        DataError: a row has no value.
+        MissingColumnError: train or test lacks the column.
+    """
+    for role in (r for r in ("train", "test") if r in made.files.tables):
+        table, file = made.files.tables[role], made.files.folder / made.files.names[role]
+        if name not in table.column_names:
+            near = nearest(name, table.column_names)
+            remedy = f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(table.column_names[:20])}"
+            raise MissingColumnError(f"the {role} rows lack it", file=file, column=name, remedy=remedy)
+        row = pc.index(table[name].is_null(nan_is_null=True), True).as_py()
+        if row >= 0:
+            remedy = f"Drop such rows, or give each its {what}"
+            raise DataError(f"the row has no {what}", file=file, column=name, row=row, remedy=remedy)
+
+
+def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
+    """Return how relevant each training row is: float64 ``[n]``, 0 = it was not chosen, NaN where there is no label.
+
+    ``lists``: the column of groups: those without any label leave the training rows, and all others must have one.
+
+    Raises:
+        DataError: the label is no whole number of 0 or more, or is missing in part of a group.
+    """
+    name, file = made.target[0], made.files.folder / made.files.names["train"]
+    column = made.train[name]
+    if pa.types.is_nested(column.type):
+        raise DataError(
+            "the label is a list, and a ranking has one row for each candidate", file=file, column=name,
+            remedy=f"Call df.explode on the column of the candidates; the label is 1 where {name} has the candidate",
+        )  # fmt: skip
+    if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise DataError(
+            f"the label is of type {column.type}: it says no order", file=file, column=name,
+            remedy="Make it 1 for what was chosen and 0 for the others, or a grade from 0",
+        )  # fmt: skip
+    flags = pa.types.is_boolean(column.type)
+    values = (column.cast(pa.int8()) if flags else column).cast(pa.float64(), safe=False).to_numpy()
+    missing = np.isnan(values)
+    bad = ~missing & ~((values >= 0) & (values == np.floor(values)) & np.isfinite(values))
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"the label is {values[row]:g} ({int(bad.sum())} such rows), no whole number from 0", file=file,
+            column=name, row=row, remedy="Give 0 or 1, or grades such as 0 to 4",
+        )  # fmt: skip
+    if lists is None or not missing.any():
+        return values
+    codes = pd.factorize(made.train[lists].to_pandas())[0]
+    some = missing & (np.bincount(codes, ~missing) > 0)[codes]
+    if some.any():
+        row = int(some.argmax())
+        raise DataError(
+            f"the label is missing ({int(some.sum())} such rows), and other rows of the group "
+            f"{made.train[lists][row].as_py()!r} have one", file=file, column=name, row=row,
+            remedy="Give 0 to what was not chosen; the rows of a group to predict have no label at all",
+        )  # fmt: skip
+    if missing.all():
+        raise DataError("the label has no value", file=file, column=name, remedy="Name another label")
+    made.files.tables["train"] = made.train.filter(pa.array(~missing))
+    return values[~missing]
+
+
+def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why: str, sure: bool) -> None:
+    """Bring the rows of each group together, and find the column of the items.
+
+    Args:
+        made: the problem, whose column of groups is known; its item is filled in.
+        label: float64 ``[n]``, of the training rows.
+        item: the column of items; None: it is looked for.
+        why, sure: of the column of groups.
+
+    Raises:
+        DataError: nothing can be learned from the groups, or an item is twice in one; it names column and row.
+    """
+    lists, file = str(made.lists), made.files.folder / made.files.names["train"]
+    codes = pd.factorize(made.train[lists].to_pandas())[0]
+    rows, positives = np.bincount(codes), np.bincount(codes, label > 0)
+    if rows.max() == 1:
+        raise DataError(
+            "every group has one row: there is nothing to rank", file=file, column=lists,
+            remedy="Name the column whose value the candidates of one group share",
+        )  # fmt: skip
+    if not positives.any():
+        raise DataError(
+            "no group has a positive: the label is 0 in every row", file=file, column=made.target[0],
+            remedy="Give 1, or a grade, to what was chosen",
+        )  # fmt: skip
+    if not (positives < rows).any():
+        raise DataError(
+            "every row is a positive: no group has a candidate that was not chosen", file=file, column=made.target[0],
+            remedy="Add the candidates that were not chosen, with label 0",
+        )  # fmt: skip
+    stretches = int((np.diff(codes) != 0).sum()) + 1
+    positive_groups, single = int((positives > 0).sum()), int((rows == 1).sum())
+    said = f"{len(rows):,} groups of {rows.mean():.3g} rows on average, "
+    said += "one positive in each" if (positives == 1).all() else f"{positives.mean():.3g} positives in each"
+    if positive_groups < len(rows):
+        said += f"; {len(rows) - positive_groups:,} groups have no positive: nothing is learned from them, and they "
+        said += "count 0"
+    said += f"; {single:,} groups have one row" if single else ""
+    said += "; rows of one group stand apart, and are brought together" if stretches > len(rows) else ""
+    made.decisions.append(AutoDecision("group", lists, f"{why}: {said}", sure=sure))
+    _tell_of_order(made, codes, label > 0)
+    _find_item(made, item)
+    # The order in which a run lays the groups out.
+    order = np.argsort(Table.read(made.train.select([lists]))[lists].group_numbers().cpu().numpy(), kind="stable")
+    if (np.diff(order) != 1).any():
+        made.files.tables["train"] = made.train.take(order)
+
+
+def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None:
+    """Note where the place in its group tells the positive: rows were not written in the order they were shown in."""
+    order = np.argsort(codes, kind="stable")
+    rows = np.bincount(codes)
+    ends = rows.cumsum()
+    first, last = chosen[order][ends - rows], chosen[order][ends - 1]
+    several = (rows > 1) & (np.bincount(codes, chosen) > 0)
+    for place, there in (("first", first), ("last", last)):
+        # Among a few groups, or groups of two, it may be chance or the best place.
+        if several.sum() >= limits.GROUPS_IN_ORDER and there[several].mean() >= limits.SAME_PLACE:
+            made.as_shown = False
+            why = f"a positive is the {place} row of its group nearly always: the file was written so, and other rows "
+            why += "come in another order. Rows are shuffled within groups; write as_shown = True if they were shown so"
+            made.decisions.append(AutoDecision("as_shown", False, why, sure=False))
+            return
+
+
+def _find_item(made: Problem, asked: str | None) -> None:
+    rows = made.train
+    found = [asked] if asked is not None else [n for n in _item_like(made) if n != made.lists]
+    if not found:
+        made.decisions.append(AutoDecision("item", None, "no column names what the candidates are: rows are numbered"))
+        return
+    made.item = found[0]
+    for role in (r for r in ("train", "test") if r in made.files.tables):
+        rows = made.files.tables[role]
+        pairs = pd.DataFrame({n: pd.factorize(rows[n].to_pandas())[0] for n in (str(made.lists), made.item)})
+        again = pairs.duplicated().to_numpy()
+        if again.any():
+            row, file = int(again.argmax()), made.files.folder / made.files.names[role]
+            which, group = rows[made.item][row].as_py(), rows[made.lists][row].as_py()
+            problem = f"the item {which!r} stands twice in the group {group!r} ({int(again.sum())} such rows)"
+            remedy = "Keep one row for each item of a group, or name another column of items"
+            raise DataError(problem, file=file, column=made.item, row=row, remedy=remedy)
+    c = next((c for c in made.columns if c.name == made.item), None)
+    why = "as was asked for" if asked is not None else "it names the candidates: hardly one is twice in a group"
+    distinct = f", {c.distinct:,} different ones" if c is not None else ""
+    made.decisions.append(AutoDecision("item", made.item, why + distinct))
+
+
+def _item_like(made: Problem) -> list[str]:
+    """Return columns that may name the items, the likeliest first: they differ within groups, and come again."""
+    found = []
+    groups = pd.factorize(made.train[made.lists].to_pandas())[0]
+    for c in made.columns:
+        whole = c.kind in ("category", "id", "text") or (c.kind == "number" and c.whole)
+        named = _ITEMS.search(words(c.name)) is not None
+        if not whole or c.missing or c.distinct < 2 or not (named or _ID_NAME.search(c.name)):
+            continue
+        values = pd.factorize(made.train[c.name].to_pandas())[0]
+        twice = pd.DataFrame({"g": groups, "v": values}).duplicated().mean()
+        again = c.distinct < len(made.train)
+        # Of a column that is one for a group, nearly every row is its value again.
+        if twice <= limits.TWICE_IN_GROUP:
+            found.append(((named, again, -twice), c.name))
+    return [n for _, n in sorted(found, reverse=True)]
+
+
+def shared_in_groups(made: Problem) -> list[str]:
+    """Return the learned columns that have one value in all rows of a group: the context."""
+    groups = pd.factorize(made.train[made.lists].to_pandas())[0]
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    first = np.repeat(starts, np.diff([*starts, len(groups)]))
+    found = []
+    for c in made.learned:
+        if c.kind == "list":
+            continue
+        values = pd.factorize(made.train[c.name].to_pandas())[0]
+        if (values == values[first]).all():
+            found.append(c.name)
+    return found

@@ -1,0 +1,474 @@
+"""A ranking without code: groups and items are found, what cannot be ranked is refused, the run predicts groups."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastrec
+from fastrec.auto import Fit, new_competition
+from fastrec.auto.columns import read_files
+from fastrec.auto.problem import Problem, understand
+from fastrec.cli import load_competition
+from fastrec.competition import run_competition
+from fastrec.errors import DataError, DataWarning, MissingColumnError
+from fastrec.estimators import XGBRanker
+from fastrec.metrics import mrr
+
+ROOT = Path(__file__).resolve().parents[2]
+C = 5  # candidates of a group
+
+
+def shop(groups: int, seed: int = 0, first: int = 0) -> pd.DataFrame:
+    """Sessions of users, at one moment and on one device; of five products the cheapest is mostly clicked."""
+    rng = np.random.default_rng(seed)
+    session = np.repeat(np.arange(groups), C)
+    item = np.concatenate([rng.choice(40, C, replace=False) for _ in range(groups)])
+    price = item % 10 + rng.normal(size=len(item))
+    best = (rng.gumbel(size=len(item)) - price).reshape(groups, C).argmax(1)
+    return pd.DataFrame(
+        {
+            "session_id": [f"s{first + i:05d}" for i in session],
+            "user_id": rng.integers(0, 60, groups)[session],
+            "device": rng.choice(["phone", "tablet", "desk"], groups)[session],
+            "at": (pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 9_000, groups), "min"))[session],
+            "item_id": [f"i{i}" for i in item],
+            "price": price,
+            "clicked": (best[:, None] == np.arange(C)).ravel().astype(int),
+        }
+    )
+
+
+TRAIN, TEST = shop(120), shop(40, seed=1, first=900)
+
+
+def folder(tmp_path: Path, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = None) -> Path:
+    made = tmp_path / "files"
+    made.mkdir(parents=True, exist_ok=True)
+    train.to_csv(made / "train.csv", index=False)
+    if test is not None:
+        test.to_csv(made / "test.csv", index=False)
+    return made
+
+
+def found(tmp_path: Path, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = None, **asked: object) -> Problem:
+    return understand(read_files(folder(tmp_path, train, test)), **{"target": "clicked", **asked})
+
+
+def decision(problem: Problem, what: str):
+    (one,) = [d for d in problem.decisions if d.what == what]
+    return one
+
+
+# What is found
+
+
+def test_groups_items_and_context_are_found(tmp_path):
+    made = found(tmp_path, TRAIN.sample(frac=1, random_state=0), target=None, task="ranking")
+    assert (made.task, made.target, made.metric) == ("ranking", ["clicked"], "mrr")
+    assert (made.lists, made.item, made.as_shown) == ("session_id", "item_id", True)
+    # the oracle: columns with one value in each session, by pandas
+    counts = TRAIN.groupby("session_id").nunique()
+    assert set(made.shared) == {n for n in counts if (counts[n] == 1).all()} == {"user_id", "device", "at"}
+    assert {c.name for c in made.learned} == {"user_id", "device", "at", "price"}
+    rows = made.train["session_id"].to_pandas()
+    assert (rows != rows.shift()).sum() == 120
+    assert "stand apart" in decision(made, "group").why
+
+
+def test_rows_of_a_group_keep_their_order(tmp_path):
+    mixed = TRAIN.sample(frac=1, random_state=1).reset_index(drop=True)
+    made = found(tmp_path, mixed, group="session_id").train.to_pandas()
+    for name, rows in mixed.groupby("session_id"):
+        assert made.loc[made["session_id"] == name, "item_id"].tolist() == rows["item_id"].tolist()
+
+
+def test_one_click_in_each_group_is_taken_for_a_ranking(tmp_path):
+    made = found(tmp_path, target=None)
+    assert (made.task, made.lists) == ("ranking", "session_id")
+    assert not decision(made, "task").sure
+    assert "one row of each session_id is chosen" in decision(made, "task").why
+
+
+@pytest.mark.parametrize("asked", [{"task": "binary"}, {"metric": "logloss"}])
+def test_a_binary_task_that_is_asked_for_stays_one(tmp_path, asked):
+    assert found(tmp_path, **asked).task == "binary"
+
+
+def test_clicks_at_random_are_no_ranking(tmp_path):
+    rng = np.random.default_rng(0)
+    made = found(tmp_path, TRAIN.assign(clicked=rng.permutation(TRAIN["clicked"])))
+    assert (made.task, decision(made, "task").sure) == ("binary", True)
+
+
+def test_a_metric_of_groups_makes_a_ranking(tmp_path):
+    rng = np.random.default_rng(0)
+    made = found(tmp_path, TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN))), metric="map@3")
+    assert (made.task, made.lists, made.metric) == ("ranking", "session_id", "map@3")
+
+
+def test_two_columns_may_be_the_group(tmp_path):
+    """A person is asked, ``fit`` refuses."""
+    rng = np.random.default_rng(0)
+    rows = TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN)))
+    made = found(tmp_path, rows, task="ranking")
+    assert made.lists == "session_id"
+    assert not decision(made, "group").sure
+    assert "it might be user_id" in decision(made, "group").why
+    questions = []
+
+    def ask(question: str, answer: str) -> str:
+        questions.append(question)
+        return "user_id" if "one group" in question else answer
+
+    rows = rows.drop_duplicates(["user_id", "item_id"])
+    work = new_competition(tmp_path / "w", folder(tmp_path, rows), target="clicked", task="ranking", ask=ask, seconds=0)
+    assert work.problem.lists == "user_id"
+    assert sum("one group" in q for q in questions) == 1
+    with pytest.raises(DataError, match=r"It may be session_id: .*user_id.*Write group='session_id'"):
+        fastrec.fit(rows, "clicked", task="ranking", minutes=0.1, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("label", "metric"),
+    [
+        (lambda f: f["clicked"] == 1, "mrr"),
+        (lambda f: f["clicked"].astype(float), "mrr"),
+        (lambda f: 4 * f["clicked"] + (f["price"] < 1), "ndcg@10"),
+    ],
+)
+def test_labels_are_flags_numbers_or_grades(tmp_path, label, metric):
+    made = found(tmp_path, TRAIN.assign(clicked=label(TRAIN)), task="ranking", group="session_id")
+    assert (made.lists, made.metric) == ("session_id", metric)
+
+
+def test_groups_and_items_may_be_numbers(tmp_path):
+    rows = TRAIN.assign(
+        session_id=TRAIN["session_id"].str[1:].astype(int), item_id=TRAIN["item_id"].str[1:].astype(int)
+    )
+    made = found(tmp_path, rows)
+    assert (made.task, made.lists, made.item) == ("ranking", "session_id", "item_id")
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_shared_columns_are_those_of_one_value_a_group(data):
+    """Whatever the values, missing ones too."""
+    from fastrec.auto.lists import shared_in_groups
+
+    n = data.draw(st.integers(2, 12))
+    groups = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    values = data.draw(st.lists(st.sampled_from(["a", "b", None]), min_size=n, max_size=n))
+    frame = pd.DataFrame({"g": sorted(groups), "v": pd.Series(values, dtype="object")})
+    from types import SimpleNamespace
+
+    import pyarrow as pa
+
+    problem = SimpleNamespace(
+        lists="g", train=pa.Table.from_pandas(frame), learned=[SimpleNamespace(name="v", kind="category")]
+    )
+    one = all(len(set(rows)) == 1 for _, rows in frame.fillna("missing").groupby("g")["v"])
+    assert shared_in_groups(problem) == (["v"] if one else [])
+
+
+# Folds
+
+
+def test_new_users_in_the_test_make_folds_of_whole_users(tmp_path):
+    made = found(
+        tmp_path, test=TEST.drop(columns="clicked").assign(user_id=TEST["user_id"] + 100, at=TRAIN["at"][:200])
+    )
+    assert (made.group, made.time) == ("user_id", None)
+    assert "user_id" not in {*made.shared, *(c.name for c in made.learned)}
+
+
+def test_later_groups_in_the_test_make_folds_in_time(tmp_path):
+    later = TEST.drop(columns="clicked").assign(at=TEST["at"] + pd.Timedelta("7D"))
+    data = folder(tmp_path, test=later)
+    made = new_competition(tmp_path / "w", data, seconds=0)
+    assert made.problem.time == "at"
+    recipe = load_competition(made.folder)
+    read = recipe.load(data, rows=None, device=torch.device("cpu"))
+    at, lists = read.train["at"].number().numpy(), read.train["session_id"].group_numbers()
+    folds = recipe.folds(read, None)
+    folds.check_groups(lists)
+    assert all(at[a.numpy()].max() < at[b.numpy()].min() for a, b in folds)
+
+
+def test_times_that_differ_in_a_group_leave_it_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = TRAIN.assign(at=TRAIN["at"] + pd.to_timedelta(rng.integers(0, 3_000, len(TRAIN)), "min"))
+    data = folder(tmp_path, rows)
+    made = new_competition(tmp_path / "w", data, group="session_id", target="clicked", time="at", seconds=0)
+    recipe = load_competition(made.folder)
+    assert recipe.time == "at"
+    read = recipe.load(data, rows=None, device=torch.device("cpu"))
+    recipe.folds(read, None).check_groups(read.train["session_id"].group_numbers())
+
+
+# What is refused, with its place and a remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "said"),
+    [
+        (lambda f: f.assign(clicked=0), {}, "column 'clicked'.*no group has a positive.*Give 1"),
+        (lambda f: f.assign(clicked=1), {}, "column 'clicked'.*every row is a positive.*with label 0"),
+        (
+            lambda f: f.assign(session_id=[f"s{i}" for i in range(len(f))]),
+            {},
+            "column 'session_id'.*every group has one row.*Name the column",
+        ),
+        (
+            lambda f: f.assign(item_id=f["item_id"].where(f.index != 1, f["item_id"][0])),
+            {},
+            "column 'item_id', row 1: the item 'i.*stands twice in the group 's00000' .1 such",
+        ),
+        (lambda f: f.assign(clicked=f["clicked"] - 1), {}, "column 'clicked', row 0: the label is -1"),
+        (lambda f: f.assign(clicked=f["clicked"] / 2), {}, "the label is 0.5.*grades"),
+        (lambda f: f.assign(clicked=f["clicked"].map({0: "no", 1: "yes"})), {}, "is of type string.*Make it 1"),
+        (lambda f: f.assign(clicked=f["clicked"].where(f.index != 7)), {}, "row 7: the label is missing.*Give 0"),
+        (
+            lambda f: f.assign(session_id=f["session_id"].where(f.index != 9)),
+            {},
+            "column 'session_id', row 9: the row has no group",
+        ),
+        (lambda f: f, {"group": "sesion_id"}, "column 'sesion_id': the train rows lack it. Is 'session_id' meant"),
+        (lambda f: f, {"item": "item"}, "column 'item': the train rows lack it. Is 'item_id' meant"),
+        (lambda f: f, {"time": "when"}, "column 'when': there is no such column"),
+        (lambda f: f, {"metric": "logloss"}, "logloss is no metric of a ranking"),
+        (lambda f: f, {"task": "binary"}, "group= is of a ranking, and the task is binary"),
+        (lambda f: f, {"target": ["clicked", "price"]}, "a ranking has one label"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(tmp_path, change, asked, said):
+    with pytest.raises((DataError, MissingColumnError), match=said):
+        found(tmp_path, change(TRAIN), **{"group": "session_id", **asked})
+
+
+def test_a_test_without_the_group_is_refused(tmp_path):
+    with pytest.raises(MissingColumnError, match=r"test.csv', column 'session_id': the test rows lack it"):
+        found(tmp_path, test=TEST.drop(columns=["session_id", "clicked"]), task="ranking")
+
+
+def test_groups_that_are_not_plain_name_what_they_may_be(tmp_path):
+    rows = TRAIN.rename(columns={"session_id": "a", "user_id": "b"})
+    rows = rows.assign(clicked=np.random.default_rng(0).integers(0, 2, len(rows)))
+    with pytest.raises(DataError, match=r"not plain which rows.*--group\): a, b"):
+        found(tmp_path, rows, task="ranking")
+
+
+def test_a_list_of_candidates_in_one_row_is_refused():
+    rows = pd.DataFrame({"session_id": range(30), "shown": [["a", "b"]] * 30, "clicked": [["a"]] * 30})
+    with pytest.raises(DataError, match=r"the label is a list, and a ranking has one row for each candidate.*explode"):
+        fastrec.fit(rows, "clicked", group="session_id", minutes=0.1, quiet=True)
+
+
+def test_groups_without_a_positive_are_counted(tmp_path):
+    rows = TRAIN.assign(clicked=TRAIN["clicked"].where(TRAIN["session_id"] > "s00009", 0))
+    assert "10 groups have no positive" in decision(found(tmp_path, rows, group="session_id"), "group").why
+
+
+# The order of the rows
+
+
+def positive_first(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values(["session_id", "clicked"], ascending=[True, False], ignore_index=True)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_positive_in_one_place_is_told_of_and_shuffled(tmp_path, place):
+    rows = positive_first(TRAIN)
+    rows = rows if place == 0 else rows[::-1].reset_index(drop=True)
+    data = folder(tmp_path, rows)
+    made = new_competition(tmp_path / "w", data, seconds=0)
+    assert not made.problem.as_shown
+    assert f"the {('first', 'last')[place]} row of its group" in decision(made.problem, "as_shown").why
+    assert "as_shown = False" in (made.folder / "competition.py").read_text()
+    read = load_competition(made.folder).load(data, rows=None, device=torch.device("cpu")).train
+    groups, label = read["session_id"].group_numbers(), read["clicked"].number()
+    assert (groups.diff() >= 0).all()
+    same = pd.DataFrame({n: read[n].to_arrow().to_pandas() for n in ("session_id", "item_id", "clicked")})
+    key = ["session_id", "item_id"]
+    pd.testing.assert_frame_equal(
+        same.sort_values(key, ignore_index=True), rows[same.columns].sort_values(key, ignore_index=True)
+    )
+    # Equal scores in the order of the rows are worth what chance gives: the mean of 1, 1/2, … 1/5.
+    assert mrr(torch.zeros(len(label)), label, groups, ties="ordinal") == pytest.approx(0.457, abs=0.1)
+
+
+def test_shown_lists_with_the_best_often_first_stay_as_shown(tmp_path):
+    rows = pd.concat([positive_first(TRAIN[: 60 * C]), TRAIN[60 * C :]])
+    assert found(tmp_path, rows).as_shown
+
+
+# The whole
+
+
+def quick(recipe):
+    """The recipe with a model that is quickly trained."""
+    recipe.models = lambda *, bs: [XGBRanker("xgb", rounds=30, max_depth=3)]
+    recipe.n_folds = 3
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory) -> Fit:
+    """A folder as ``fit`` leaves it, with a quick model."""
+    where = tmp_path_factory.mktemp("fit")
+    data = folder(where, TRAIN, TEST.drop(columns="clicked"))
+    TEST[["session_id", "item_id", "clicked"]].to_csv(data / "truth.csv", index=False)
+    made = new_competition(where / "competitions" / "mine", data, task="ranking", seconds=0)
+    run_competition(quick(load_competition(made.folder)), data, where / "run")
+    return Fit(where)
+
+
+def test_the_recipe_says_what_was_found(fitted):
+    recipe = load_competition(fitted.folder / "competitions" / "mine")
+    assert (recipe.task, recipe.metric) == ("ranking", "mrr")
+    assert (recipe.list_column, recipe.item, recipe.label) == ("session_id", "item_id", "clicked")
+    assert "ndcg@10" in recipe.also
+    text = (fitted.folder / "competitions" / "mine" / "competition.py").read_text()
+    assert "120 groups of 5 rows on average, one positive in each" in text
+    assert "# one for a whole group: user_id, device, at" in text
+    assert max(map(len, text.splitlines())) <= 200
+    readme = (fitted.folder / "competitions" / "mine" / "README.md").read_text()
+    assert "which rows of each `session_id` have `clicked`" in readme
+    cells = json.loads((fitted.folder / "competitions" / "mine" / "notebook.ipynb").read_text())["cells"]
+    assert any("sort_values(['session_id', \"score\"]" in "".join(c["source"]) for c in cells)
+
+
+def test_the_score_is_that_of_the_test(fitted):
+    """The score out of fold is found again on groups that nothing has seen; both by a plain loop."""
+    made = pd.read_csv(fitted.run / "submission.csv").merge(TEST, on=["session_id", "item_id"])
+    ranks = []
+    for _, rows in made.groupby("session_id"):
+        order = rows.sort_values("score", ascending=False, kind="stable")["clicked"].tolist()
+        ranks.append(1 / (1 + order.index(1)))
+    assert fitted.scores["models"]["stack"] == pytest.approx(np.mean(ranks))
+    assert fitted.score > 0.6
+    assert abs(fitted.score - np.mean(ranks)) < 0.1
+
+
+def test_groups_are_predicted_as_scores_ranks_and_items(fitted):
+    rows = TEST.drop(columns="clicked").sample(frac=1, random_state=3).set_index("price", drop=False)
+    scores = fitted.predict(rows)
+    np.testing.assert_array_equal(scores, fitted.predict(rows, form="scores"))
+    told = rows.assign(score=scores)
+    ranks = told.groupby("session_id")["score"].rank(method="first", ascending=False).astype(int)
+    np.testing.assert_array_equal(fitted.predict(rows, form="ranks"), ranks.to_numpy())
+    items = fitted.predict(rows, form="items")
+    assert items.columns.tolist() == ["session_id", "item_id"]
+    assert items["session_id"].tolist() == rows["session_id"].drop_duplicates().tolist()
+    best = told.sort_values("score", ascending=False, kind="stable").groupby("session_id")["item_id"].agg(list)
+    assert items.set_index("session_id")["item_id"].to_dict() == best.to_dict()
+
+
+@given(st.permutations(range(4 * C)))
+@settings(max_examples=5, deadline=None)
+def test_predictions_go_with_their_rows(fitted, order):
+    rows = TEST.drop(columns="clicked")[: 4 * C]
+    np.testing.assert_allclose(fitted.predict(rows.iloc[order]), fitted.predict(rows)[list(order)])
+
+
+def test_no_rows_are_ranked_as_none(fitted):
+    rows = TEST.drop(columns="clicked")[:0]
+    assert len(fitted.predict(rows)) == len(fitted.predict(rows, form="ranks")) == 0
+    assert fitted.predict(rows, form="items").shape == (0, 2)
+
+
+def test_what_a_ranking_does_not_predict_is_refused(fitted):
+    with pytest.raises(DataError, match="a ranking has scores, which are no probabilities"):
+        fitted.predict_proba(TEST)
+    with pytest.raises(DataError, match=r"not predicted as 'best'\. Use one of scores, ranks, items"):
+        fitted.predict(TEST, form="best")
+
+
+def test_the_leaderboard_and_the_report_are_there(fitted):
+    assert set(fitted.leaderboard()["model"]) == {"xgb", "stack"}
+    assert fitted.leaderboard().columns[1] == "mrr"
+    assert fitted.report().is_file()
+
+
+def test_candidates_without_an_id_are_numbered(tmp_path):
+    """Their place in the file names them, in the submission and where it is checked, scored and predicted."""
+    from fastrec.competition.forms.check import check_submission
+    from fastrec.competition.forms.lists import form_of_run
+    from fastrec.competition.forms.values import score_values
+
+    bare, test = TRAIN.drop(columns="item_id"), TEST.drop(columns="item_id").sample(frac=1, random_state=2)
+    data = folder(tmp_path, bare, test.drop(columns="clicked"))
+    made = new_competition(tmp_path / "competitions" / "mine", data, seconds=0)
+    assert made.problem.item is None
+    run_competition(quick(load_competition(made.folder)), data, tmp_path / "run")
+    submission = pd.read_csv(tmp_path / "run" / "submission.csv")
+    assert submission.columns.tolist() == ["session_id", "row_number", "score"]
+    placed = submission.set_index("row_number")["score"].sort_index()
+    fit = Fit(tmp_path)
+    np.testing.assert_allclose(fit.predict(test), placed.to_numpy())
+    assert check_submission(tmp_path / "run" / "submission.csv", data / "test.csv", form_of_run(tmp_path / "run")).rows
+    test.to_csv(tmp_path / "truth.csv", index=False)
+    form = form_of_run(tmp_path / "run")
+    options = {"metric": "mrr", "target": None, "label": "clicked"}
+    scored = score_values(tmp_path / "run" / "submission.csv", tmp_path / "truth.csv", form, **options).value
+    ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False, method="max")
+    assert scored == pytest.approx((1 / ranks[test["clicked"] == 1]).mean())
+
+
+def test_fit_ranks_a_frame():
+    """The frame's rows in any order; groups without a label are those to predict."""
+    rows = pd.concat([TRAIN, TEST.assign(clicked=np.nan)]).sample(frac=1, random_state=0)
+    with pytest.warns(DataWarning, match="folds: whole groups of session_id at random"):
+        fitted = fastrec.fit(rows, "clicked", group="session_id", metric="mrr", minutes=0.1, quiet=True)
+    assert fitted.score > 0.6
+    assert len(fitted.predict(TEST)) == len(TEST)
+    assert len(pd.read_csv(fitted.run / "submission.csv")) == len(TEST)
+
+
+def test_fit_warns_of_a_ranking_that_nobody_asked_for():
+    with pytest.warns(DataWarning) as told:
+        fitted = fastrec.fit(positive_first(TRAIN), "clicked", minutes=0.1, quiet=True)
+    assert fitted.scores["task"] == "ranking"
+    said = " ".join(str(w.message) for w in told)
+    assert "task: one row of each session_id is chosen" in said
+    assert "as_shown: a positive is the first row of its group" in said
+
+
+def test_the_command_line_in_fresh_processes(tmp_path):
+    data = folder(tmp_path, TRAIN, TEST.drop(columns="clicked"))
+    TEST[["session_id", "item_id", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
+
+    script = (
+        "import json, sys; from fastrec.cli import app; [app(a, standalone_mode=False) for a in json.load(sys.stdin)]"
+    )
+
+    def call(*commands: str) -> str:
+        options = {"capture_output": True, "text": True, "cwd": tmp_path, "check": False}
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        asked = json.dumps([c.split() for c in commands])
+        done = subprocess.run([sys.executable, "-c", script], input=asked, env=env, **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    new = f"new competitions/mine --data {data} --task ranking --label clicked --group session_id --item item_id"
+    said = call(
+        f"{new} --seconds 0 --yes",
+        f"run competitions/mine --data {data} --out run --minutes 0.1",
+        f"check run/submission.csv {data}/test.csv",
+        "score run/submission.csv truth.csv",
+    )
+    assert "recipe competitions/mine/competition.py" in said
+    assert "ok 200 rows" in said
+    assert said.splitlines()[-1].startswith("mrr 0.")
+    call(f"predict run --data {data}/test.csv --out again.csv")  # by what the run has kept alone
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again.csv"), pd.read_csv(tmp_path / "run" / "submission.csv"))
