@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
 
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError, NotFittedError
@@ -119,20 +118,6 @@ def test_ranks_become_one_score_by_weights():
     assert candidates.fused(table).tolist() == pytest.approx(terms.sum(1), rel=1e-6)
     weights = torch.tensor([2.0, 0.0, 0.5])
     assert candidates.fused(table, weights).tolist() == pytest.approx(terms @ [2, 0, 0.5], rel=1e-6)
-
-
-def test_weights_are_those_of_a_logistic_regression():
-    candidates, asked = both(), frame(random_lists(3, 400, 20), items=LOG.items)
-    table = candidates.union(asked)
-    terms = np.nan_to_num(61 / (60 + table.to_pandas()[[f"{n}_rank" for n in candidates.sources]].to_numpy()))
-    chance = 1 / (1 + np.exp(2 - terms @ [1.5, 0.5, -1.0]))
-    label = np.random.default_rng(0).random(len(chance)) < chance
-    expected = LogisticRegression(C=1e9, tol=1e-8, max_iter=1000).fit(terms, label).coef_[0]
-    assert (expected > 0).any()
-    assert (expected < 0).any()
-    found = candidates.weigh(table, torch.from_numpy(label))
-    assert found.tolist() == pytest.approx(expected.clip(0), abs=0.01)
-    assert candidates.weigh(table, table["popular_rank"].values > 99).tolist() == [1, 1, 1]  # nothing is right
 
 
 def test_own_items():

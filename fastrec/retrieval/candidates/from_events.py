@@ -345,6 +345,8 @@ class _Finder:
             problem = "before the cut no group has two events: nothing says what follows what"
             raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
         self.candidates = Candidates(wrapped, k).fit(acts)
+        few = [isinstance(s, ModelSource) and isinstance(s.model, PopularItems) for s in wrapped.values()]
+        self._weights = torch.tensor([limits.CANDIDATES_POPULAR_WEIGHT if p else 1.0 for p in few])
         self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]
         self._of_all = EventFeatures(kind).fit(log)
 
@@ -363,10 +365,10 @@ class _Finder:
             seen = torch.isin(union["session"].values * len(self.items) + union["item"].values, own)
             yield union if self.keep else union.take(~seen)
 
-    def taken(self, union: Table, asked: SessionFrame, weights: Tensor) -> Table:
+    def taken(self, union: Table, asked: SessionFrame) -> Table:
         """Return the best ``k`` of each session, with features, by session and item: the order says nothing."""
         acts = _only(asked, _ACT)
-        session, score = union["session"].values, self.candidates.fused(union, weights)
+        session, score = union["session"].values, self.candidates.fused(union, self._weights)
         rows = best_first(session, score)
         place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
         rows, place = rows[place < self.k], place[place < self.k]
@@ -398,7 +400,6 @@ def _recall(parts: Sequence[Table], share: float, taken: tuple[float, float]) ->
 Sources = Mapping[str, CandidateSource | SessionModel]
 
 
-# what makes each source by its name; recall on MovieLens 1M is in docs/sessions.md
 _USUAL: dict[str, Callable[[], CandidateSource | SessionModel]] = {
     "next": lambda: CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), again=0.0),
     "near": lambda: CoVisitation(hops=2),
@@ -487,19 +488,16 @@ def make_candidates(
     repeats = float(torch.isin(pairs, _pairs(_only(asked, _ACT))).float().mean())
     keep = repeats >= limits.CANDIDATE_REPEATS if seen == "auto" else seen == "keep"
     if sources is None:
-        sources = ["next", "near", "knn", *["ease"] * (user is not None), "popular"]
+        sources = ["next", "knn", "near" if user is None else "ease", "popular"]
         sources += ["late"] * (log.times is not None) + ["own"] * keep
 
     finder = _Finder(log.cut(log.offsets[:-1], before), sources, k, kind, keep)
     coded, hard = finder.coded(wanted), _pairs(_only(after, _SHOWN))
     share = len(torch.unique(_pairs(coded))) / len(pairs)  # of the positives that were known before the cut
-    asked, parts, count = finder.coded(asked), [], 0
-    unions = list(finder.unions(asked))
-    worth = [finder.candidates.recall(union, coded, at=k) for union in unions]
-    whole = concat(unions)
-    weights = finder.candidates.weigh(whole, finder.candidates.label(whole, coded) > 0)
-    for union in unions:
-        taken = finder.taken(union, asked, weights)
+    asked, parts, worth, count = finder.coded(asked), [], [], 0
+    for union in finder.unions(asked):
+        worth.append(finder.candidates.recall(union, coded, at=k))
+        taken = finder.taken(union, asked)
         count += len(taken)
         pair = taken["session"].values * len(log.items) + finder.known[taken["item"].values]
         label = torch.isin(pair, pairs)
@@ -518,7 +516,7 @@ def make_candidates(
 
     finder, rest = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
     ids, asked = rest.sessions, finder.coded(rest)
-    rank = concat([finder.taken(union, asked, weights) for union in finder.unions(asked)])
+    rank = concat([finder.taken(union, asked) for union in finder.unions(asked)])
     rank = finder.named(rank, ids, group, item)
     hit = float(found.float().mean())
     return CandidateTables(train, rank, group, item, recall, len(rows), len(asked), hit, repeats, keep)

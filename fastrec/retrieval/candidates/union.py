@@ -132,27 +132,6 @@ class Candidates:
         terms = torch.stack([1 / (60 + table[f"{n}_rank"].values) for n in self.sources], 1).nan_to_num(0.0)
         return terms.sum(1) if weights is None else terms @ weights
 
-    def weigh(self, table: Table, label: Tensor) -> Tensor:
-        """Return weights for ``fused`` that tell right candidates from others: a logistic regression, 0 at least.
-
-        Args:
-            table: of ``union``.
-            label: bool ``[rows]``: which were right.
-        """
-        terms = 61 * torch.stack([1 / (60 + table[f"{n}_rank"].values) for n in self.sources], 1).nan_to_num(0.0)
-        theta = torch.zeros(terms.shape[1] + 1, requires_grad=True)
-        steps = torch.optim.LBFGS([theta], max_iter=50, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            steps.zero_grad()
-            found = torch.nn.functional.binary_cross_entropy_with_logits(terms @ theta[1:] + theta[0], label.float())
-            found.backward()
-            return found
-
-        steps.step(loss)
-        weights = theta.detach()[1:].clamp_min(0)
-        return weights if bool(weights.any()) else torch.ones_like(weights)
-
     def label(self, table: Table, wanted: SessionFrame | Tensor) -> Tensor:
         """Return which candidates were right: float32 ``[rows]``, 1 or 0.
 
