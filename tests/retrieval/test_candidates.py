@@ -110,6 +110,16 @@ def test_what_a_source_is_worth():
     assert candidates.label(table, one).tolist() == expected
 
 
+def test_ranks_become_one_score_by_weights():
+    candidates, asked = both(), frame(random_lists(3, 40, 20), items=LOG.items)
+    table = candidates.union(asked)
+    ranks = table.to_pandas()[[f"{n}_rank" for n in candidates.sources]].to_numpy()
+    terms = np.nan_to_num(1 / (60 + ranks))
+    assert candidates.fused(table).tolist() == pytest.approx(terms.sum(1), rel=1e-6)
+    weights = torch.tensor([2.0, 0.0, 0.5])
+    assert candidates.fused(table, weights).tolist() == pytest.approx(terms @ [2, 0, 0.5], rel=1e-6)
+
+
 def test_own_items():
     asked = frame([[1, 2, 1], [], [3, 99]], items=LOG.items)
     source = RepeatedItems(decay=2.0).fit(LOG)

@@ -210,8 +210,12 @@ def test_recall_is_that_of_loops():
             assert row["recall"] == pytest.approx(np.mean(hits)), row
             assert row["candidates"] == pytest.approx(np.mean([len(x) for x in found[row["source"]]]))
     train = made.train.to_pandas()
-    taken = next(r["recall"] for r in made.recall.to_arrow().to_pylist() if r["source"] == "taken")
-    assert taken == pytest.approx(train["label"].sum() / len(past)) == pytest.approx(made.found)
+    last = made.recall.to_arrow().to_pylist()[-1]
+    assert last["source"] == "taken"
+    assert last["candidates"] == pytest.approx(np.mean([min(len(x), 4) for x in found["union"]]))
+    assert (
+        last["recall"] == last["gain"] == pytest.approx(train["label"].sum() / len(past)) == pytest.approx(made.found)
+    )
     assert made.groups == len(past)
     assert train.groupby("who").size().max() <= 4
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec.errors import DataError
+from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval._saved import Saved
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
@@ -266,16 +266,20 @@ class _Log:
         """Return the sessions to rank."""
         if test is None:
             return log if self.by_user else log.take(self._late(log, self._moment(log, None)))
-        table = Table.read(test)
-        if self.item in table:
-            return self._marked(log.new(self._table(table)))
+        try:
+            table = Table.read(test)
+            if self.item in table:
+                return self._marked(log.new(self._table(table)))
+            ids = table[self.group]
+        except FastrecError as error:
+            raise (error.of_file(test) if isinstance(test, str | Path) else error) from None
         known = Vocab.fit(log.sessions)
         place = torch.full((len(known),), len(log))
         place[known.encode(log.sessions)] = torch.arange(len(log))
-        rows = place[known.encode(table[self.group])]
+        rows = place[known.encode(ids)]
         offsets = torch.cat([log.offsets, log.offsets[-1:]])  # those that the log lacks are empty
         made = log.cut(offsets[rows], offsets[rows + 1])
-        made.sessions = table[self.group]
+        made.sessions = ids
         return made
 
 
@@ -329,11 +333,10 @@ class _Finder:
         log = self.coded(known)
         acts = _only(log, _ACT)
         if not isinstance(sources, Mapping):
-            usual = usual_sources()
-            unknown = next((n for n in sources if n not in usual), None)
+            unknown = next((n for n in sources if n not in _USUAL), None)
             if unknown is not None or not sources:
-                raise DataError(f"there is no source {unknown!r}", remedy=f"Name some of {', '.join(usual)}")
-            sources = {n: usual[n]() for n in sources}
+                raise DataError(f"there is no source {unknown!r}", remedy=f"Name some of {', '.join(_USUAL)}")
+            sources = {n: _USUAL[n]() for n in sources}
         wrapped = {
             n: s if isinstance(s, CandidateSource) else ModelSource(s, exclude_seen=not keep)
             for n, s in sources.items()
@@ -342,6 +345,8 @@ class _Finder:
             problem = "before the cut no group has two events: nothing says what follows what"
             raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
         self.candidates = Candidates(wrapped, k).fit(acts)
+        few = [isinstance(s, ModelSource) and isinstance(s.model, PopularItems) for s in wrapped.values()]
+        self._weights = torch.tensor([limits.CANDIDATES_POPULAR_WEIGHT if p else 1.0 for p in few])
         self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]
         self._of_all = EventFeatures(kind).fit(log)
 
@@ -352,23 +357,26 @@ class _Finder:
         made._keep(made.values > 0)
         return made
 
-    def blocks(self, asked: SessionFrame) -> Iterator[tuple[Table, Table]]:
-        """Yield the union of the sources for some sessions, and the best ``k`` of each with features."""
-        asked = self.coded(asked)
+    def unions(self, asked: SessionFrame) -> Iterator[Table]:
+        """Yield what the sources find for sessions, coded by ``coded``, block by block."""
         acts = _only(asked, _ACT)
         own = torch.unique(_pairs(acts))
         for union in self.candidates.stream(acts):
-            if not self.keep:
-                union = union.take(~torch.isin(union["session"].values * len(self.items) + union["item"].values, own))
-            session, score = union["session"].values, self.candidates.fused(union)
-            rows = best_first(session, score)
-            place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
-            rows, place = rows[place < self.k], place[place < self.k]
-            order = torch.argsort(rows)  # by item: the order says nothing
-            taken = union.take(rows[order]).with_columns({"fused": score[rows[order]], "place": place[order] + 1.0})
-            for features in self._of_acts:
-                taken = features(taken, acts)
-            yield union, self._of_all(taken, asked)
+            seen = torch.isin(union["session"].values * len(self.items) + union["item"].values, own)
+            yield union if self.keep else union.take(~seen)
+
+    def taken(self, union: Table, asked: SessionFrame) -> Table:
+        """Return the best ``k`` of each session, with features, by session and item: the order says nothing."""
+        acts = _only(asked, _ACT)
+        session, score = union["session"].values, self.candidates.fused(union, self._weights)
+        rows = best_first(session, score)
+        place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
+        rows, place = rows[place < self.k], place[place < self.k]
+        order = torch.argsort(rows)
+        table = union.take(rows[order]).with_columns({"fused": score[rows[order]], "place": place[order] + 1.0})
+        for features in self._of_acts:
+            table = features(table, acts)
+        return self._of_all(table, asked)
 
     def named(self, table: Table, ids: Column, group: str, item: str) -> Table:
         """Return a table of ``blocks`` with the ids of groups and items in place of their numbers."""
@@ -379,14 +387,12 @@ class _Finder:
         return Table({**about, **{n: table[n] for n in table.names if n not in ("session", "item")}})
 
 
-def _recall(parts: Sequence[Table], share: float, taken: float, k: int) -> Table:
-    """Return ``Candidates.recall`` of blocks as one, and the recall of those that are taken."""
-    names = ("recall", "gain", "candidates")
-    sums = {n: sum(part[n].values for part in parts) * (1 if n == "candidates" else share) for n in names}
-    sources = [*parts[0]["source"].to_arrow().to_pylist(), "taken"]
-    return Table(
-        {"source": sources, **{n: [*v.tolist(), float(k) if n == "candidates" else taken] for n, v in sums.items()}}
-    )
+def _recall(parts: Sequence[Table], share: float, taken: tuple[float, float]) -> Table:
+    """Return ``Candidates.recall`` of blocks as one, and the recall and number of those that are taken."""
+    about: dict[str, list[Any]] = {"source": [*parts[0]["source"].to_arrow().to_pylist(), "taken"]}
+    for name, factor, last in (("recall", share, taken[0]), ("gain", share, taken[0]), ("candidates", 1, taken[1])):
+        about[name] = [*(factor * torch.stack([part[name].values for part in parts]).sum(0)).tolist(), last]
+    return Table(about)
 
 
 # ``make_candidates``: where the log is cut, what is learned before, what is found, and what came after.
@@ -394,17 +400,15 @@ def _recall(parts: Sequence[Table], share: float, taken: float, k: int) -> Table
 Sources = Mapping[str, CandidateSource | SessionModel]
 
 
-def usual_sources() -> dict[str, Callable[[], CandidateSource | SessionModel]]:
-    """Return what makes each source by its name."""
-    return {
-        "next": lambda: CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), again=0.0),
-        "near": lambda: CoVisitation(hops=2),
-        "knn": VSTAN,
-        "ease": lambda: HistoryFilter(EASE(), decay=20.0),
-        "popular": PopularItems,
-        "late": lambda: PopularItems(recency=0.02),
-        "own": RepeatedItems,
-    }
+_USUAL: dict[str, Callable[[], CandidateSource | SessionModel]] = {
+    "next": lambda: CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), again=0.0),
+    "near": lambda: CoVisitation(hops=2),
+    "knn": VSTAN,
+    "ease": lambda: HistoryFilter(EASE(reg=500.0), decay=10.0),
+    "popular": PopularItems,
+    "late": lambda: PopularItems(recency=0.02),
+    "own": RepeatedItems,
+}
 
 
 def make_candidates(
@@ -462,10 +466,10 @@ def make_candidates(
 
     Example:
         >>> from fastrec.retrieval import make_candidates
-        >>> log = {"who": [1, 1, 1, 2, 2, 2, 3, 3], "what": [5, 6, 7, 5, 6, 7, 6, 7]}
+        >>> log = {"who": [1, 1, 1, 2, 2, 2, 3, 3, 3], "what": [5, 6, 7, 6, 7, 5, 7, 5, 6]}
         >>> made = make_candidates(log, user="who", item="what", sources=["next"])
-        >>> made.train.select(["who", "what", "label"]).to_arrow().to_pylist()
-        [{'who': 1, 'what': 7, 'label': 1.0}, {'who': 2, 'what': 7, 'label': 1.0}]
+        >>> made.train.select(["who", "what", "label"]).to_arrow().to_pylist()[:2]
+        [{'who': 1, 'what': 7, 'label': 1.0}, {'who': 2, 'what': 5, 'label': 1.0}]
     """
     if k < 1 or groups < 1 or (negatives is not None and negatives < 1):
         raise DataError(f"k={k}, groups={groups}, negatives={negatives}", remedy="Give numbers of 1 or more")
@@ -484,32 +488,35 @@ def make_candidates(
     repeats = float(torch.isin(pairs, _pairs(_only(asked, _ACT))).float().mean())
     keep = repeats >= limits.CANDIDATE_REPEATS if seen == "auto" else seen == "keep"
     if sources is None:
-        sources = ["next", "near", "ease" if user is not None else "knn", "popular"]
+        sources = ["next", "knn", "near" if user is None else "ease", "popular"]
         sources += ["late"] * (log.times is not None) + ["own"] * keep
 
     finder = _Finder(log.cut(log.offsets[:-1], before), sources, k, kind, keep)
     coded, hard = finder.coded(wanted), _pairs(_only(after, _SHOWN))
     share = len(torch.unique(_pairs(coded))) / len(pairs)  # of the positives that were known before the cut
-    parts, worth = [], []
-    for union, taken in finder.blocks(asked):
+    asked, parts, worth, count = finder.coded(asked), [], [], 0
+    for union in finder.unions(asked):
         worth.append(finder.candidates.recall(union, coded, at=k))
+        taken = finder.taken(union, asked)
+        count += len(taken)
         pair = taken["session"].values * len(log.items) + finder.known[taken["item"].values]
         label = torch.isin(pair, pairs)
         taken = taken.with_columns({_LABEL: label.float()})
         many = len(taken) if negatives is None else negatives
-        own = sample_negatives(taken, label | torch.isin(pair, hard), many, seed=seed)
-        parts.append(taken.take(own))
+        parts.append(taken.take(sample_negatives(taken, label | torch.isin(pair, hard), many, seed=seed)))
     train = concat(parts)
     right = train[_LABEL].values > 0
     found = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, train["session"].values[right], True)
     train = train.take(found[train["session"].values])
-    recall = _recall(worth, share, float(right.sum()) / len(pairs), k)
+    recall = _recall(worth, share, (float(right.sum()) / len(pairs), count / len(rows)))
     if not len(train):
         problem = f"no source finds any of the {len(pairs)} positives of {len(rows)} groups: their items may all be new"
         raise DataError(problem, column=item, remedy="Give a larger k, other sources, or a later cut")
     train = finder.named(train, log.sessions.take(rows), group, item)
 
-    finder, asked = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
-    rank = finder.named(concat([taken for _, taken in finder.blocks(asked)]), asked.sessions, group, item)
+    finder, rest = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
+    ids, asked = rest.sessions, finder.coded(rest)
+    rank = concat([finder.taken(union, asked) for union in finder.unions(asked)])
+    rank = finder.named(rank, ids, group, item)
     hit = float(found.float().mean())
     return CandidateTables(train, rank, group, item, recall, len(rows), len(asked), hit, repeats, keep)

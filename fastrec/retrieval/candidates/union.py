@@ -120,12 +120,17 @@ class Candidates:
             sources[at] += 1
         return Table({**columns, "sources": sources})
 
-    def fused(self, table: Table) -> Tensor:
-        """Return one score of what ``union`` found by all sources' ranks: the sum of ``1 / (60 + rank)``, float32.
+    def fused(self, table: Table, weights: Tensor | None = None) -> Tensor:
+        """Return one score of what ``union`` found, by all sources' ranks: the sum of ``weight / (60 + rank)``.
+
+        Args:
+            table: of ``union``.
+            weights: of each source, float32; None: 1.
 
         Source: Cormack, Clarke, Büttcher 2009, "Reciprocal Rank Fusion outperforms Condorcet".
         """
-        return sum((1 / (60 + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in self.sources)  # type: ignore[return-value]
+        terms = torch.stack([1 / (60 + table[f"{n}_rank"].values) for n in self.sources], 1).nan_to_num(0.0)
+        return terms.sum(1) if weights is None else terms @ weights
 
     def label(self, table: Table, wanted: SessionFrame | Tensor) -> Tensor:
         """Return which candidates were right: float32 ``[rows]``, 1 or 0.
