@@ -7,10 +7,12 @@ from fastrec._version import __version__
 
 if TYPE_CHECKING:
     from fastrec.auto.auto_fit import Fit, fit
+    from fastrec.retrieval import make_candidates
     from fastrec.trials.trying import try_features
 
 
-__all__ = ["Fit", "__version__", "fit", "try_features"]
+__all__ = ["Fit", "__version__", "fit", "make_candidates", "try_features"]
 
 # `import fastrec` stays quick: each name is loaded at first use.
-__getattr__ = lazily(__name__, {"Fit": "auto", "fit": "auto", "try_features": "trials"})
+_HOMES = {"Fit": "auto", "fit": "auto", "make_candidates": "retrieval", "try_features": "trials"}
+__getattr__ = lazily(__name__, _HOMES)

@@ -41,6 +41,7 @@ PAIRED_ROWS = 1 << 7  # rows of a request's list: comparing all pairs takes the 
 RUN_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU; they fit its cache
 
 # ---- metrics
+HIGHEST_GRADE = 10  # grades of relevance in a truth's column of another name; those in use end at 4 or 5
 LIST_BLOCKS = 500  # blocks that lists are put into for a bootstrap: the width of an interval is then off by some 3 %
 DRAWN_CLUSTERS = 100_000  # clusters that a resample draws at most (Bickel, Götze and van Zwet 1997)
 COUNTED_CODES = 1 << 20  # class codes above it are renumbered; bounds memory of the counts
@@ -198,6 +199,8 @@ SESSION_LOADER_CHUNK = 32  # batches among which sessions are sorted by length
 # ---- retrieval
 APPROXIMATE_A_LIST = 64  # vectors a list to place its centre by
 APPROXIMATE_CODED = 1 << 16  # vectors to learn short codes from
+CANDIDATE_REPEATS = 0.05  # share of positives that a group had before: from here its own items are candidates
+CANDIDATES_HELD_BACK = 0.1  # share of a log's events, or sessions, whose labels teach; not measured
 INDEX_FEW = 50_000  # vectors: of fewer exact search is the fastest
 INDEX_CELLS = 1 << 25  # scores in memory at a time
 INDEX_HELD_OUT = 128  # queries to choose by, and as many to measure recall on

@@ -25,7 +25,7 @@ from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.rows import SubmissionForm
-    from fastrec.competition.forms.values import ValueForm, ValueScore
+    from fastrec.competition.forms.values import ValueScore
     from fastrec.competition.recipe import Competition
 
 
@@ -198,7 +198,9 @@ def check(
     with readable_errors():
         from fastrec.competition.forms.check import check_submission
 
-        typer.echo(str(check_submission(submission, test, _form(submission, competition, run))))
+        form = _form(submission, competition, run)
+        any_order = form.kind == "values" and _ranks(submission, competition, run)
+        typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
 
 
 @app.command()
@@ -211,10 +213,11 @@ def score(
     """Score a submission by the competition's metric; the last line is its name and the score."""
     with readable_errors():
         from fastrec.competition.forms.check import score_submission
+        from fastrec.competition.forms.lists import SubmissionFormat
         from fastrec.competition.forms.next_items import score_items
 
         form = _form(submission, competition, run)
-        if form.kind == "values":
+        if form.kind == "values" or (isinstance(form, SubmissionFormat) and form.candidates_sep is None):
             found = _score_values(submission, truth, form, competition, run)
         else:
             found = {"lists": score_submission, "next items": score_items}[form.kind](submission, truth, form)
@@ -229,8 +232,19 @@ The form is that of --competition or --run; without them that of the run directo
 elsewhere that of the RecSys Challenge 2019."""
 
 
+def _ranks(submission: Path, competition: Path | None, run: Path | None) -> bool:
+    """Return whether the recipe, or the run, is a ranking."""
+    from fastrec.competition.forms.lists import run_around
+    from fastrec.competition.run_json import read_json
+
+    if competition is not None:
+        return load_competition(competition).task == "ranking"
+    folder = run or run_around(submission)
+    return folder is not None and read_json(folder / "config.json").get("task") == "ranking"
+
+
 def _score_values(
-    submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
+    submission: Path, truth: Path, form: SubmissionForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
     """Score lines with a value each; metric and target are the recipe's, or the run's."""
     from fastrec.competition.forms.lists import run_around
@@ -247,18 +261,20 @@ def _score_values(
         except FastrecError as error:
             raise error.of_file(truth) from None
         metric = recipe.metric or default_metric("ranking" if target is None else target.task)
-        return score_values(submission, truth, form, metric=metric, target=target, label=recipe.label)
+        options = {"metric": metric, "target": target, "label": recipe.label}
+        return score_values(submission, truth, form, **options, lists=recipe.list_column if target is None else None)
     folder = run or run_around(submission)
     assert folder is not None  # a form with values is a run's
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
     options = {"metric": config["metric"], "target": target, "label": config.get("label")}
+    options |= {"lists": config.get("list_column")}
     return score_values(submission, truth, form, **options)
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
     # The form; of a recipe without one the submission's own columns, of which the recipe's ids name a row
-    from fastrec.competition.forms.lists import form_around, form_of_run
+    from fastrec.competition.forms.lists import form_around, form_of_run, ranking_form
     from fastrec.competition.forms.values import sample_form
 
     if competition is not None and run is not None:
@@ -268,7 +284,9 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
     recipe = load_competition(competition)
     if recipe.submission is not None:
         return recipe.submission
-    return sample_form(submission, [*recipe.ids, *([recipe.list_column, recipe.item] * (recipe.task == "ranking"))])
+    if recipe.task == "ranking":
+        return ranking_form(submission, recipe.list_column, recipe.item, recipe.ids)
+    return sample_form(submission, recipe.ids)
 
 
 @app.command()

@@ -85,21 +85,29 @@ def compare(
     model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
     by: Annotated[str | None, typer.Option(help="A column of the rows (of lists: `length`, `touched`).")] = None,
 ) -> None:
-    """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment."""
+    """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment.
+
+    A difference is the first run's score less the second's. The last line names the better run.
+    """
     with readable_errors():
         from fastrec.competition.runs import compare_runs
 
         found = compare_runs(a, b, model=model, by=by)
-        console = Console()
+        console = Console(highlight=False)
+        names = [r.name for r in (a, b)] if a.name != b.name else [str(a), str(b)]
         columns = [
             TableColumn("rows", [c.segment for c in found], fold=True),
             TableColumn("n", [str(c.rows) for c in found]),
-            TableColumn(a.name, [f"{c.a:.5f}" for c in found], options={"min_width": 7}),
-            TableColumn(b.name, [f"{c.b:.5f}" for c in found], options={"min_width": 7}),
+            TableColumn(names[0], [f"{c.a:.5f}" for c in found], options={"min_width": 7}),
+            TableColumn(names[1], [f"{c.b:.5f}" for c in found], options={"min_width": 7}),
             TableColumn("difference", [f"{c.difference.mean:+.5f}" for c in found]),
             TableColumn("95 %", [f"{c.difference.low:+.5f} to {c.difference.high:+.5f}" for c in found]),
         ]
         console.print(terminal_table(columns, console.width))
+        whole = found[0]
+        way = "higher" if whole.greater_is_better else "lower"
+        console.print(f"difference: {names[0]} less {names[1]}; of {whole.metric} {way} is better", markup=False)
+        console.print(whole.sentence(*names), markup=False)
 
 
 # ``fastrec promote``, ``fastrec rollback``, ``fastrec versions``: which version of a model is in use.

@@ -1,4 +1,4 @@
-"""Commands to begin with: new, script, doctor."""
+"""Commands to begin with: new, candidates, script, doctor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rich.table import Column as RichColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fastrec._core.messages import TableColumn, terminal_table
 from fastrec._version import __version__
 from fastrec.cli.app import Device, app, readable_errors
 from fastrec.competition.run import load_competition
-from fastrec.errors import DataError
+from fastrec.errors import DataError, FastrecError
 
 # ``fastrec new``: a competition's folder from its files, without code.
 
@@ -66,6 +67,67 @@ def _ask(question: str, answer: str) -> str:
         raise DataError(
             f"nobody can answer: {question}", remedy="Give --yes to take what is likeliest, or an option that says it"
         ) from None
+
+
+# ``fastrec candidates``: a log of events as the files of a ranking.
+
+
+@app.command()
+def candidates(
+    events: Annotated[Path, typer.Option(help="The log: a row for each event.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to make; an earlier result there is replaced.", show_default=False)],
+    item: Annotated[str, typer.Option(help="Column of items.", show_default=False)],
+    user: Annotated[str | None, typer.Option(help="Column of users: a group is a user.")] = None,
+    session: Annotated[str | None, typer.Option(help="Column of sessions: a group is a session.")] = None,
+    time: Annotated[str | None, typer.Option(help="Column of times; without it the rows are in order.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Column that says what kind an event is.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="A kind that is to be predicted; else all are.")] = None,
+    shown: Annotated[str | None, typer.Option(help="The kind that says that an item was shown.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Events, or ids, of the users or sessions to rank.")] = None,
+    k: Annotated[int, typer.Option(min=1, help="Candidates a group.")] = 100,
+    sources: Annotated[
+        str | None, typer.Option(help="Some of `next,near,knn,ease,popular,late,own`; else those that fit.")
+    ] = None,
+    seen: Annotated[
+        str, typer.Option(help="A group's own items: `keep`, `drop`, or `auto`: the data decide.")
+    ] = "auto",
+    cut: Annotated[
+        str | None, typer.Option(help="The moment from which events are labels, such as 2024-03-31.")
+    ] = None,
+    negatives: Annotated[int | None, typer.Option(min=1, help="So many of each training group; else all.")] = None,
+    groups: Annotated[int, typer.Option(min=1, help="So many training groups, at most.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+) -> None:
+    """Turn a log of clicks into the files of a ranking: candidates with labels, and candidates to rank.
+
+    Sources learn from what is before a cut; the label says which of their candidates came after it. If the log's lists
+    of shown items are known, they are the candidates: `fastrec new --task ranking` takes them as they are.
+    """
+    with readable_errors() as stages:
+        from fastrec.retrieval import make_candidates
+
+        options = {"time": time, "kind": kind, "targets": target or None, "shown": shown, "test": test, "cut": cut}
+        options |= {"sources": None if sources is None else [n.strip() for n in sources.split(",")], "seed": seed}
+        options |= {"k": k, "seen": seen, "negatives": negatives, "groups": groups, "user": user, "session": session}
+        try:
+            with stages.stage("candidates"):
+                made = make_candidates(events, item=item, **options)  # type: ignore[arg-type]
+        except FastrecError as error:
+            raise (error if error.column is None else error.of_file(events)) from None
+        made.write(out)
+        found = made.recall.to_arrow().to_pydict()
+        columns = [TableColumn("source", found["source"])]
+        for name, form in (("recall", ".4f"), ("gain", ".4f"), ("candidates", ".0f")):
+            head = f"recall@{k}" if name == "recall" else name
+            columns.append(TableColumn(head, [format(v, form) for v in found[name]], options={"justify": "right"}))
+        console = Console()
+        console.print(terminal_table(columns, console.width))
+        typer.echo(f"train {len(made.train)} candidates of {made.groups} groups; {made.found:.1%} have a positive")
+        typer.echo(f"test  {len(made.test)} candidates of {made.asked} groups")
+        own = "are" if made.seen else "are no"
+        typer.echo(f"{made.repeats:.1%} of positives are repeats: a group's own items {own} candidates (--seen)")
+        where = ["--data", str(out), "--task", "ranking", "--group", made.group, "--item", made.item]
+        typer.echo(f"next   {shlex.join(['fastrec', 'new', 'competitions/mine', *where, '--target', made.label])}")
 
 
 # ``fastrec script``: a competition as one file for a machine without a network.

@@ -238,7 +238,7 @@ def predict_run(
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
     # Before the models: a missing id must not cost the time of predicting.
-    keys = line_keys(saved.form, table, rows)
+    keys = line_keys(saved.form, table, rows.groups)
     missing = next((n for n in (saved.form.keys) if n not in keys), None)
     if missing is not None:
         raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")

@@ -43,7 +43,7 @@ class Reading:
         decimal_commas: those of ``numbers`` that are written as in ``'1.200,50'``.
         texts: columns that are text though their values may look like numbers: ``'00715'``.
         types: table → column → type, as a run has learned them (see ``fastrec.table.column_types``); a recipe has none.
-        gaps: those of ``dates`` and ``numbers`` that have missing values in a run's training rows; a recipe has none.
+        gaps: the columns that have missing values in a run's training rows; None: not known.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Reading:
     decimal_commas: Sequence[str] = ()
     texts: Sequence[str] = ()
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    gaps: Sequence[str] = ()
+    gaps: Sequence[str] | None = None
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as Python."""
@@ -109,7 +109,7 @@ class Reading:
             values = made = table[name]
             wanted = types.get(name) if names is None or name in names else None
             # A run knows its columns; a recipe's first reading may find texts that stand for missing values.
-            refuse = wanted is not None and name not in self.gaps
+            refuse = wanted is not None and name not in (self.gaps or ())
             if name in self.texts:
                 made = as_type(made, "text", column=name, file=file)
             if name in self.dates and (_is_text(made.type) or pa.types.is_integer(made.type)):
@@ -147,7 +147,8 @@ class Reading:
             return {"date": self.dates[name]}
         if name in self.numbers:
             return {"number": True, "comma": name in self.decimal_commas}
-        return {"clock": True} if self._types("train").get(name) == "clock" else None
+        kind = self._types("train").get(name)
+        return {kind: True} if kind in ("clock", "bool") else None
 
     def _types(self, table: str) -> Mapping[str, str]:
         return self.types.get("train" if table in _ROWS else table, {})
@@ -190,7 +191,9 @@ def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.A
     Raises:
         DataError: a value is not written so, naming column and row.
     """
-    if "clock" in written:
+    if "bool" in written:
+        made = as_type(as_type(values, "bool", column=column), "number", column=column)
+    elif "clock" in written:
         made = Table.read(pa.table({column: as_type(values, "clock", column=column)}))[column].to_arrow()
     elif "number" in written:
         _refuse_other_commas(pa.chunked_array([values]), column, None, bool(written["comma"]))

@@ -32,7 +32,6 @@ from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.competition.table_record import TableRun
 from fastrec.errors import WriteError
 from fastrec.estimators import ConstantModel, Estimator, Trace
-from fastrec.metrics import reciprocal_ranks
 from fastrec.report import write_report
 from fastrec.stacking import StackModel
 from fastrec.table import Table, save_state
@@ -201,12 +200,12 @@ def _write_submission(path: Path, run: TableRun) -> None:
     stack = run.predictions["stack"]
     if run.test is not None:
         rows, prediction = run.test, stack.test
-        keys = run.found.test if run.found.targets is None else run.found.targets
+        keys = line_keys(run.form, run.found.test, rows.groups) if run.found.targets is None else run.found.targets
     else:
         chosen = run.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
         rows, prediction = run.train.take(chosen), stack.oof[chosen]
         table = run.found.train
-        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows)
+        keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows.groups)
     about = {"form": run.form, "target": run.target, "decision": run.decision, "keys": keys}
     write_submission_of(path, rows, prediction, **about, item=run.recipe.item if run.target is None else None)
 
@@ -312,36 +311,47 @@ def _row_table(run: TableRun) -> pa.Table:
 
 
 def _list_table(run: TableRun) -> pa.Table:
-    """Return a row per scored list: length, whether its answer was touched before, each model's reciprocal rank."""
-    recipe, tables = run.recipe, []
+    """Return a row per scored list: its length, its relevant rows, and each model's score by the run's metric.
+
+    ``place`` is the place of the first relevant row among the list's rows; ``touched`` whether the answer was touched
+    before. A metric that is no mean over lists has no columns of scores.
+    """
+    recipe, tables, metric = run.recipe, [], run.scorer.metric
+    prefix = "rr_" if metric.name == "mrr" else "score_"
     for split, lists in _splits(run):
         label = lists.label if split == "oof" else run.found.truth
         rows = run.counted if split == "oof" else torch.ones(len(lists), dtype=torch.bool)
         groups = lists.groups[rows]
         ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
-        first = torch.cumsum(length, 0) - length
-        key = lists.table[recipe.fold_key or recipe.list_column].take(rows.nonzero().squeeze(1)[first])
-        columns: dict[str, Any] = {"split": pa.array([split] * len(ids), pa.string())}
+        first, count = torch.cumsum(length, 0) - length, len(ids)
+        named = recipe.fold_key if recipe.fold_key and recipe.fold_key in lists.table else recipe.list_column
+        key = lists.table[named].take(rows.nonzero().squeeze(1)[first])
+        columns: dict[str, Any] = {"split": pa.array([split] * count, pa.string())}
         columns |= {"fold_key": key.to_arrow().cast(pa.large_string()), "length": length.numpy()}
-        touched, unknown = torch.zeros(len(ids), dtype=torch.bool), label is None or recipe.touched is None
+        relevant = torch.zeros(len(groups), dtype=torch.bool) if label is None else label[rows] > 0
+        positives = torch.bincount(codes[relevant], minlength=count)
+        place = (torch.arange(len(groups)) - first[codes] + 1)[relevant]
+        place = torch.full((count,), len(groups)).scatter_reduce(0, codes[relevant], place, "amin")
+        columns["positives"] = pa.array(positives.numpy(), mask=np.full(count, label is None))
+        columns["place"] = pa.array(place.numpy(), mask=(positives == 0).numpy())
+        touched, unknown = torch.zeros(count, dtype=torch.bool), label is None or recipe.touched is None
         if not unknown:
-            known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
+            known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & relevant
             touched[codes[known]] = True
-        columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), unknown))
+        columns["touched"] = pa.array(touched.numpy(), mask=np.full(count, unknown))
         for name, one in run.predictions.items():
             scores = one.oof if split == "oof" else one.test
             if label is None:
-                columns[f"rr_{name}"] = np.full(len(ids), np.nan)
-            else:  # ties as submitted: by display order
-                columns[f"rr_{name}"] = reciprocal_ranks(scores[rows], label[rows], groups, ties="ordinal")[1].numpy()
+                columns[f"{prefix}{name}"] = np.full(count, np.nan)
+            elif (values := metric.by_group(label[rows], scores[rows], groups)) is not None:
+                columns[f"{prefix}{name}"] = values.numpy()
         tables.append(pa.table(columns))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _config(run: TableRun) -> dict[str, Any]:
     recipe, target, rows = run.recipe, run.target, run.found.train
-    written = [n for n in (*recipe.reading.dates, *recipe.reading.numbers) if n in rows]
-    gaps = [n for n in written if bool(rows[n].is_missing().any())]
+    gaps = [n for n in rows.names if bool(rows[n].is_missing().any())]
     config = {"task": run.train.task, "metric": run.scorer.name, "folds": len(run.folds)}
     config |= {"folds_method": run.folds.method, "folds_why": run.folds.why}
     config |= {

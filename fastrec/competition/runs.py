@@ -20,7 +20,8 @@ from fastrec.competition.predict import SavedRun
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
-from fastrec.report.data import noted_score
+from fastrec.metrics.intervals import cluster_means, interval_of
+from fastrec.report.data import list_scores, list_weights, noted_score
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,25 @@ class Comparison:
     a: float
     b: float
     difference: Interval
+    metric: str
+    greater_is_better: bool
+
+    def sentence(self, a: str, b: str) -> str:
+        """Say which run is better and by how much, or that the difference may be chance.
+
+        Args:
+            a, b: the runs' names.
+        """
+        mean, low, high = self.difference
+        if mean == 0:
+            return f"{a} and {b} score alike"
+        first = (mean > 0) == self.greater_is_better
+        better, other = (a, b) if first else (b, a)
+        low, high = (low, high) if mean > 0 else (-high, -low)
+        by = f"{abs(mean):.5f} [{low:.5f}, {high:.5f}]"
+        if low > 0:
+            return f"{better} is better than {other} by {by}"
+        return f"{better} is ahead of {other} by {by}, which may be chance: the interval holds 0"
 
 
 def list_runs(folder: str | Path) -> list[RunSummary]:
@@ -97,14 +117,15 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             ``length``, the events before the one that is asked for).
 
     Returns:
-        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores higher.
+        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores
+        higher, which is worse if the metric is a loss.
 
     Raises:
         DataError: the runs are of other metrics or rows.
         MissingColumnError: a run has no such column.
     """
     first, second = Path(a), Path(b)
-    metric = _scores(first).get("metric")
+    metric, better = _scores(first).get("metric"), _scores(first).get("greater_is_better", True)
     if metric != _scores(second).get("metric"):
         problem = f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}"
         raise DataError(problem, remedy="Compare runs of one metric")
@@ -125,17 +146,23 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
     if file is not None:
         pairs = zip(rows, (first, second), strict=True)
-        values = [_column(r, f"rr_{model or _scores(run).get('final', 'stack')}", run) for r, run in pairs]
-        some = {name: (values[0][s], values[1][s]) for name, s in segments}
+        a_and_b = np.column_stack([_of_lists(r, model or _scores(run).get("final", "stack"), run) for r, run in pairs])
+        known = np.isfinite(a_and_b).all(1)  # lists of one class have no area
+        weights = list_weights(rows[0], str(metric))
         return [
-            Comparison(n, len(x), float(x.mean()), float(y.mean()), paired_difference(x, y))
-            for n, (x, y) in some.items()
+            _of_segment(n, a_and_b[s & known], None if weights is None else weights[s & known], str(metric))
+            for n, s in segments
         ]
-    return _of_rows((first, second), rows, segments, model or "stack", str(metric))
+    return _of_rows((first, second), rows, segments, model or "stack", str(metric), bool(better))
 
 
 def _of_rows(
-    runs: Sequence[Path], tables: Sequence[pa.Table], segments: list[tuple[str, np.ndarray]], model: str, metric: str
+    runs: Sequence[Path],
+    tables: Sequence[pa.Table],
+    segments: list[tuple[str, np.ndarray]],
+    model: str,
+    metric: str,
+    greater_is_better: bool,
 ) -> list[Comparison]:
     rows = tables[0]
     labels = [n for n in rows.column_names if n.startswith("label_")]
@@ -162,21 +189,37 @@ def _of_rows(
         clusters = None if keys is None else keys[s]
         result = bootstrap_metric(metric, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
         a, b = result.interval("a").mean, result.interval("b").mean
-        made.append(Comparison(name, int(s.sum()), a, b, result.difference("a", "b")))
+        difference = result.difference("a", "b")
+        made.append(Comparison(name, int(s.sum()), a, b, difference, metric, greater_is_better))
     return made
 
 
-# Files with a reciprocal rank of each model, and the columns that are the same in two runs on the same rows.
+# Files with a score of each list by each model, and the columns that are the same in two runs on the same rows.
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
 
 
-def _column(table: pa.Table, name: str, run: Path) -> np.ndarray:
-    if name not in table.column_names:
-        raise MissingColumnError(
-            "the run has no such model", file=run, column=name.removeprefix("rr_"),
-            remedy=f"It has {', '.join(n[3:] for n in table.column_names if n.startswith('rr_'))}",
+def _of_segment(segment: str, values: np.ndarray, weights: np.ndarray | None, metric: str) -> Comparison:
+    """Compare the lists' scores of two runs, ``[n, 2]``; all metrics of lists are the better the greater."""
+    if weights is None:
+        (a, b), difference = values.mean(0), paired_difference(*values.T)
+    else:
+        (a, b), draws = cluster_means(values, np.arange(len(values)), weights=weights)
+        difference = interval_of(a - b, draws[:, 0] - draws[:, 1])
+    return Comparison(segment, len(values), float(a), float(b), difference, metric, True)
+
+
+def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
+    found = list_scores(table)
+    if not found:
+        raise DataError(
+            "the run's metric is no mean over lists, by which rankings are compared", file=run,
+            remedy="Run the recipes with another metric, such as mrr or gauc",
         )  # fmt: skip
-    return table[name].to_numpy()
+    if model not in found:
+        raise MissingColumnError(
+            "the run has no such model", file=run, column=model, remedy=f"It has {', '.join(found)}"
+        )
+    return found[model]
 
 
 def _same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:

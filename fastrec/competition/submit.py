@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
+from fastrec.competition.forms.lists import SubmissionFormat, ranking_form, write_ranked
 from fastrec.competition.forms.rows import rank_lists
 from fastrec.competition.forms.values import ValueForm, class_columns, sample_form
 from fastrec.competition.reading import SAMPLES, table_files
@@ -29,16 +29,20 @@ def form_of(
     ids: tuple[str, ...],
     names: Any,
     roles: Mapping[str, str] | None = None,
+    lists: tuple[str, str] | None = None,
 ) -> Form:
     """Return the form of a submission: the recipe's, a sample file's, or ids and the target.
 
-    ``names`` are the columns of the rows to predict, ``roles`` the recipe's names of files; a ranking has no target.
+    ``names`` are the columns of the rows to predict, ``roles`` the recipe's names of files; a ranking has no
+    target, and ``lists`` are its columns of lists and items.
     """
     if submission is not None:
         return submission
     files = table_files(data, roles) if data.is_dir() else {}
     sample = next((files[n] for n in SAMPLES if n in files), None)
     if sample is not None and sample.suffix.lower() in (".csv", ".tsv"):
+        if lists is not None:
+            return ranking_form(sample, *lists, [*names, *ids])
         return sample_form(sample, [*names, *ids])
     if target is None:
         return ValueForm(ids=ids, values=("score",))
@@ -70,21 +74,25 @@ def write_submission_of(
         return
     arrow = keys.select([n for n in form.ids if n in keys]).to_arrow() if form.ids else pa.table({})
     if target is None:
-        order = np.arange(len(rows))
-        if form.per_list is not None:
-            order = rank_lists(prediction, rows.groups, k=form.per_list).order.numpy()
+        order, values = np.arange(len(rows)), prediction.numpy()
+        if form.per_list is not None or form.ranks:
+            ranked = rank_lists(prediction, rows.groups, k=form.per_list)
+            order, lengths = ranked.order.numpy(), ranked.offsets.diff().numpy()
+            starts = np.repeat(ranked.offsets[:-1].numpy(), lengths)
+            values = np.arange(len(order)) - starts + 1 if form.ranks else values[order]
         taken = rows.table.select(list(form.ids)).to_arrow().take(pa.array(order))
-        form.write(path, taken, {form.values[0]: prediction.numpy()[order]})
+        form.write(path, taken, {form.values[0]: values})
         return
     form.write(path, arrow, submission_values(form, target, prediction, decision))
 
 
-def line_keys(form: Form, table: Table, rows: Rows) -> Table:
+def line_keys(form: Form, table: Table, groups: torch.Tensor | None) -> Table:
     """Return the id columns of a form's lines: the first row of each list, where it has lists, else all rows."""
     if not isinstance(form, SubmissionFormat):
         return table
-    first = torch.ones(len(rows), dtype=torch.bool)
-    first[1:] = rows.groups[1:] != rows.groups[:-1]
+    assert groups is not None
+    first = torch.ones(len(table), dtype=torch.bool)
+    first[1:] = groups[1:] != groups[:-1]
     return table.take(first.nonzero().squeeze(1).to(table.device))
 
 

@@ -10,14 +10,15 @@ import torch
 from fastai.torch_core import set_seed
 
 from fastrec._core.atomic import is_plain_name
+from fastrec._core.messages import nearest
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import ValueForm, relevance
-from fastrec.competition.reading import CompetitionData, truth_file
+from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
-from fastrec.competition.submit import form_of
+from fastrec.competition.submit import form_of, line_keys
 from fastrec.competition.table_record import TableRun
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
@@ -43,13 +44,15 @@ def read(run: TableRun) -> None:
     # A file with a header alone: as if there were none.
     if found.test is not None and not len(found.test):
         found.test = None
+    check_columns(recipe, found, run.data)
     if recipe.task == "ranking":
         check_candidates(recipe, found)
     run.target = recipe.find_target(found.train)
     run.found = (_labels_apart if run.target is None else _truth_apart)(recipe, found, run.target, run.data)
     ids = tuple(recipe.ids) or ((recipe.list_column, recipe.item) if run.target is None else ())
     names = (run.found.train if run.found.test is None else run.found.test).names
-    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files)
+    lists = (recipe.list_column, recipe.item) if run.target is None else None
+    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files, lists)
     _check_lines(run)
 
 
@@ -73,6 +76,8 @@ def _check_lines(run: TableRun) -> None:
         rows = found.train
     if rows is None or not form.keys:
         return
+    if not values and found.targets is None:  # the rows are candidates, a line is a list
+        rows = line_keys(form, rows, rows[run.recipe.list_column].group_numbers().cpu())
     table = rows.select([n for n in form.keys if n in rows]).to_arrow()
     keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
     RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
@@ -133,6 +138,30 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
             )  # fmt: skip
         truth = torch.from_numpy(values)
     return replace(found, test=test, truth=truth)
+
+
+def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> None:
+    """Refuse columns that the recipe names and the rows lack (``MissingColumnError``), before features are computed."""
+    targets = [recipe.target] if isinstance(recipe.target, str) else list(recipe.target or ())
+    needed = {"target": targets, "weight": [recipe.weight], "fold_key": [recipe.fold_key], "time": [recipe.time]}
+    if recipe.task == "ranking":
+        lists = {"list_column": [recipe.list_column], "item": [recipe.item]}
+        needed = {**lists, "label": [recipe.label], **{n: c for n, c in needed.items() if n != "target"}}
+    usual = type(recipe).load is Competition.load  # the rows of another load are in no one file
+    files = table_files(data, recipe.reading.files) if usual else {}
+    for split, rows in (("train", found.train), ("test", found.test)):
+        for attribute, names in needed.items():
+            absent = next((n for n in names if n is not None and n not in rows), None) if rows is not None else None
+            if absent is None or (split == "test" and attribute not in ("list_column", "item")):
+                continue
+            features = recipe.features()
+            if features is not None and absent in features.outputs:
+                continue
+            near = nearest(absent, rows.names)
+            raise MissingColumnError(
+                f"the {split} rows lack the recipe's {attribute}", file=files.get(split, data), column=absent,
+                remedy=(f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(rows.names)}",
+            )  # fmt: skip
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:

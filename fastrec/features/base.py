@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -59,7 +61,19 @@ class Context:
 
 
 class Parameters:
-    """Constructor arguments as scikit-learn handles them: stored unchanged under their own names."""
+    """Constructor arguments as scikit-learn handles them: stored unchanged under their own names.
+
+    The library's own constructors store them, and check options, before they do anything else: a ``Literal`` by its
+    values, one of ``_least`` (or each of its elements) by the smallest number that it may be.
+    """
+
+    _least: ClassVar[dict[str, float]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A user's class stores its own: its constructor counts by its code in digests.
+        if cls.__module__.startswith("fastrec.features.") and "__init__" in vars(cls):
+            cls.__init__ = _storing(cls.__init__)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -96,6 +110,9 @@ class Feature(Parameters, ABC):
     # FeatureSet imports this class, so it puts itself here; an import of it would be a circle.
     _set_class: ClassVar[type[Any]]
     scope: Scope = "train"
+    # Arguments that name what it reads; those that name columns of the log ``table`` where there is one.
+    _reads: ClassVar[tuple[str, ...]] = ("cols", "col")
+    _of_log: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -105,7 +122,8 @@ class Feature(Parameters, ABC):
     @property
     def sources(self) -> list[Col]:
         """The column names and other generators that it reads."""
-        return as_list(self.cols if hasattr(self, "cols") else self.col)
+        own = self._of_log if getattr(self, "table", None) is None else ()
+        return [s for word in (*self._reads, *own) for s in as_list(getattr(self, word, None))]
 
     @property
     @abstractmethod
@@ -130,7 +148,9 @@ class Feature(Parameters, ABC):
     @property
     def table_inputs(self) -> dict[str, list[str]]:
         """Columns it reads from other tables, by table name."""
-        return {}
+        table = getattr(self, "table", None) if self._of_log else None
+        words = () if table is None else (*self._reads, *self._of_log)
+        return {table: [n for word in words for n in as_list(getattr(self, word))]} if words else {}
 
     def fit(self, df: Any, y: Any = None, **options: Any) -> Feature:
         """Fit on training rows (see ``FeatureSet.fit``)."""
@@ -227,9 +247,8 @@ class Fitted(Feature):
     whole_groups: ClassVar[bool] = False
     by_row: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self.state_: State | None = None
-        self.fit_: State | None = None
+    state_: State | None = None
+    fit_: State | None = None
 
     @contextmanager
     def using(self, context: Context) -> Iterator[None]:
@@ -283,12 +302,13 @@ class Fitted(Feature):
 
     def compute(self, table: Table) -> dict[str, Column]:
         """Return the output columns of rows that were not trained on."""
-        state, fit = self._learned()
-        return self.wrap(self.apply(fit, self.prepare(state, table)))
+        return self.compute_from(table, self._learned()[0])
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         """Return the output columns of a table from the given statistics."""
-        return self.wrap(self.apply(self.finalize(state), self.prepare(state, table)))
+        # What was just learned is not finalized again: some decompose a matrix.
+        fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
+        return self.wrap(self.apply(fit, self.prepare(state, table)))
 
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
@@ -361,6 +381,44 @@ class Grouped(Feature):
 def _as_shown(value: Any) -> Any:
     # Tuples as lists: JSON knows no tuples, and a loaded generator must look as the saved one.
     return [_as_shown(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _storing(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a constructor to store its arguments and to check options first."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def store(self: Parameters, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        kind, choices = type(self).__name__, _choices(init)
+        for name, value in list(given.arguments.items())[1:]:
+            setattr(self, name, value)
+            values, known = [value] if value is None else as_list(value), choices.get(name)
+            wrong = [] if known is None else [v for v in values if v not in known]
+            if wrong:
+                problem = f"{kind} has no {'statistic' if name == 'stats' else name} {wrong[0]!r}"
+                raise DataError(problem, remedy=f"Use one of {', '.join(map(repr, known))}")
+            least = self._least.get(name)
+            if least is not None:
+                numbers = value.values() if isinstance(value, Mapping) else values
+                if not all(v is None or least <= v < math.inf for v in numbers):
+                    raise DataError(f"{kind}: {name} is {value}", remedy=f"Use {least} or more")
+        init(self, *args, **kwargs)
+
+    return store
+
+
+@cache
+def _choices(init: Callable[..., None]) -> dict[str, tuple[Any, ...]]:
+    """Return the values that options of a constructor may have, where ``Literal`` declares all of them."""
+    found = {}
+    for name, hint in get_type_hints(init).items():
+        parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
+        parts = [get_args(p)[0] if get_origin(p) is Sequence else p for p in parts]
+        if parts and all(p is NoneType or get_origin(p) is Literal for p in parts):
+            found[name] = tuple(dict.fromkeys(v for p in parts for v in (get_args(p) or [None])))
+    return found
 
 
 @cache

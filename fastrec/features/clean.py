@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.group_values import (
-    column_moments,
-    count_values,
-    merge_column_moments,
-    merge_values,
-    mode,
-    quantiles,
-    total_counts,
-    total_moments,
-)
-from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, check_scope, is_open
+from fastrec.features._engine import group_values
+from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, is_open
 from fastrec.features.base import Cells, Cols, Fitted, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, check_choices, masked, names_of, number_of
+from fastrec.features.columns import as_list, masked, names_of, number_of, refuse
 from fastrec.table import Column, Table
 
-# ``Clip``: numbers held between two bounds.
+
+class LearnsColumns(OfColumns, Fitted):
+    """Generator that learns a statistic of each column by itself; of none where its options say all (``_given``)."""
+
+    _given = False
+    # of a partition's numbers by cell, and of two partitions' statistics
+    _counting: tuple[Callable[..., State], Callable[..., State]] = (
+        group_values.count_values,
+        group_values.merge_values,
+    )
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "row" if self._given else "fitted"
+
+    online = kind  # type: ignore[assignment]
+
+    @abstractmethod
+    def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> Any:
+        """Return what ``apply`` needs of a column, from its statistic."""
+
+    def _learned(self) -> tuple[State, State]:
+        return ({}, self.finalize({})) if self._given else super()._learned()
+
+    def learn(self, state: State) -> None:
+        if not self._given:
+            super().learn(state)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        count, names = self._counting[0], [] if self._given else self.columns
+        return {"columns": [count(number_of(table, c, wanted_by=self), cells) for c in names]}
+
+    def merge(self, a: State, b: State) -> State:
+        return {"columns": [self._counting[1](x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        learned = [{}] * len(self.columns) if self._given else state["columns"]
+        return {c: self._fit(c, found, keep) for c, found in zip(self.columns, learned, strict=True)}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return {c: number_of(table, c, wanted_by=self) for c in self.columns}
 
 
-class Clip(OfColumns, Fitted):
+class Clip(LearnsColumns):
     """``min(max(x, low), high)``: outliers brought back to a bound (winsorised); missing stays missing.
 
     With ``low`` or ``high`` nothing is learned and nothing needs to be fitted; else both bounds of each column are
@@ -52,6 +84,8 @@ class Clip(OfColumns, Fitted):
         [1.0, 5.0, 5.0]
     """
 
+    _word = "clip"
+
     def __init__(
         self,
         cols: Cols,
@@ -61,9 +95,6 @@ class Clip(OfColumns, Fitted):
         quantiles: tuple[float, float] = (0.01, 0.99),
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.cols, self.low, self.high, self.quantiles, self.scope = cols, low, high, quantiles, scope
-        check_scope(self)
         if self._given:
             floor, ceiling = self._bounds()
             if not floor <= ceiling:
@@ -72,51 +103,18 @@ class Clip(OfColumns, Fitted):
             raise DataError(f"Clip: {quantiles} are not two shares", remedy="Give a lower and an upper one from 0 to 1")
 
     @property
-    def _given(self) -> bool:
+    def _given(self) -> bool:  # type: ignore[override]
         return self.low is not None or self.high is not None
 
     def _bounds(self) -> tuple[float, float]:
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        return "row" if self._given else "fitted"
-
-    @property
-    def online(self) -> str:  # type: ignore[override]
-        return self.kind
-
-    @property
-    def outputs(self) -> list[str]:
-        return [f"clip_{c}" for c in self.columns]
-
-    def _learned(self) -> tuple[State, State]:
-        return ({}, self.finalize({})) if self._given else super()._learned()
-
-    def learn(self, state: State) -> None:
-        if not self._given:
-            super().learn(state)
-
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
+    def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         if self._given:
-            return {}
-        return {"columns": [count_values(number_of(table, c, wanted_by=self), cells) for c in self.columns]}
-
-    def merge(self, a: State, b: State) -> State:
-        if self._given:
-            return {}
-        return {"columns": [merge_values(x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
-
-    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        if self._given:
-            pair = torch.tensor([float(b) for b in self._bounds()], dtype=torch.float64)
-            return dict.fromkeys(self.columns, pair)
-        fit = {}
-        for name, counts in zip(self.columns, state["columns"], strict=True):
-            bounds = quantiles(*total_counts(counts, keep), [float(q) for q in self.quantiles])
-            open_ = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64, device=bounds.device)
-            fit[name] = torch.where(bounds.isnan(), open_, bounds)
-        return fit
+            return torch.tensor([float(b) for b in self._bounds()], dtype=torch.float64)
+        bounds = group_values.quantiles(*group_values.total_counts(learned, keep), [float(q) for q in self.quantiles])
+        open_ = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64, device=bounds.device)
+        return torch.where(bounds.isnan(), open_, bounds)
 
     def prepare(self, state: State, table: Table) -> Tensors:
         tensors = {}
@@ -149,10 +147,7 @@ class Clip(OfColumns, Fitted):
         return {output: masked(output, tensors[output], missing) for output, missing in names.items()}
 
 
-# ``FillMissing``: missing numbers filled with one value learned from training rows.
-
-
-class FillMissing(OfColumns, Fitted):
+class FillMissing(LearnsColumns):
     """The column with missing values filled by one learned from training rows, and a mask.
 
     The median is exact in any partitions. A column without any training value is filled with the constant. For a
@@ -185,10 +180,6 @@ class FillMissing(OfColumns, Fitted):
         add_col: bool = True,
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.cols, self.strategy, self.value, self.add_col, self.scope = cols, strategy, value, add_col, scope
-        check_scope(self)
-        check_choices(self, "strategy", strategy, ("median", "mean", "mode", "constant"))
         if not is_open(cols):
             check_columns_of(self, "value", self.columns)
 
@@ -201,35 +192,32 @@ class FillMissing(OfColumns, Fitted):
     def outputs(self) -> list[str]:
         return [o for c in self.columns for o in (f"filled_{c}", *((f"{c}_na",) if self.add_col else ()))]
 
-    def _constant(self, name: str) -> float:
-        return float(self.value.get(name, 0) if isinstance(self.value, Mapping) else self.value)
+    @property
+    def _counting(self) -> tuple[Callable[..., State], Callable[..., State]]:  # type: ignore[override]
+        if self.strategy == "constant":
+            return lambda *_: {}, lambda *_: {}
+        return (
+            (group_values.column_moments, group_values.merge_column_moments)
+            if self.strategy == "mean"
+            else (group_values.count_values, group_values.merge_values)
+        )
 
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
-        count = {"mean": column_moments, "constant": lambda *_: {}}.get(self.strategy, count_values)
-        return {"columns": [count(number_of(table, c, wanted_by=self), cells) for c in self.columns]}
-
-    def merge(self, a: State, b: State) -> State:
-        join = {"mean": merge_column_moments, "constant": lambda *_: {}}.get(self.strategy, merge_values)
-        return {"columns": [join(x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
-
-    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        pairs = zip(self.columns, state["columns"], strict=True)
-        return {
-            name: self._fill(learned, keep).nan_to_num(self._constant(name), torch.inf, -torch.inf)
-            for name, learned in pairs
-        }
+    def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
+        constant = float(self.value.get(name, 0) if isinstance(self.value, Mapping) else self.value)
+        return self._fill(learned, keep).nan_to_num(constant, torch.inf, -torch.inf)
 
     def _fill(self, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         if self.strategy == "constant":
             return torch.tensor(torch.nan, dtype=torch.float64)
         if self.strategy == "mean":
-            total = total_moments(learned, keep)
+            total = group_values.total_moments(learned, keep)
             return torch.where(total["count"] > 0, total["mean"], torch.nan)
-        value, count = total_counts(learned, keep)
-        return quantiles(value, count, [0.5])[0] if self.strategy == "median" else mode(value, count)
-
-    def prepare(self, state: State, table: Table) -> Tensors:
-        return {c: number_of(table, c, wanted_by=self) for c in self.columns}
+        value, count = group_values.total_counts(learned, keep)
+        return (
+            group_values.quantiles(value, count, [0.5])[0]
+            if self.strategy == "median"
+            else group_values.mode(value, count)
+        )
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         made = {}
@@ -239,9 +227,6 @@ class FillMissing(OfColumns, Fitted):
             if self.add_col:
                 made[f"{name}_na"] = missing
         return made
-
-
-# ``Log1p``: numbers on a logarithmic scale that keeps 0 at 0.
 
 
 class Log1p(OfColumns, RowWise):
@@ -265,21 +250,17 @@ class Log1p(OfColumns, RowWise):
         [0.0, 1.0, -1.0]
     """
 
-    def __init__(self, cols: Cols, *, signed: bool = False) -> None:
-        self.cols, self.signed = cols, signed
+    def __init__(self, cols: Cols, *, signed: bool = False) -> None: ...
 
     @property
-    def outputs(self) -> list[str]:
-        return [f"{'signed_' if self.signed else ''}log1p_{c}" for c in self.columns]
+    def _word(self) -> str:
+        return "signed_log1p" if self.signed else "log1p"
 
     def prepare(self, table: Table) -> Tensors:
         tensors = {c: number_of(table, c, wanted_by=self) for c in self.columns}
         for name, values in tensors.items():
-            low = values <= -1
-            if not self.signed and bool(low.any()):
-                row = int(low.nonzero()[0])
-                problem = f"Log1p: {values[row].item()} has no log(1 + x)"
-                raise DataError(problem, column=name, row=row, remedy="Use signed=True or Clip")
+            if not self.signed:
+                refuse(values <= -1, name, "Log1p: -1 and less have no log(1 + x)", "Use signed=True or Clip")
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:
@@ -290,10 +271,7 @@ class Log1p(OfColumns, RowWise):
         return made
 
 
-# ``Normalize``: numbers brought to mean 0 and standard deviation 1.
-
-
-class Normalize(OfColumns, Fitted):
+class Normalize(LearnsColumns):
     """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
 
     Exact in any partitions: 1e8 ± 1 becomes ±1. Missing and infinite training values do not count. A column constant in
@@ -313,38 +291,22 @@ class Normalize(OfColumns, Fitted):
         [-1.0, 1.0]
     """
 
-    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None:
-        super().__init__()
-        self.cols, self.scope = cols, scope
-        check_scope(self)
+    _word = "norm"
+    _counting = (group_values.column_moments, group_values.merge_column_moments)
+
+    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None: ...
 
     @property
     def columns(self) -> list[str]:
         """The columns that are scaled: of ``FillMissing`` the values, not the flags."""
         return [n for c in as_list(self.cols) for n in names_of(c) if n not in getattr(c, "flags", ())]
 
-    @property
-    def outputs(self) -> list[str]:
-        return [f"norm_{c}" for c in self.columns]
-
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
-        return {"columns": [column_moments(number_of(table, c, wanted_by=self), cells) for c in self.columns]}
-
-    def merge(self, a: State, b: State) -> State:
-        return {"columns": [merge_column_moments(x, y) for x, y in zip(a["columns"], b["columns"], strict=True)]}
-
-    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        fit = {}
-        for name, moments in zip(self.columns, state["columns"], strict=True):
-            total = total_moments(moments, keep)
-            varies = total["max"] > total["min"]
-            sd = (total["m2"] / total["count"].clamp_min(1)).sqrt()
-            mean = torch.where(total["max"] == total["min"], total["min"], total["mean"])
-            fit[name] = torch.stack([mean, torch.where(varies & (sd > 0), sd, 1)])
-        return fit
-
-    def prepare(self, state: State, table: Table) -> Tensors:
-        return {c: number_of(table, c, wanted_by=self) for c in self.columns}
+    def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
+        total = group_values.total_moments(learned, keep)
+        varies = total["max"] > total["min"]
+        sd = (total["m2"] / total["count"].clamp_min(1)).sqrt()
+        mean = torch.where(total["max"] == total["min"], total["min"], total["mean"])
+        return torch.stack([mean, torch.where(varies & (sd > 0), sd, 1)])
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         made = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,14 +15,12 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.order import Aligned, earlier_events
 from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
-from fastrec.features.columns import as_list, check_choices, order_keys
+from fastrec.features.columns import as_list, order_keys
 from fastrec.segments import Groups, segment_max
 from fastrec.table import Column, Table
 from fastrec.table.column import offsets_of, rows_of
 from fastrec.table.keys import UNITS_PER_SECOND
 from fastrec.table.vocab import hash_codes
-
-# Weights of unordered pairs of items that are near each other.
 
 
 class Pairs(NamedTuple):
@@ -114,8 +112,6 @@ def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) 
     return place, (keys[place] == wanted) & (a >= 0) & (b >= 0)
 
 
-# ``CoVisit``: how often others had the row's item together with the items before it in its group.
-
 Stat = Literal["sum", "max", "mean"]
 _NONE = -2  # no event, or a missing item; -1 is an item that was not learned
 
@@ -162,6 +158,8 @@ class CoVisit(Fitted):
 
     online = "history"
     whole_groups = True
+    _reads, _of_log = ("by", "order", "item"), ("event",)
+    _least: ClassVar = {"window": 1, "last": 1, "folds": 2}
 
     def __init__(
         self,
@@ -179,14 +177,6 @@ class CoVisit(Fitted):
         folds: int = 5,
         name: str = "covisit",
     ) -> None:
-        super().__init__()
-        self.item, self.by, self.order, self.table, self.window, self.last = item, by, order, table, window, last
-        self.half_life, self.event, self.weights, self.stats = half_life, event, weights, stats
-        self.folds, self.name = folds, name
-        check_choices(self, "statistic", stats, get_args(Stat))
-        for word, value, least in (("window", window, 1), ("last", last, 1), ("folds", folds, 2)):
-            if value < least:
-                raise DataError(f"CoVisit: {word} is {value}", remedy=f"Use {least} or more")
         if half_life is not None and not half_life > 0:
             raise DataError(f"CoVisit: half_life is {half_life}", remedy="Use a number above 0, or None")
         if (event is None) != (weights is None):
@@ -199,18 +189,6 @@ class CoVisit(Fitted):
     @property
     def within(self) -> list[str]:
         return as_list(self.by)
-
-    @property
-    def _event_columns(self) -> list[str]:
-        return [*as_list(self.by), *as_list(self.order), self.item, *as_list(self.event)]
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [n for n in self._event_columns if self.table is None or n != self.event]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: self._event_columns}
 
     @property
     def outputs(self) -> list[str]:
@@ -340,9 +318,6 @@ def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
     return hashes.to(coded.codes.device).index_select(0, coded.codes)
 
 
-# ``JaccardToHistory``: the similarity of the row's item with the items of its past, by shared properties.
-
-
 class JaccardToHistory(Grouped):
     """Jaccard similarity of the row's item with the last items of its group's log: mean and maximum.
 
@@ -373,6 +348,9 @@ class JaccardToHistory(Grouped):
         0.3333
     """
 
+    _reads = ("by", "item", "order")
+    _least: ClassVar = {"last": 1}
+
     def __init__(
         self,
         by: Names,
@@ -384,15 +362,7 @@ class JaccardToHistory(Grouped):
         items: str,
         last: int = 3,
         name: str = "jaccard",
-    ) -> None:
-        self.by, self.item, self.properties, self.order = by, item, properties, order
-        self.table, self.items, self.last, self.name = table, items, last, name
-        if last < 1:
-            raise DataError(f"JaccardToHistory: last is {last}", remedy="Look back at least 1 event")
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [*as_list(self.by), self.item, *as_list(self.order)]
+    ) -> None: ...
 
     @property
     def table_inputs(self) -> dict[str, list[str]]:

@@ -276,24 +276,16 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
 
 def _order_key(table: Table, name: str) -> torch.Tensor:
     values, missing = comparable(table, name)
-    if bool(missing.any()):
-        problem = "an order value is missing"
-        raise DataError(problem, column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows")
+    refuse(missing, name, "an order value is missing", "Fill or drop such rows")
     return values
+
+
+def refuse(odd: torch.Tensor, column: str | None, problem: str, remedy: str) -> None:
+    """Raise DataError about the first row that is ``odd`` (bool ``[n]``), if any is."""
+    if bool(odd.any()):
+        raise DataError(problem, column=column, row=int(odd.nonzero()[0]), remedy=remedy)
 
 
 def given_rows(df: Any) -> Any:
     """Return the frame; a path, a folder or a pattern of files is read into a pandas frame."""
     return Table.read(df).to_pandas() if isinstance(df, str | Path) else df
-
-
-def check_choices(generator: object, what: str, chosen: Any, known: Sequence[Any]) -> None:
-    """Refuse options that are not among the known ones.
-
-    Raises:
-        DataError: naming the generator, the option's kind (``what``) and the first unknown choice.
-    """
-    unknown = [c for c in as_list(chosen) if c not in known]
-    if unknown:
-        problem = f"{type(generator).__name__} has no {what} {unknown[0]!r}"
-        raise DataError(problem, remedy=f"Use one of {', '.join(map(repr, known))}")

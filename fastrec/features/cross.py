@@ -6,7 +6,7 @@ import itertools
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,21 +16,19 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds, row_folds
-from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, sum_kept
+from fastrec.features._engine.keyed import key_text, sum_kept
 from fastrec.features._engine.options import OfColumns
-from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, State, Tensors
-from fastrec.features.columns import as_list, masked, name_of
-from fastrec.features.encode import merge_counts
+from fastrec.features.base import Cells, Col, Cols, Feature, Names, State, Tensors
+from fastrec.features.columns import as_list, masked, name_of, refuse
+from fastrec.features.encode import SumsByKey, count_keys
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode
 from fastrec.segments import rank_in_group
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
 
-# ``Cross``: one code per combination of several columns' values.
 
-
-class Cross(OfColumns, Fitted):
+class Cross(OfColumns, SumsByKey):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
     A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
@@ -51,15 +49,12 @@ class Cross(OfColumns, Fitted):
     """
 
     by_key = (("keys", "count"),)
+    _least: ClassVar = {"buckets": 1}
 
     def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
-        super().__init__()
         self.cols = [*as_list(cols), *more] if more else cols
-        self.min_count, self.buckets, self.seed = min_count, buckets, seed
         if len(as_list(self.cols)) < 2:
             raise DataError("Cross needs two columns or more", remedy="Name them: Cross('a', 'b')")
-        if buckets is not None and buckets < 1:
-            raise DataError(f"Cross: {buckets} buckets hold nothing", remedy="Use 1 or more")
 
     @property
     def outputs(self) -> list[str]:
@@ -69,12 +64,7 @@ class Cross(OfColumns, Fitted):
         if self.buckets is not None:
             nothing = table.coded(self.columns).keys.take(torch.zeros(0, dtype=torch.int64))
             return {"keys": nothing, "count": torch.zeros(1, 0, dtype=torch.int64)}
-        keys, codes = sort_keys(table.coded(self.columns))
-        return {"keys": keys, "count": count_by_cell(codes, cells, len(keys) + 1)[:, 1:]}
-
-    def merge(self, a: State, b: State) -> State:
-        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
-        return {"keys": keys, "count": count}
+        return dict(zip(("keys", "count"), count_keys(table, self.columns, cells), strict=True))
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         kept = sum_kept(state["count"], keep) >= max(self.min_count, 1)
@@ -112,8 +102,6 @@ class Cross(OfColumns, Fitted):
         name, codes = self.outputs[0], tensors[self.outputs[0]]
         return {name: masked(name, codes, codes == 0)}
 
-
-# ``search_crosses``: find the column pairs whose crosses improve a cross-validated score.
 
 Metric = Literal["auto", "logloss", "auc", "r2"]
 _FIGURES = ("alone", "together", "gain", "error", "kept")
@@ -301,10 +289,8 @@ def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:
-        raise DataError(
-            f"search_crosses: {using!r} uses a target, which would leak into its own rows",
-            remedy="Pair columns and generators that use none",
-        )
+        problem = f"search_crosses: {using!r} uses a target, which would leak into its own rows"
+        raise DataError(problem, remedy="Pair columns and generators that use none")
     plain = [n for n, s in sources.items() if isinstance(s, str)]
     table = Table.read(df, list(dict.fromkeys([*plain, *generators.fit_inputs, *others])))
     return generators.fit_transform(table) if generators.features else table
@@ -318,13 +304,11 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
         y = column.number()
     except DataError as error:
         raise DataError(f"search_crosses: {error.problem}", column=name, row=error.row, remedy="Use numbers") from error
-    if bool(y.isinf().any()):
-        row = int(y.isinf().nonzero()[0])
-        raise DataError("search_crosses: a target is infinite", column=name, row=row, remedy="Clip or drop such rows")
-    binary = bool(((y == 0) | (y == 1)).all())
-    if metric in ("logloss", "auc") and not binary:
-        row = int(((y != 0) & (y != 1)).nonzero()[0])
-        raise DataError(f"search_crosses: {metric} needs a target of 0 and 1", column=name, row=row, remedy="Use 'r2'")
+    refuse(y.isinf(), name, "search_crosses: a target is infinite", "Clip or drop such rows")
+    other = (y != 0) & (y != 1)
+    if metric in ("logloss", "auc"):
+        refuse(other, name, f"search_crosses: {metric} needs a target of 0 and 1", "Use 'r2'")
+    binary = not bool(other.any())
     if len(y) == 0 or bool((y == y[0]).all()):
         raise DataError("search_crosses: the target has one value only", column=name, remedy="Give more rows")
     return y, ("logloss" if binary else "r2") if metric == "auto" else metric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -53,6 +53,8 @@ class CumTarget(KeySums):
 
     uses_target = True
     causal = True
+    _reads = ("cols", "target", "order", "weight")
+    _least: ClassVar = {"smooth": 0}
 
     def __init__(
         self,
@@ -66,13 +68,8 @@ class CumTarget(KeySums):
         classes: Sequence[Any] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.cols, self.target, self.order, self.smooth = cols, target, order, smooth
-        self.half_life, self.weight, self.classes, self.name = half_life, weight, classes, name
         if classes is not None:
             check_target_classes(classes, wanted_by=self)
-        if not 0 <= smooth < math.inf:
-            raise DataError(f"CumTarget: smooth is {smooth}", remedy="Use 0 (none) or more")
         if not as_list(order):
             raise DataError("CumTarget: nothing says which rows are earlier", remedy="Name a column: order='time'")
         if half_life is not None and not 0 < half_life < math.inf:
@@ -80,10 +77,6 @@ class CumTarget(KeySums):
         if half_life is not None and len(as_list(order)) > 1:
             remedy = "Order by one column of times or numbers where half_life is given"
             raise DataError(f"CumTarget: {len(as_list(order))} order columns have no age in common", remedy=remedy)
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.target), *as_list(self.order), *as_list(self.weight)]
 
     @property
     def fit_only(self) -> list[str]:

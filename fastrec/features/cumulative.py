@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import ordered_groups, take_or_missing
-from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, check_choices, name_of, number_of
+from fastrec.features.base import Cols, Context, Grouped, Names
+from fastrec.features.columns import as_columns, as_list, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table
 
-# ``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value.
-
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 
 
-class CumStat(OfGroups, Grouped):
+class CumStat(OfColumns, Grouped):
     """A statistic of the values in the rows before the row in its group; missing values do not count.
 
     Args:
@@ -42,9 +40,7 @@ class CumStat(OfGroups, Grouped):
 
     def __init__(
         self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
-    ) -> None:
-        self.cols, self.by, self.order, self.stats = cols, by, order, stats
-        check_choices(self, "statistic", stats, get_args(Stat))
+    ) -> None: ...
 
     @property
     def own_row(self) -> bool:  # type: ignore[override]
@@ -55,7 +51,7 @@ class CumStat(OfGroups, Grouped):
         return [self._name(n, s) for n in self.columns for s in as_list(self.stats)]
 
     def _name(self, col: str, stat: Stat) -> str:
-        return f"cum{stat}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, f"cum{stat}", col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -77,8 +73,8 @@ class CumStat(OfGroups, Grouped):
                     made = torch.where(known, _smaller_before(values, known, groups).double(), torch.nan)
                 else:
                     made = count if stat == "count" else total if stat == "sum" else total / count  # 0 / 0 is NaN
-                result[self._name(col, stat)] = Column("number", made, name=self._name(col, stat))
-        return result
+                result[self._name(col, stat)] = made
+        return as_columns(result)
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
@@ -127,7 +123,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     return groups.unsort(count)
 
 
-class LastKnown(OfGroups, Grouped):
+class LastKnown(OfColumns, Grouped):
     """The last value that is not missing in the rows before the row in its group (after it, with ``ahead``).
 
     Args:
@@ -144,8 +140,7 @@ class LastKnown(OfGroups, Grouped):
         [nan, 30.0, 30.0]
     """
 
-    def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None:
-        self.cols, self.by, self.order, self.ahead = cols, by, order, ahead
+    def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None: ...
 
     own_row = False
 
@@ -154,17 +149,14 @@ class LastKnown(OfGroups, Grouped):
         return self.ahead
 
     @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def _name(self, col: Col) -> str:
-        return f"{'next_' if self.ahead else ''}known_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+    def _word(self) -> str:
+        return "next_known" if self.ahead else "known"
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         result = {}
-        for col in as_list(self.cols):
-            column = table[name_of(col)]
+        for col in self.columns:
+            column = table[col]
             known = ~column.is_missing() & ~outside
             rows = _next_in_group(known, groups) if self.ahead else last_in_group(known, groups)
             result[self._name(col)] = take_or_missing(column, torch.where(outside, -1, rows))
@@ -179,9 +171,6 @@ def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
     places = last_in_group(marks[order].flip(0), turned)
     rows = torch.where(places >= 0, order[(n - 1 - places).clamp(0, max(n - 1, 0))] if n else places, -1).flip(0)
     return groups.unsort(rows)
-
-
-# ``CumCount``: how many rows of the row's group come before it.
 
 
 class CumCount(Grouped):
@@ -199,14 +188,11 @@ class CumCount(Grouped):
         [2, 0, 0, 1]
     """
 
+    _reads = ("by", "order")
+
     def __init__(self, by: Names, *, order: Names | None = None) -> None:
-        self.by, self.order = by, order
         if not as_list(by):
             raise DataError("CumCount: no column says which rows are a group", remedy="Name one: CumCount(by='user')")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.by), *as_list(self.order)]
 
     @property
     def outputs(self) -> list[str]:

@@ -33,8 +33,6 @@ from fastrec.features.columns import name_of
 from fastrec.features.vectors import VectorsOfTexts, distinct_texts
 from fastrec.table import Table
 
-# ``Embedded``: the base of ``TextEmbed`` and ``ImageEmbed``.
-
 
 class Embedded(VectorsOfTexts):
     """A generator of unit-length vectors that a net computes from a text column's distinct values, each once.
@@ -43,6 +41,7 @@ class Embedded(VectorsOfTexts):
     """
 
     encodes: ClassVar[Literal["text", "image"]]
+    _least: ClassVar = {"bs": 1}
 
     def __init__(
         self,
@@ -53,10 +52,7 @@ class Embedded(VectorsOfTexts):
         bs: int = 64,
         device: str = "auto",
         name: str | None = None,
-    ) -> None:
-        self.col, self.model, self.cache, self.bs, self.device, self.name = col, model, cache, bs, device, name
-        if bs < 1:
-            raise DataError(f"{type(self).__name__}: {bs} values in a batch", remedy="Give 1 or more")
+    ) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -108,9 +104,6 @@ class Embedded(VectorsOfTexts):
         return vectors
 
 
-# ``TextEmbed``: a text as the vector that a language model makes of it.
-
-
 class TextEmbed(Embedded):
     """Each text as a vector column of unit length, by a sentence-transformers or Hugging Face model.
 
@@ -145,9 +138,6 @@ class TextEmbed(Embedded):
 
     def item(self, value: str, row: int) -> str:
         return value
-
-
-# ``ImageEmbed``: a picture as the vector that a vision model makes of it.
 
 
 class ImageEmbed(Embedded):
@@ -189,9 +179,7 @@ class ImageEmbed(Embedded):
         bs: int = 64,
         device: str = "auto",
         name: str | None = None,
-    ) -> None:
-        super().__init__(col, model, cache=cache, bs=bs, device=device, name=name)
-        self.root = root
+    ) -> None: ...
 
     def content(self, value: str, row: int) -> bytes:
         path = self._path(value)
@@ -217,9 +205,6 @@ class ImageEmbed(Embedded):
 
     def _path(self, value: str) -> Path:
         return Path(value) if self.root is None else Path(self.root) / value
-
-
-# Vectors in a folder, found by the digest of their source.
 
 
 def digest_of(content: bytes) -> bytes:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_by_cell, sum_kept, union_keys
-from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
-from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, Names, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, check_choices, name_of, names_of
+from fastrec.features._engine.options import OfColumns, check_columns_of, is_open
+from fastrec.features.base import Cells, Cols, Fitted, Names, RowWise, Scope, State, Tensors
+from fastrec.features.columns import as_list
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Keys, Table, Vocab
 from fastrec.table.column import offsets_of, packed, rows_of
 from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 
-# ``Categorify``: values as the codes that embeddings are indexed by.
 
-
-class Categorify(Fitted):
+class Categorify(OfColumns, Fitted):
     """Codes as fastai's: 0 for missing or never seen, then 1, 2, … for the training rows' values in sorted order.
 
     The codes equal ``TabularPandas``'s: a categorical keeps its order, and its categories without a row. A list column
@@ -30,7 +27,7 @@ class Categorify(Fitted):
     which changes its columns in place.
 
     Args:
-        cols: key or list columns of any type, or generators of one column each.
+        cols: key or list columns of any type, or generators.
         min_count: values (elements of lists) seen less often in training share the code ``#rare#``, before the others;
             a number, or column → number.
         max_size: the largest number of values with codes, the most frequent (ties: the first in order); others are
@@ -55,6 +52,7 @@ class Categorify(Fitted):
     """
 
     by_key = (("keys", "count", "place"),)
+    _least: ClassVar = {"min_count": 0, "max_size": 0, "buckets": 1}
 
     def __init__(
         self,
@@ -68,35 +66,13 @@ class Categorify(Fitted):
         scope: Scope = "train",
         name: str = "code",
     ) -> None:
-        super().__init__()
-        self.cols, self.min_count, self.max_size, self.buckets = cols, min_count, max_size, buckets
-        self.shared, self.unseen, self.scope, self.name = shared, unseen, scope, name
-        check_scope(self)
-        self._check_options()
-
-    def _check_options(self) -> None:
         for word, option in (("min_count", self.min_count), ("max_size", self.max_size)):
-            given = list(option.values()) if isinstance(option, Mapping) else [option]
-            if any(v is not None and v < 0 for v in given):
-                raise DataError(f"Categorify: {word} is {option}", remedy="Use 0 or more, or leave it out")
             if isinstance(option, Mapping) and self.shared:
                 raise DataError(f"Categorify: {word} by column where columns share", remedy="Give one number")
             if not is_open(self.cols):
                 check_columns_of(self, word, self.columns)
-        if self.buckets is not None and (self.buckets < 1 or self.unseen):
-            raise DataError(
-                f"Categorify: buckets={self.buckets} with unseen={self.unseen}",
-                remedy="Use 1 bucket or more, which then hold the unseen values",
-            )
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are coded."""
-        return [name_of(c) for c in as_list(self.cols)]
-
-    @property
-    def outputs(self) -> list[str]:
-        return [f"{self.name}_{c}" for c in self.columns]
+        if self.buckets is not None and self.unseen:
+            raise DataError("Categorify: buckets hold the unseen values", remedy="Leave out buckets, or unseen")
 
     @property
     def vocabs(self) -> dict[str, Vocab]:
@@ -211,13 +187,8 @@ class Categorify(Fitted):
             if name in tensors
         }
 
-    def compute(self, table: Table) -> dict[str, Column]:
-        state, fit = self._learned()
-        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
-
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
-        fit = self.finalize(state)
-        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
+        return self._each(table, state, lambda flat, _: Fitted.compute_from(self, flat, state))
 
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
@@ -250,8 +221,7 @@ class Categorify(Fitted):
 
 def _merged(a: State, b: State) -> State:
     keys, left, right = union_keys(a["keys"], b["keys"])
-    cells = max(len(a["count"]), len(b["count"]))
-    count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+    count = _added(a["count"], b["count"], keys, left, right)
     places = [spread(s["place"][None], at, len(keys), 1, -1)[0] for s, at in ((a, left), (b, right))]
     return {"keys": keys, "count": count, "place": torch.maximum(*places)}
 
@@ -275,17 +245,14 @@ def _list_of(column: Column, elements: Column, name: str) -> Column:
     return Column("list", offsets, name=name, missing=missing, elements=elements)
 
 
-# ``HashEncode``: a code for any value, without a vocabulary.
-
-
-class HashEncode(RowWise):
+class HashEncode(OfColumns, RowWise):
     """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
 
     The hash is FNV-1a of the value's text: the same on every machine, in every library, for every type of number.
     Several hashes with other seeds tell values apart that collide in one.
 
     Args:
-        cols: key columns of any type, or generators of one column each.
+        cols: key columns of any type, or generators.
         buckets: how many codes there are besides 0.
         seed: another one gives another hash.
         name: the outputs' first word.
@@ -300,71 +267,66 @@ class HashEncode(RowWise):
         [73, 5, 73, 0]
     """
 
-    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None:
-        self.cols, self.buckets, self.seed, self.name = cols, buckets, seed, name
-        if buckets < 1:
-            raise DataError(f"HashEncode: {buckets} buckets hold nothing", remedy="Use 1 or more")
+    _least: ClassVar = {"buckets": 1}
 
-    @property
-    def outputs(self) -> list[str]:
-        return [f"{self.name}_{name_of(c)}" for c in as_list(self.cols)]
+    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None: ...
 
     def prepare(self, table: Table) -> Tensors:
         tensors = {}
-        for col in as_list(self.cols):
-            coded = table[name_of(col)].coded()
+        for col in self.columns:
+            coded = table[col].coded()
             hashed = torch.zeros(coded.size, dtype=torch.int64)
             text = key_text(coded.keys.columns[0])
             hashed[1:] = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1
-            tensors[name_of(col)] = hashed.to(coded.codes.device).index_select(0, coded.codes)
+            tensors[col] = hashed.to(coded.codes.device).index_select(0, coded.codes)
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:
-        return {o: tensors[name_of(c)] for o, c in zip(self.outputs, as_list(self.cols), strict=True)}
+        return {self._name(c): tensors[c] for c in self.columns}
 
 
-# Counts of keys in training rows: base of ``CountEncode`` and ``RankByCount``.
-
-
-class KeyCounts(Fitted):
-    """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
-
-    cols: str | Feature | Sequence[str | Feature]
-    by_key = (("keys", "count"), ("groups", "rows"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        check_scope(self)
-
-    @abstractmethod
-    def _name(self, col: str | Feature) -> str: ...
-
-    def _key(self, col: str | Feature) -> list[str]:
-        return names_of(col)
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
-        made = [count_keys(table, self._key(col), cells) for col in as_list(self.cols)]
-        return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
+class SumsByKey(Fitted):
+    """Generator whose statistics add up: by key as ``by_key`` says, all others as arrays ``[cells, 1]``."""
 
     def merge(self, a: State, b: State) -> State:
-        parts = zip(a["keys"], b["keys"], a["count"], b["count"], strict=True)
-        made = [merge_counts(ka, x, kb, y) for ka, kb, x, y in parts]
+        merged: State = {}
+        for name, *parts in self.by_key:
+            if name not in a:
+                continue
+            pairs = {n: zip(*([s[n]] if isinstance(s[name], Keys) else s[n] for s in (a, b))) for n in (name, *parts)}
+            joined = [union_keys(x, y) for x, y in pairs[name]]
+            found = {name: [keys for keys, _, _ in joined]}
+            for part in parts:
+                found[part] = [_added(x, y, *places) for places, (x, y) in zip(joined, pairs[part], strict=True)]
+            merged |= {n: v[0] for n, v in found.items()} if isinstance(a[name], Keys) else found
+        one = torch.zeros(1, dtype=torch.int64)
+        return {n: merged[n] if n in merged else _added(a[n], b[n], one, one, one) for n in a}
+
+
+def _added(a: torch.Tensor, b: torch.Tensor, keys: Sized, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Add arrays ``[cells, K]`` of two parts, whose keys are at ``left`` and ``right`` of those of both."""
+    cells = max(len(a), len(b))
+    return spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
+
+
+class KeyCounts(OfColumns, SumsByKey):
+    """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
+
+    by_key = (("keys", "count"), ("groups", "rows"))
+
+    def _key(self, col: str) -> list[str]:
+        return [*as_list(getattr(self, "by", None)), col]
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        made = [count_keys(table, self._key(col), cells) for col in self.columns]
         return {"keys": [keys for keys, _ in made], "count": [count for _, count in made]}
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        pairs = zip(as_list(self.cols), state["keys"], strict=True)
-        return {name_of(col): table.coded(self._key(col)).recode(keys) for col, keys in pairs}
+        pairs = zip(self.columns, state["keys"], strict=True)
+        return {col: table.coded(self._key(col)).recode(keys) for col, keys in pairs}
 
     def lookups(self) -> dict[str, str]:
-        return {self._name(col): name_of(col) for col in as_list(self.cols)}
+        return {self._name(col): col for col in self.columns}
 
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
@@ -376,18 +338,14 @@ def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple
 def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:
     """Add counts of two parts: the keys of both, and their counts by cell."""
     keys, left, right = union_keys(ka, kb)
-    cells = max(len(a), len(b))
-    return keys, spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
-
-
-# ``RankByCount``: the rank of a key by its count.
+    return keys, _added(a, b, keys, left, right)
 
 
 class RankByCount(KeyCounts):
     """Rank of the row's key by how many training rows have it: 1 is the most frequent; 0 if missing or not seen.
 
     Args:
-        cols: key columns, or generators of one column each.
+        cols: key columns, or generators.
         method: keys of one count share the best rank (``min``), or ranks number the counts (``dense``), or each key has
             its own rank, the smaller key first (``ordinal``).
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
@@ -402,18 +360,15 @@ class RankByCount(KeyCounts):
 
     def __init__(
         self, cols: Cols, *, method: Literal["min", "dense", "ordinal"] = "min", scope: Scope = "train"
-    ) -> None:
-        self.cols, self.method, self.scope = cols, method, scope
-        super().__init__()
-        check_choices(self, "method", method, ("min", "dense", "ordinal"))
+    ) -> None: ...
 
-    def _name(self, col: Col) -> str:
-        word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
-        return f"{word}countrank_{name_of(col)}"
+    @property
+    def _word(self) -> str:
+        return f"{'' if self.method == 'min' else self.method + '_'}countrank"
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
-        for col, counts in zip(as_list(self.cols), state["count"], strict=True):
+        for col, counts in zip(self.columns, state["count"], strict=True):
             total = sum_kept(counts, keep)
             rank = rank_in_group(-total, torch.zeros_like(total), method=self.method)  # sorted keys: ties by key
             rank = torch.where(total > 0, rank, 0).long()
@@ -421,14 +376,11 @@ class RankByCount(KeyCounts):
         return tables
 
 
-# ``CountEncode``: the count of a key.
-
-
 class CountEncode(KeyCounts):
     """How many training rows have the row's key; 0 for a key that is missing or was not seen.
 
     Args:
-        cols: key columns, or generators of one column each.
+        cols: key columns, or generators.
         log: return ``log(1 + count)``.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         by: the columns of groups to count in; 0 where one is missing.
@@ -449,21 +401,12 @@ class CountEncode(KeyCounts):
     def __init__(
         self, cols: Cols, *, log: bool = False, scope: Scope = "train", by: Names | None = None, normalise: bool = False
     ) -> None:
-        self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
-        super().__init__()
         if log and normalise:
             raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
 
     @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.by)]
-
-    def _name(self, col: Col) -> str:
-        word = "share" if self.normalise else "log_count" if self.log else "count"
-        return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
-
-    def _key(self, col: Col) -> list[str]:
-        return [*as_list(self.by), *names_of(col)]
+    def _word(self) -> str:
+        return "share" if self.normalise else "log_count" if self.log else "count"
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         state = super().collect(table, cells)
@@ -474,18 +417,9 @@ class CountEncode(KeyCounts):
             state["rows"] = sum_by_cell(torch.ones_like(one), one, cells, 1)
         return state
 
-    def merge(self, a: State, b: State) -> State:
-        merged = super().merge(a, b)
-        if "groups" in a:
-            merged["groups"], merged["rows"] = merge_counts(a["groups"], a["rows"], b["groups"], b["rows"])
-        elif "rows" in a:
-            one, cells = torch.zeros(1, dtype=torch.int64), max(len(a["rows"]), len(b["rows"]))
-            merged["rows"] = spread(a["rows"], one, 1, cells) + spread(b["rows"], one, 1, cells)
-        return merged
-
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
-        for col, keys, counts in zip(as_list(self.cols), state["keys"], state["count"], strict=True):
+        for col, keys, counts in zip(self.columns, state["keys"], state["count"], strict=True):
             total = sum_kept(counts, keep)
             if self.normalise:
                 rows = sum_kept(state["rows"], keep)
@@ -496,9 +430,6 @@ class CountEncode(KeyCounts):
             table = torch.cat([total.new_zeros(1), total])
             tables[self._name(col)] = torch.log1p(table.double()) if self.log else table
         return tables
-
-
-# ``NaNPattern``: a row's missing values as one code.
 
 
 class NaNPattern(OfColumns, RowWise):
@@ -519,16 +450,13 @@ class NaNPattern(OfColumns, RowWise):
     """
 
     def __init__(self, cols: Cols, *, name: str = "nan_pattern") -> None:
-        self.cols, self.name = cols, name
         if not is_open(cols):
             self._check()
 
     def _check(self) -> None:
         if not 1 <= len(self.columns) <= 62:
-            raise DataError(
-                f"NaNPattern: {len(self.columns)} columns, where one code holds 1 to 62",
-                remedy="Use several of them, each with a name= of its own",
-            )
+            problem = f"NaNPattern: {len(self.columns)} columns, where one code holds 1 to 62"
+            raise DataError(problem, remedy="Use several of them, each with a name= of its own")
 
     @property
     def outputs(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,14 @@ import torch
 from fastrec._core.imports import library_of
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
+from fastrec.features._engine.options import OfColumns
 from fastrec.features._engine.order import EarlierEvents, earlier_events
-from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names, Parameters
-from fastrec.features.columns import as_list, name_of
+from fastrec.features.base import Cols, Context, Feature, Grouped, Names, Parameters
+from fastrec.features.columns import as_list
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table, as_column, attach, column_names, select_columns, take_rows
 from fastrec.table.column import lengths_of, of_vectors, offsets_of, packed
 from fastrec.table.read import check_names
-
-# ``explode`` and ``Explode``: one row per element of a row's lists.
 
 
 def explode(
@@ -97,8 +96,7 @@ class Explode(Parameters):
         position: str | None = "position",
         row: str | None = None,
         numbers: Sequence[str] = (),
-    ) -> None:
-        self.cols, self.sep, self.position, self.row, self.numbers = cols, sep, position, row, numbers
+    ) -> None: ...
 
     def fit(self, df: Any, y: Any = None) -> Explode:
         """Check that the columns exist; nothing is learned from them, and ``y`` is not used."""
@@ -235,10 +233,7 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
-# ``Collect``: the past of a row's group as a list, the inverse of ``Explode``.
-
-
-class Collect(Grouped):
+class Collect(OfColumns, Grouped):
     """The values of the events strictly before the row in its group as a list, the latest last.
 
     Events at one place in the order are in row order. Lists of several columns are equally long: a missing value is a
@@ -260,7 +255,8 @@ class Collect(Grouped):
         [[], ['a'], [], ['a', 'b']]
     """
 
-    own_row = False
+    own_row, _reads, _of_log = False, ("by", "order"), ("cols",)
+    _least: ClassVar = {"max_len": 1}
 
     def __init__(
         self,
@@ -272,47 +268,26 @@ class Collect(Grouped):
         table: str | None = None,
         name: str = "past",
     ) -> None:
-        self.cols, self.by, self.order = cols, by, order
-        self.max_len, self.table, self.name = max_len, table, name
-        if max_len < 1:
-            raise DataError(f"Collect: max_len is {max_len}", remedy="Use 1 or more")
         if table is not None and not as_list(order):
             raise DataError("Collect needs an order to compare rows with a log", remedy="Name its columns: order=")
         if table is not None and any(isinstance(c, Feature) for c in as_list(cols)):
             raise DataError(f"Collect: generators make no columns of the table {table!r}", remedy="Name its columns")
 
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.by), *as_list(self.order), *(as_list(self.cols) if self.table is None else [])]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        if self.table is None:
-            return {}
-        return {self.table: [*as_list(self.by), *as_list(self.order), *as_list(self.cols)]}
-
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def _name(self, col: Col) -> str:
-        return f"{self.name}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
-
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = None if self.table is None else context.table(self.table, wanted_by="Collect")
         source = table if log is None else log
-        for col in as_list(self.cols):
-            column = source[name_of(col)]
+        for col in self.columns:
+            column = source[col]
             if column.kind not in ("number", "datetime", "category"):
                 known = (~column.is_missing()).nonzero()
                 problem = f"Collect: holds {column.kind} values, which cannot be the elements of a list"
                 row, remedy = int(known[0]) if len(known) else None, "Choose a column of numbers, times or text"
-                raise DataError(problem, column=name_of(col), row=row, remedy=remedy)
+                raise DataError(problem, column=col, row=row, remedy=remedy)
         offsets, events = self._lists(earlier_events(table, log, as_list(self.by), as_list(self.order)))
         result = {}
-        for col in as_list(self.cols):
+        for col in self.columns:
             name = self._name(col)
-            result[name] = Column("list", offsets, name=name, elements=source[name_of(col)].take(events))
+            result[name] = Column("list", offsets, name=name, elements=source[col].take(events))
         return result
 
     def _lists(self, found: EarlierEvents) -> tuple[torch.Tensor, torch.Tensor]:

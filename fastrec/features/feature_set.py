@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -36,6 +36,8 @@ class FeatureSet(Parameters):
         cache: a ``FeatureCache``, or a folder for one: with a generator added only that one is fitted again.
     """
 
+    _least: ClassVar = {"folds": 2}
+
     def __init__(
         self,
         features: Sequence[Feature | FeatureSet],
@@ -46,15 +48,11 @@ class FeatureSet(Parameters):
         keep: Literal["all", "outputs"] | Sequence[str] = "all",
         cache: FeatureCache | str | Path | None = None,
     ) -> None:
-        self.features, self.key, self.folds, self.target, self.keep = features, key, folds, target, keep
-        self.cache = cache
         FeatureCache.of(cache)  # refuses a wrong one here rather than at the first use
         self.fitted_on_unlabeled = False
         self._library: str | None = None
         if isinstance(keep, str) and keep not in ("all", "outputs"):
             raise DataError(f"FeatureSet: cannot keep {keep!r}", remedy="Use 'all', 'outputs' or a list of names")
-        if folds < 2:
-            raise DataError(f"FeatureSet: {folds} folds leave nothing to learn from", remedy="Use 2 or more")
 
     @property
     def features(self) -> list[Feature]:

@@ -2,19 +2,117 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.order import ordered_groups
-from fastrec.features._engine.recall import _Function, _path
-from fastrec.features.base import Col, Cols, Context, Grouped, Names, RowWise, Tensors
+from fastrec.features.base import Cols, Context, Feature, Grouped, Names, RowWise, Tensors
 from fastrec.features.columns import as_list, names_of
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column
+from fastrec.table.keys import is_numeric
+
+
+class _Function(Feature):
+    """Base of generators from functions: names, call, and how the function is located again."""
+
+    function: Callable[..., Any]
+    cols: str | Feature | Sequence[str | Feature]
+    columns: str | Sequence[str]
+
+    @property
+    def outputs(self) -> list[str]:
+        return as_list(self.columns)
+
+    @property
+    def signature(self) -> str:
+        return f"{self!r} at {id(self.function)}"
+
+    def _values(self, table: Table) -> list[Any]:
+        values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
+        try:
+            taken = inspect.signature(self.function)
+        except ValueError:  # a built-in function may not say what it takes
+            return values
+        try:
+            taken.bind(*range(len(values)), **{n: None for n in taken.parameters if n == "groups"})
+        except TypeError as error:
+            problem = f"{_path(self.function)} cannot be called with {len(values)} columns ({error})"
+            raise DataError(problem, remedy="Name one for each argument") from error
+        return values
+
+    def _results(self, made: Any, size: int | None) -> list[Any]:
+        """Split the function's result by output; ``size``: rows that each must have; None: any."""
+        if isinstance(made, Mapping):
+            made = [made[n] for n in self.outputs if n in made]
+        results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
+        if len(results) != len(self.outputs):
+            problem = f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs"
+            raise DataError(problem, remedy=f"Return one value for each of {', '.join(self.outputs)}")
+        if size is None:
+            return results
+        for name, result in zip(self.outputs, results, strict=True):
+            found = len(result) if hasattr(result, "__len__") and getattr(result, "ndim", 1) else None
+            if found != size:
+                count = "one value" if found is None else f"{found} values"
+                problem = f"{_path(self.function)} returned {count} for {size} rows"
+                raise DataError(problem, column=name, remedy="Return one value per row, in the rows' order")
+        return results
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        params = {n: v for n, v in self.get_params().items() if n != "function" and v not in (None, False)}
+        return f"{type(self).__name__}({_path(self.function)}, {', '.join(f'{n}={v!r}' for n, v in params.items())})"
+
+
+def function_name(feature: Feature) -> str:
+    """Return ``module:name`` of a generator's function."""
+    function = feature.function
+    where = f"{function.__module__}:{function.__qualname__}"
+    try:
+        found = function_at(where)
+    except (DataError, ValueError):
+        found = None
+    if found is not function or function.__module__ == "__main__":
+        problem = f"{_path(function)} cannot be found again when it is loaded"
+        raise DataError(problem, remedy="Define it with @feature at the top of a module that can be imported")
+    return where
+
+
+def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
+    """Return the function of the generator that ``module:name`` names."""
+    # Of modules that trust does not name only those are looked at that are imported already
+    module, _, name = where.partition(":")
+    if module not in sys.modules and module not in trust:
+        raise DataError(
+            f"the function {name!r} is in the module {module!r}, which is not imported: to import it runs its code",
+            remedy=f"Import {module} first, or load with trust={module!r} if you trust it",
+        )
+    try:
+        found = vars(importlib.import_module(module)).get(name)
+    except Exception as error:
+        raise ValueError(f"the module {module!r} cannot be imported ({error})") from error
+    if not isinstance(found, _Function):
+        raise ValueError(f"there is no generator {name!r} in {module!r}")
+    return found.function
+
+
+def _value(column: Column) -> Any:
+    if column.kind in ("number", "datetime") or (column.kind == "category" and is_numeric(column.distinct.type)):
+        return column.number()
+    return column.to_arrow().to_pylist()
+
+
+def _path(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function)).replace("<locals>.", "")
 
 
 class RowFunction(_Function, RowWise):
@@ -35,8 +133,7 @@ class RowFunction(_Function, RowWise):
         [2.0, 4.0]
     """
 
-    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None:
-        self.function, self.cols, self.columns = function, cols, columns
+    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None: ...
 
     def prepare(self, table: Table) -> Tensors:
         names = (n for c in as_list(self.cols) for n in names_of(c))
@@ -72,6 +169,8 @@ class GroupFunction(_Function, Grouped):
         [0.25, 1.0, 0.75]
     """
 
+    _reads = ("cols", "by", "order")
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -81,13 +180,7 @@ class GroupFunction(_Function, Grouped):
         by: Names,
         order: Names | None = None,
         uses_future: bool = False,
-    ) -> None:
-        self.function, self.cols, self.columns = function, cols, columns
-        self.by, self.order, self.uses_future = by, order, uses_future
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
+    ) -> None: ...
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -117,11 +210,8 @@ class GroupFunction(_Function, Grouped):
             for into, result in zip(made, self._results(self.function(*own), None), strict=True):
                 result = torch.as_tensor(result, dtype=torch.float64)
                 if result.ndim and len(result) != len(rows):
-                    raise DataError(
-                        f"{_path(self.function)} returned {len(result)} values for a group of {len(rows)} rows",
-                        row=int(rows[0]),
-                        remedy="Return one value per row, or one for the group",
-                    )
+                    problem = f"{_path(self.function)} returned {len(result)} values for a group of {len(rows)} rows"
+                    raise DataError(problem, row=int(rows[0]), remedy="Return one value per row, or one for the group")
                 into[rows] = result.cpu()
         return made
 

@@ -4,62 +4,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.group_values import (
-    count_distinct,
-    count_distinct_here,
-    decoded,
-    distinct_values,
-    end_codes,
-    merge_distinct,
-    merge_ends,
-    merge_tallies,
-    pick_ends,
-    quantiles_here,
-    tally_quantiles,
-    tally_values,
-)
-from fastrec.features._engine.keyed import (
-    PARTS,
-    collect_moments,
-    merge_arrays,
-    over_cells,
-    sort_keys,
-    spread,
-    statistics,
-    union_keys,
-)
-from fastrec.features._engine.options import OfGroups, check_scope
+from fastrec.features._engine import group_values, keyed
+from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
 from fastrec.features.columns import (
     as_columns,
     as_list,
-    check_choices,
     comparable,
     name_of,
-    names_of,
     number_of,
     order_keys,
 )
-from fastrec.features.encode import count_keys
+from fastrec.features.encode import SumsByKey, count_keys
 from fastrec.segments import Groups, lexical_order, rank_in_group, segment_sum, shift_in_group
 from fastrec.table import Column, Keys, Table
 from fastrec.table.keys import UNITS_PER_SECOND
 
-# ``GroupStats``: what a row's group looks like, from the training rows or from the rows at hand.
-
 _QUANTILE = re.compile(r"q\d{2,}")
 _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")
-_STATS = (*PARTS, "median", "nunique", "first", "last")
-_MERGES = {"moments": merge_arrays, "tally": merge_tallies, "distinct": merge_distinct, "ends": merge_ends}
+_STATS = (*keyed.PARTS, "median", "nunique", "first", "last")
+_MERGES = {
+    "moments": keyed.merge_arrays,
+    "tally": group_values.merge_tallies,
+    "distinct": group_values.merge_distinct,
+    "ends": group_values.merge_ends,
+}
 
 
-class GroupStats(OfGroups, Fitted):
+class GroupStats(OfColumns, Fitted):
     """Statistics of a column over the rows of the row's group, exact in any partitions; missing values do not count.
 
     A group that is missing, was not seen, or has no value gives a missing value (``count``, ``sum``, ``nunique`` and
@@ -104,9 +82,6 @@ class GroupStats(OfGroups, Fitted):
         scope: Scope = "train",
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.cols, self.by, self.stats, self.over = cols, by, stats, over
-        self.order, self.bins, self.scope, self.name = order, bins, scope, name
         self._check()
 
     def _check(self) -> None:
@@ -132,7 +107,7 @@ class GroupStats(OfGroups, Fitted):
     @property
     def by_key(self) -> tuple[tuple[str, ...], ...]:
         # Tallies, distinct values and ends hold codes of the keys, which cutting would change.
-        return (("keys", "columns"),) if all(s in PARTS for s in self._wanted) else ()
+        return (("keys", "columns"),) if all(s in keyed.PARTS for s in self._wanted) else ()
 
     @property
     def within(self) -> list[str] | None:
@@ -149,7 +124,7 @@ class GroupStats(OfGroups, Fitted):
         return [self._name(c, w) for c in self.columns for w in words]
 
     def _name(self, col: str, word: str) -> str:
-        return "_".join([*as_list(self.name), word, col]) + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, "_".join([*as_list(self.name), word]), col)
 
     @property
     def _quantiles(self) -> dict[str, float]:
@@ -158,7 +133,7 @@ class GroupStats(OfGroups, Fitted):
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         if self.over == "group":  # nothing is learned: every frame brings its own groups
             return {}
-        keys, codes = sort_keys(table.coded(as_list(self.by)))
+        keys, codes = keyed.sort_keys(table.coded(as_list(self.by)))
         made = {c: self._parts(table, c, codes, cells, len(keys) + 1) for c in self.columns}
         return {"keys": keys, "columns": made}
 
@@ -173,30 +148,32 @@ class GroupStats(OfGroups, Fitted):
         else:
             known = ~table[col].is_missing()
             values = known.double()
-        arrays = {p for s in wanted for p in PARTS.get(s, ())}
+        arrays = {p for s in wanted for p in keyed.PARTS.get(s, ())}
         if arrays:
-            made["moments"] = collect_moments(values, known, codes, cells, size, arrays, as_list(self.bins))
+            made["moments"] = keyed.collect_moments(values, known, codes, cells, size, arrays, as_list(self.bins))
         shares = self._quantiles
         if here:
-            made["here"] = dict(zip(shares, quantiles_here(values, known, codes, size, list(shares.values()))))
+            made["here"] = dict(
+                zip(shares, group_values.quantiles_here(values, known, codes, size, list(shares.values())))
+            )
             if "nunique" in wanted:
-                made["here"]["nunique"] = count_distinct_here(table[col].coded(), codes, size)
+                made["here"]["nunique"] = group_values.count_distinct_here(table[col].coded(), codes, size)
         elif shares:
-            made["tally"] = tally_values(values, known, codes, cells)
+            made["tally"] = group_values.tally_values(values, known, codes, cells)
         if "nunique" in wanted and not here:
-            made["distinct"] = distinct_values(table[col].coded(), codes, cells)
+            made["distinct"] = group_values.distinct_values(table[col].coded(), codes, cells)
         ends = [s for s in ("first", "last") if s in wanted]
         if ends:
             order = order_keys(table, as_list(self.order))
             if not order:
                 order = [torch.arange(len(table), device=table.device)]
-            made["ends"] = pick_ends(table[col].coded(), order, codes, cells, size, ends)
+            made["ends"] = group_values.pick_ends(table[col].coded(), order, codes, cells, size, ends)
         return made
 
     def merge(self, a: State, b: State) -> State:
         if self.over == "group":
             return {}
-        keys, left, right = union_keys(a["keys"], b["keys"])
+        keys, left, right = keyed.union_keys(a["keys"], b["keys"])
         merged = {}
         for c in self.columns:
             x, y, made = a["columns"][c], b["columns"][c], {}
@@ -214,14 +191,14 @@ class GroupStats(OfGroups, Fitted):
             for n, v in parts.get("here", {}).items():  # code 0 is no group: missing, or 0
                 made[n] = torch.cat([v.new_full((1,), torch.nan if v.is_floating_point() else 0), v[1:]])
             if "moments" in parts:
-                made |= statistics(over_cells(parts["moments"], keep))
+                made |= keyed.statistics(keyed.over_cells(parts["moments"], keep))
             if "tally" in parts:
-                found = tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
+                found = group_values.tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
                 made |= dict(zip(self._quantiles, found, strict=True))
             if "distinct" in parts:
-                made["nunique"] = count_distinct(parts["distinct"], size, keep)
+                made["nunique"] = group_values.count_distinct(parts["distinct"], size, keep)
             for end in [n for n in parts.get("ends", ()) if n != "values"]:
-                made[end] = end_codes(parts["ends"], end, keep)
+                made[end] = group_values.end_codes(parts["ends"], end, keep)
             tables |= {self._name(c, word): values for word, values in made.items()}
         return {n: tables[n] for n in self._tables} if state else {}
 
@@ -236,9 +213,7 @@ class GroupStats(OfGroups, Fitted):
         return {name: fit[name].to(tensors["key"].device)[tensors["key"]] for name in self._tables}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        if self.over == "group":
-            return self._own(table)
-        return self._decoded(super().compute(table), self._learned()[0])
+        return self._own(table) if self.over == "group" else super().compute(table)
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         if self.over == "group":
@@ -264,14 +239,11 @@ class GroupStats(OfGroups, Fitted):
         for end in [s for s in ("first", "last") if s in self._wanted]:
             for c in self.columns:
                 name = self._name(c, end)
-                columns[name] = decoded(columns[name].values, state["columns"][c]["ends"]["values"], name)
+                columns[name] = group_values.decoded(columns[name].values, state["columns"][c]["ends"]["values"], name)
         return columns
 
 
-# ``GroupPick``: the value in the first or last row of the row's group.
-
-
-class GroupPick(OfGroups, Grouped):
+class GroupPick(OfColumns, Grouped):
     """The value of a column in the first (or last) row of the row's group, ordered by another column.
 
     Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without a row.
@@ -292,20 +264,15 @@ class GroupPick(OfGroups, Grouped):
         [3.0, 3.0, 3.0]
     """
 
+    _least: ClassVar = {"nth": 1}
+
     def __init__(
         self, cols: Cols, *, by: Names, order: Col, nth: int = 1, last: bool = False, name: str | None = None
-    ) -> None:
-        self.cols, self.by, self.order, self.nth, self.last, self.name = cols, by, order, nth, last, name
-        if nth < 1:
-            raise DataError(f"GroupPick: nth is {nth}", remedy="Count from 1")
+    ) -> None: ...
 
     @property
-    def outputs(self) -> list[str]:
-        return [self._name(n) for c in as_list(self.cols) for n in names_of(c)]
-
-    def _name(self, col: str) -> str:
-        word = self.name or ("last" if self.last else "first") + (str(self.nth) if self.nth > 1 else "")
-        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+    def _word(self) -> str:
+        return self.name or ("last" if self.last else "first") + (str(self.nth) if self.nth > 1 else "")
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         coded = table.coded(as_list(self.by))
@@ -322,14 +289,11 @@ class GroupPick(OfGroups, Grouped):
             place = torch.bincount(codes, minlength=coded.size)[codes] - 1 - groups.place if self.last else groups.place
             chosen = place == self.nth - 1
             of_group[codes[chosen]] = values[rows[chosen]]
-            result[self._name(col)] = Column("number", of_group[coded.codes], name=self._name(col))
-        return result
+            result[self._name(col)] = of_group[coded.codes]
+        return as_columns(result)
 
 
-# ``GroupRank``: where a row stands in its group.
-
-
-class GroupRank(OfGroups, Grouped):
+class GroupRank(OfColumns, Grouped):
     """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
 
     Args:
@@ -355,18 +319,11 @@ class GroupRank(OfGroups, Grouped):
         method: Literal["min", "max", "average", "dense", "ordinal"] = "min",
         descending: bool = False,
         normalise: bool = False,
-    ) -> None:
-        self.cols, self.by, self.method = cols, by, method
-        self.descending, self.normalise = descending, normalise
-        check_choices(self, "method", method, ("min", "max", "average", "dense", "ordinal"))
+    ) -> None: ...
 
     @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in self.columns]
-
-    def _name(self, col: str) -> str:
-        word = ("n" if self.normalise else "") + ("desc" if self.descending else "") + "rank"
-        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+    def _word(self) -> str:
+        return ("n" if self.normalise else "") + ("desc" if self.descending else "") + "rank"
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         coded = table.coded(as_list(self.by))
@@ -381,11 +338,8 @@ class GroupRank(OfGroups, Grouped):
             if self.normalise:
                 size = torch.bincount(codes[~missing], minlength=coded.size)[codes]
                 rank = torch.where(size > 1, (rank - 1) / (size - 1).clamp_min(1), rank * 0)
-            result[self._name(col)] = Column("number", rank, name=self._name(col))
-        return result
-
-
-# ``DeviationFromGroup``: a row's value against its group's centre.
+            result[self._name(col)] = rank
+        return as_columns(result)
 
 
 class DeviationFromGroup(GroupStats):
@@ -422,13 +376,7 @@ class DeviationFromGroup(GroupStats):
         scope: Scope = "train",
         name: str | None = None,
     ) -> None:
-        Fitted.__init__(self)
-        self.cols, self.by, self.how, self.stat = cols, by, how, stat
-        self.over, self.scope, self.name = over, scope, name
         self.order = self.bins = None
-        if how not in ("diff", "ratio", "z") or stat not in ("mean", "median"):
-            remedy = "Use how='diff', 'ratio' or 'z' and stat='mean' or 'median'"
-            raise DataError(f"DeviationFromGroup has no {how!r} from the {stat!r}", remedy=remedy)
         self._check()
 
     @property
@@ -437,8 +385,7 @@ class DeviationFromGroup(GroupStats):
 
     @property
     def outputs(self) -> list[str]:
-        word = self.name or self.how + self.stat
-        return [f"{word}_{c}" + "".join(f"__{b}" for b in as_list(self.by)) for c in self.columns]
+        return [named(self, self.name or self.how + self.stat, c) for c in self.columns]
 
     def _inputs(self, table: Table) -> Tensors:
         return {f"value_{i}": number_of(table, c, wanted_by=self) for i, c in enumerate(self.columns)}
@@ -460,16 +407,13 @@ class DeviationFromGroup(GroupStats):
         return made
 
 
-# ``NUnique``: how many different values a column has in a group.
-
-
-class NUnique(OfGroups, Fitted):
+class NUnique(OfColumns, SumsByKey):
     """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
 
     Missing values do not count. A group that is missing or was not seen has 0.
 
     Args:
-        cols: columns of any kind that can be a key, or generators of one column each.
+        cols: columns of any kind that can be a key, or generators.
         by: the columns of the group.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
@@ -482,38 +426,20 @@ class NUnique(OfGroups, Fitted):
     """
 
     by_key = (("groups",), ("pairs", "seen"))
+    _word = "nunique"
 
     def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
-        super().__init__()
-        self.cols, self.by, self.scope = cols, by, scope
         if not as_list(by):
             raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
-        check_scope(self)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
-
-    def _name(self, col: Col) -> str:
-        return f"nunique_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        pairs = [count_keys(table, [*as_list(self.by), *names_of(col)], cells) for col in as_list(self.cols)]
+        pairs = [count_keys(table, [*as_list(self.by), col], cells) for col in self.columns]
         groups, _ = count_keys(table, as_list(self.by), None)
         return {"groups": groups, "pairs": [keys for keys, _ in pairs], "seen": [count > 0 for _, count in pairs]}
 
-    def merge(self, a: State, b: State) -> State:
-        merged: State = {"groups": union_keys(a["groups"], b["groups"])[0], "pairs": [], "seen": []}
-        for ka, kb, x, y in zip(a["pairs"], b["pairs"], a["seen"], b["seen"], strict=True):
-            keys, left, right = union_keys(ka, kb)
-            cells = max(len(x), len(y))
-            merged["pairs"].append(keys)
-            merged["seen"].append(spread(x, left, len(keys), cells) | spread(y, right, len(keys), cells))
-        return merged
-
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         size, tables = len(state["groups"]) + 1, {}
-        for col, keys, seen in zip(as_list(self.cols), state["pairs"], state["seen"], strict=True):
+        for col, keys, seen in zip(self.columns, state["pairs"], state["seen"], strict=True):
             found = (seen if keep is None else seen[keep.to(seen.device)]).any(0)
             group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"]) + 1
             tables[self._name(col)] = segment_sum(found.long(), group.to(found.device), size)
@@ -526,19 +452,17 @@ class NUnique(OfGroups, Fitted):
         return dict.fromkeys(self.outputs, "group")
 
 
-# ``Neighbours``: a row's value beside those next to it in its list.
-
 What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]
 
 
-class Neighbours(OfGroups, Grouped):
+class Neighbours(OfColumns, Grouped):
     """Values next to a row in its list: of the rows before and after it, and the next ones by size.
 
     A list is shown at once. If the order is one of time, the row after is the future (``uses_future``). Missing without
     such a row, where a value is missing, and in a missing list.
 
     Args:
-        cols: columns, or generators of one column each; of numbers or times for all but ``previous`` and ``next``.
+        cols: columns, or generators; of numbers or times for all but ``previous`` and ``next``.
         by: the columns of the list.
         order: the columns that order a list's rows (the position shown), ties by row number; None: the rows' own order.
         n: the number of rows away, or several.
@@ -555,6 +479,8 @@ class Neighbours(OfGroups, Grouped):
         [[10.0, nan], [25.0, 15.0], [nan, 5.0]]
     """
 
+    _least: ClassVar = {"n": 1}
+
     def __init__(
         self,
         cols: Cols,
@@ -563,11 +489,7 @@ class Neighbours(OfGroups, Grouped):
         order: Names | None = None,
         n: int | Sequence[int] = 1,
         what: What | Sequence[What] = ("previous", "next"),
-    ) -> None:
-        self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
-        check_choices(self, "part", what, get_args(What))
-        if any(i < 1 for i in as_list(n)):
-            raise DataError(f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says which")
+    ) -> None: ...
 
     @property
     def uses_future(self) -> bool:  # type: ignore[override]
@@ -575,22 +497,21 @@ class Neighbours(OfGroups, Grouped):
 
     @property
     def outputs(self) -> list[str]:
-        return [name for c in as_list(self.cols) for _, _, name in self._parts(name_of(c))]
+        return [name for c in self.columns for _, _, name in self._parts(c)]
 
     def _parts(self, col: str) -> list[tuple[str, int, str]]:
         """Return a column's parts: the word, the number of rows away, the output's name."""
-        end = col + "".join(f"__{b}" for b in as_list(self.by))
         made = []
         for word in as_list(self.what):
             steps = [0] if word in ("above", "below") else as_list(self.n)
-            made += [(word, n, f"{word}{n or ''}_{end}") for n in steps]
+            made += [(word, n, named(self, f"{word}{n or ''}", col)) for n in steps]
         return made
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         result: dict[str, Column] = {}
         shifted: dict[int, torch.Tensor] = {}
-        for col in (name_of(c) for c in as_list(self.cols)):
+        for col in self.columns:
             gaps: dict[str, torch.Tensor] = {}
             for word, n, name in self._parts(col):
                 if word in ("above", "below"):

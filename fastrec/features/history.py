@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
+from fastrec.features._engine.options import named
 from fastrec.features._engine.order import (
     Aligned,
     KeepsRows,
@@ -26,15 +27,13 @@ from fastrec.features._engine.order import (
     take_or_missing,
     time_since,
 )
-from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, check_choices, names_of, number_of
+from fastrec.features.base import Cols, Context, Grouped, Names
+from fastrec.features.columns import as_columns, as_list, names_of, number_of
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
-
-# ``History``: what a log of events says about a row's key strictly before the row.
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 
@@ -69,6 +68,8 @@ class History(Grouped):
         [[1.0, 2.0, 0.0], [1.0, 7.0, 0.0]]
     """
 
+    own_row, _reads, _of_log = False, ("by", "order"), ("event", "values", "sums")
+
     def __init__(
         self,
         by: Names,
@@ -83,11 +84,8 @@ class History(Grouped):
         sums: Names = (),
         name: str = "history",
     ) -> None:
-        self.by, self.order, self.table, self.event, self.kinds = by, order, table, event, kinds
-        self.stats, self.by_kind, self.values, self.sums, self.name = stats, by_kind, values, sums, name
         if not as_list(order):
             raise DataError("History looks back in time and has no order", remedy="Name its columns with order=")
-        check_choices(self, "statistic", stats, get_args(Stat))
         if (kinds is not None or by_kind) and event is None:
             raise DataError("History: kinds were given without their column", remedy="Name it with event=")
         if by_kind and kinds is None:
@@ -95,24 +93,9 @@ class History(Grouped):
         if "is_last" in as_list(stats) and len(as_list(by)) < 2:
             raise DataError("History: is_last needs two columns in by", remedy="Name the wider group first")
 
-    own_row = False
-
     @property
     def within(self) -> list[str]:
         return as_list(self.by)[:-1] if "is_last" in as_list(self.stats) else as_list(self.by)
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        own = self._log_columns if self.table is None else []
-        return [*as_list(self.by), *as_list(self.order), *own]
-
-    @property
-    def _log_columns(self) -> list[str]:
-        return [*as_list(self.event), *as_list(self.values), *as_list(self.sums)]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), *self._log_columns]}
 
     @property
     def outputs(self) -> list[str]:
@@ -213,9 +196,6 @@ def slug(text: object) -> str:
     return re.sub(r"[^0-9A-Za-z]+", "_", str(text)).strip("_")
 
 
-# ``LastAction``: the last event before a row in its group, and its age.
-
-
 class LastAction(Grouped):
     """The kind of the last event strictly before the row in its group, and the time since then.
 
@@ -241,7 +221,8 @@ class LastAction(Grouped):
         [['search', 3.0], ['click', 5.0]]
     """
 
-    own_row = False
+    own_row, _reads, _of_log = False, ("by", "order"), ("action",)
+    _least: ClassVar = {"n": 1}
 
     def __init__(
         self,
@@ -254,30 +235,16 @@ class LastAction(Grouped):
         since: bool = True,
         name: str | None = None,
     ) -> None:
-        self.by, self.order, self.action, self.table = by, order, action, table
-        self.n, self.since, self.name = n, since, name
-        if any(i < 1 for i in as_list(n)):
-            raise DataError(f"LastAction: n is {n}", remedy="Use 1 for the last event, 2 for the one before it")
         if not as_list(order) and (since or table is not None):
-            raise DataError(
-                "LastAction needs an order to compare rows with a log, or to say how long ago an event was",
-                remedy="Name its columns with order=, or leave table out and set since=False",
-            )
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [*as_list(self.by), *as_list(self.order), *([self.action] if self.table is None else [])]
-
-    @property
-    def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), self.action]}
+            remedy = "Name its columns with order=, or leave table out and set since=False"
+            raise DataError("LastAction needs an order: rows are compared with a log, or have ages", remedy=remedy)
 
     @property
     def outputs(self) -> list[str]:
         return [name for n in as_list(self.n) for name in self._names(n)]
 
     def _names(self, n: int) -> list[str]:
-        end = f"last{n}_{self.action}" + "".join(f"__{b}" for b in as_list(self.by))
+        end = named(self, f"last{n}", self.action)
         names = [end, f"since_{end}"] if self.since else [end]
         return [f"{self.name}_{x}" if self.name else x for x in names]
 
@@ -295,9 +262,6 @@ class LastAction(Grouped):
                 gap = time_since(table, log, order[0], rows)
                 result[names[1]] = Column("number", gap.to(torch.float64), name=names[1])
         return result
-
-
-# ``TimeSince``: how long ago something last (or first) happened in the row's group.
 
 
 class TimeSince(KeepsRows):
@@ -321,15 +285,10 @@ class TimeSince(KeepsRows):
         [nan, 5.0, 7.0, nan]
     """
 
-    own_row = False
+    own_row, _reads = False, ("event", "by", "order")
 
     def __init__(self, event: Cols | None = None, *, by: Names | None = None, order: str, first: bool = False) -> None:
-        self.event, self.by, self.order, self.first = event, by, order, first
         one_order(self, "a time")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.event), *as_list(self.by), *as_list(self.order)]
 
     @property
     def _events(self) -> list[str | None]:
@@ -340,8 +299,7 @@ class TimeSince(KeepsRows):
         return [self._name(e) for e in self._events]
 
     def _name(self, event: str | None) -> str:
-        word = f"since_{'first_' if self.first else ''}{'row' if event is None else event}"
-        return word + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, "since_first" if self.first else "since", "row" if event is None else event)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -350,8 +308,8 @@ class TimeSince(KeepsRows):
         for event in self._events:
             known = self._marks(table, event) & ~outside
             since = groups.unsort(self._since(groups.sort(known), timeline, groups))
-            result[self._name(event)] = Column("number", since, name=self._name(event))
-        return result
+            result[self._name(event)] = since
+        return as_columns(result)
 
     def last_rows(self, table: Table) -> torch.Tensor:
         rows = in_order(table, as_list(self.order), 0)

@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
-from fastrec.features.columns import as_list, check_choices, name_of
+from fastrec.features.columns import as_list, name_of
 from fastrec.segments import segment_max, segment_min
 from fastrec.table import Column, Table
 from fastrec.table.table import concat_columns
@@ -50,8 +50,6 @@ class JoinTable(Grouped):
         duplicates: Literal["error", "first", "last"] = "error",
         name: str | None = None,
     ) -> None:
-        self.table, self.on, self.columns, self.duplicates, self.name = table, on, columns, duplicates, name
-        check_choices(self, "rule for duplicates", duplicates, ("error", "first", "last"))
         if not self.sources or not as_list(columns):
             raise DataError("JoinTable needs a key and columns to fetch", remedy="Name at least one of each")
 
@@ -104,9 +102,6 @@ class JoinTable(Grouped):
         if not len(again):
             return
         row = int(again[0])
-        raise DataError(
-            f"JoinTable: table {self.table!r} has the key of row {int(first[codes[row]])} again",
-            column=self._keys[0],
-            row=row,
-            remedy="Drop the repeated rows, or choose duplicates='first' or 'last'",
-        )
+        problem = f"JoinTable: table {self.table!r} has the key of row {int(first[codes[row]])} again"
+        remedy = "Drop the repeated rows, or choose duplicates='first' or 'last'"
+        raise DataError(problem, column=self._keys[0], row=row, remedy=remedy)

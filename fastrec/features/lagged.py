@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import (
     Clock,
     KeepsRows,
@@ -26,23 +26,11 @@ from fastrec.features._engine.order import (
     ordered_groups,
     take_or_missing,
 )
-from fastrec.features.base import Col, Cols, Context, Names, State
-from fastrec.features.columns import as_list, check_choices, name_of, number_of
-from fastrec.segments import Groups, shift_in_group
-from fastrec.segments.windows import (
-    count_before,
-    decayed_sums,
-    first_at_least,
-    keys_before,
-    window_extreme,
-    window_median,
-    window_squares,
-    window_sum,
-)
+from fastrec.features.base import Cols, Context, Names, State
+from fastrec.features.columns import as_columns, as_list, number_of
+from fastrec.segments import Groups, shift_in_group, windows
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
-
-# Durations as users write them, exact.
 
 _SECONDS = {
     "W": Fraction(604_800),
@@ -99,14 +87,11 @@ def short(value: object) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-# ``Lag`` and ``Diff``: the value some rows earlier in the row's group, and the change since then.
-
-
-class Lag(OfGroups, KeepsRows):
+class Lag(OfColumns, KeepsRows):
     """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
 
     Args:
-        cols: columns of numbers, times, text or categories, or generators of one column each.
+        cols: columns of numbers, times, text or categories, or generators.
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
         n: the number of rows back, or several; below 0: ahead (the future).
@@ -137,7 +122,6 @@ class Lag(OfGroups, KeepsRows):
         n: int | Sequence[int] = 1,
         horizon: str | float | None = None,
     ) -> None:
-        self.cols, self.by, self.order, self.n, self.horizon = cols, by, order, n, horizon
         name = type(self).__name__
         if 0 in as_list(n):
             raise DataError(f"{name}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
@@ -153,12 +137,12 @@ class Lag(OfGroups, KeepsRows):
 
     @property
     def outputs(self) -> list[str]:
-        return [self._name(c, n) for c in as_list(self.cols) for n in as_list(self.n)]
+        return [self._name(c, n) for c in self.columns for n in as_list(self.n)]
 
-    def _name(self, col: Col, n: int) -> str:
+    def _name(self, col: str, n: int) -> str:
         word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
         known = "" if self.horizon is None else f"_{short(self.horizon)}"
-        return f"{word}{known}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, word + known, col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -173,8 +157,8 @@ class Lag(OfGroups, KeepsRows):
                 at = at if groups.order is None else groups.order[at]
                 rows = groups.unsort(torch.where(place >= groups.start, at, -1))
             rows = torch.where(outside, -1, rows)
-            for col in as_list(self.cols):
-                made = self._value(table, name_of(col), rows)
+            for col in self.columns:
+                made = self._value(table, col, rows)
                 result[self._name(col, n)] = replace(made, name=self._name(col, n))
         return {n: result[n] for n in self.outputs}
 
@@ -187,8 +171,8 @@ class Lag(OfGroups, KeepsRows):
         """Return, for each sorted row, the place after the last one of its group a horizon before it."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
         span = length_of(self.horizon, wanted_by=type(self).__name__, what="horizon") * timeline.per_second
-        bounds = keys_before(timeline.keys, span, beyond=True)
-        return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+        bounds = windows.keys_before(timeline.keys, span, beyond=True)
+        return windows.first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
         return take_or_missing(table[col], rows)
@@ -224,9 +208,6 @@ class Diff(Lag):
         return Column("number", torch.sub(values, there, out=there), name=col)
 
 
-# ``PctChange``: by what share a value has changed since an earlier row.
-
-
 class PctChange(Lag):
     """``(x - x_before) / x_before`` as float64, ``x_before`` being the value ``n`` rows earlier in the row's group.
 
@@ -260,12 +241,10 @@ class PctChange(Lag):
         return Column("number", torch.where((rows >= 0) & share.isfinite(), share, torch.nan), name=col)
 
 
-# ``Rolling``: what the last few rows of the row's group, or those of the last few days, come to.
-
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 
 
-class Rolling(OfGroups, KeepsRows):
+class Rolling(OfColumns, KeepsRows):
     """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
 
     As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but an
@@ -291,6 +270,8 @@ class Rolling(OfGroups, KeepsRows):
         [nan, 1.0, 2.0, 3.0]
     """
 
+    _least: ClassVar = {"min_count": 0}
+
     def __init__(
         self,
         cols: Cols,
@@ -303,12 +284,6 @@ class Rolling(OfGroups, KeepsRows):
         closed: Literal["left", "right", "both", "neither"] = "left",
         name: str | None = None,
     ) -> None:
-        self.cols, self.stats, self.by, self.order = cols, stats, by, order
-        self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
-        check_choices(self, "statistic", stats, get_args(Stat))
-        check_choices(self, "window closed", closed, ("left", "right", "both", "neither"))
-        if min_count < 0:
-            raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
         if not as_list(window):
             raise DataError("Rolling: there is no window", remedy="Give a number of rows, or a time such as '7D'")
         for length in as_list(window):
@@ -328,7 +303,7 @@ class Rolling(OfGroups, KeepsRows):
 
     def _name(self, col: str, stat: Stat, window: int | str) -> str:
         word = f"{self.name or 'roll'}{stat}{short(window)}{'' if self.closed == 'left' else self.closed}"
-        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, word, col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
@@ -341,9 +316,8 @@ class Rolling(OfGroups, KeepsRows):
                 if not self.min_count and "sum" in made:  # of no values it is 0, but of no group nothing
                     made["sum"] = torch.where(groups.sort(outside), torch.nan, made["sum"])
                 for stat in as_list(self.stats):
-                    name = self._name(col, stat, window)
-                    result[name] = Column("number", groups.unsort(made[stat]), name=name)
-        return {n: result[n] for n in self.outputs}
+                    result[self._name(col, stat, window)] = groups.unsort(made[stat])
+        return as_columns({n: result[n] for n in self.outputs})
 
     def last_rows(self, table: Table) -> torch.Tensor:
         groups, _ = ordered_groups(table, [], as_list(self.order))
@@ -360,8 +334,8 @@ class Rolling(OfGroups, KeepsRows):
             return first, torch.maximum(places + to_right, first)
         timeline = Timeline.of(table, groups, one_order(self, "a window of time"))
         span = seconds_in(window, wanted_by="Rolling", what="window") * timeline.per_second
-        bounds = keys_before(timeline.keys, span, beyond=not from_left)
-        first = first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+        bounds = windows.keys_before(timeline.keys, span, beyond=not from_left)
+        first = windows.first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
         return first, places + 1 if to_right else timeline.tied
 
     def _statistics(
@@ -369,29 +343,26 @@ class Rolling(OfGroups, KeepsRows):
     ) -> dict[str, torch.Tensor]:
         values, known, codes = groups.sort(values), groups.sort(known), groups.codes
         if not bool(known.all()):  # windows of places become windows of the known values alone
-            counts = count_before(known)
+            counts = windows.count_before(known)
             values, codes, first, end = values[known], codes[known], counts[first], counts[end]
         count, wanted = end - first, set(as_list(self.stats))
         made = {"count": count.double()}
         if wanted & {"sum", "mean"}:
-            made["sum"] = window_sum(values, first, end)
+            made["sum"] = windows.window_sum(values, first, end)
             made["mean"] = made["sum"] / count
         if "std" in wanted:
-            spread = window_squares(values, first, end) / (count - 1).clamp_min(1)
+            spread = windows.window_squares(values, first, end) / (count - 1).clamp_min(1)
             made["std"] = torch.where(count > 1, spread.sqrt(), torch.nan)
         for stat in wanted & {"min", "max"}:
-            extreme = window_extreme(values, first, end, largest=stat == "max")
+            extreme = windows.window_extreme(values, first, end, largest=stat == "max")
             made[stat] = torch.where(count > 0, extreme, torch.nan)
         if "median" in wanted:
-            made["median"] = window_median(values, codes, first, end)
+            made["median"] = windows.window_median(values, codes, first, end)
         few = count < self.min_count
         return {n: v if n == "count" else torch.where(few, torch.nan, v) for n, v in made.items()}
 
 
-# ``Ewm``: the exponentially weighted mean of the earlier rows of the row's group.
-
-
-class Ewm(OfGroups, LooksBack):
+class Ewm(OfColumns, LooksBack):
     """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
 
     ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
@@ -423,7 +394,6 @@ class Ewm(OfGroups, LooksBack):
         by: Names | None = None,
         order: Names | None = None,
     ) -> None:
-        self.cols, self.half_life, self.by, self.order = cols, half_life, by, order
         if not as_list(half_life):
             raise DataError("Ewm: there is no half_life", remedy="Give a number of rows, or a time such as '7D'")
         for length in as_list(half_life):
@@ -436,7 +406,7 @@ class Ewm(OfGroups, LooksBack):
         return [self._name(c, h) for c in self.columns for h in as_list(self.half_life)]
 
     def _name(self, col: str, half_life: float | str) -> str:
-        return f"ewm{short(half_life)}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+        return named(self, f"ewm{short(half_life)}", col)
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         return self.compute_after(table, context, None)
@@ -461,8 +431,8 @@ class Ewm(OfGroups, LooksBack):
             before = None if past is None else past["sums"].get(name)
             if before is not None:
                 found = self._placed(found, past["rows"], half_life).after(before.to(table.device), _seconds(half_life))
-            result[name] = Column("number", groups.unsort(found.mean()), name=name)
-        return {n: result[n] for n in self.outputs}
+            result[name] = groups.unsort(found.mean())
+        return as_columns({n: result[n] for n in self.outputs})
 
     def _found(
         self, table: Table, end: torch.Tensor | None = None, *, clocked: bool
@@ -557,7 +527,7 @@ def _before(
         half_life: in the units.
     """
     # Sums change only at known rows, so they are computed there alone; the last value weighs 1, however old it is.
-    counts = count_before(known)
+    counts = windows.count_before(known)
     begin, end = counts[start], counts[limit]
     found = end > begin
     if not bool(known.any()):
@@ -566,11 +536,11 @@ def _before(
     group = counts[start] if len(start) == len(values) else begin.new_zeros(len(values))
     at, clock = when[0][known], when[1]
     values, place = values[known], torch.arange(int(counts[-1]), device=values.device) - group[known]
-    total, weight = decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
+    total, weight = windows.decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
     last = (end - 1).clamp_min(0)
     up = down = torch.zeros_like(found)
     if not bool(values.isfinite().all()):
-        high, low = (count_before(values == x) for x in (torch.inf, -torch.inf))
+        high, low = (windows.count_before(values == x) for x in (torch.inf, -torch.inf))
         up, down = high[end] > high[begin], low[end] > low[begin]
     clock = None if clock is None else clock[known][last]
     return _Decayed(total[last], weight[last], clock, found, up, down)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, sum_by_cell
-from fastrec.features._engine.options import FittedOnLists, check_scope, coded_elements, list_of
+from fastrec.features._engine.options import OfColumns, coded_elements, list_of
 from fastrec.features.base import Cells, Col, Cols, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_columns, as_list, masked, name_of
-from fastrec.features.encode import merge_counts
+from fastrec.features.encode import SumsByKey
 from fastrec.table import Column, Keys, Table, as_column
 from fastrec.table.column import lengths_of, rows_of, runs
 
-# ``ListLength``: how long a row's list is.
 
-
-class ListLength(RowWise):
+class ListLength(OfColumns, RowWise):
     """How many elements a row's list has, missing ones too, as int64; a missing list has no length: it is missing.
 
     Args:
-        cols: columns of lists or vectors, or generators of one such column each.
+        cols: columns of lists or vectors, or generators of such.
 
     Example:
         >>> import pandas as pd
@@ -35,27 +33,21 @@ class ListLength(RowWise):
         [2, 0, <NA>]
     """
 
-    def __init__(self, cols: Cols) -> None:
-        self.cols = cols
+    _word = "length"
 
-    @property
-    def outputs(self) -> list[str]:
-        return [f"length_{name_of(c)}" for c in as_list(self.cols)]
+    def __init__(self, cols: Cols) -> None: ...
 
     def prepare(self, table: Table) -> Tensors:
-        names = [name_of(c) for c in as_list(self.cols)]
-        return {name: list_of(table, name, wanted_by=self).values for name in names}
+        return {name: list_of(table, name, wanted_by=self).values for name in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        return {f"length_{name}": lengths_of(offsets) for name, offsets in tensors.items()}
+        return {self._name(name): lengths_of(offsets) for name, offsets in tensors.items()}
 
     def compute(self, table: Table) -> dict[str, Column]:
         lengths = self.apply(self.prepare(table))
-        columns = {f"length_{name_of(c)}": table[name_of(c)] for c in as_list(self.cols)}
+        columns = {self._name(c): table[c] for c in self.columns}
         return {n: masked(n, lengths[n], c.is_missing().to(lengths[n].device)) for n, c in columns.items()}
 
-
-# ``ListSlice``: a part of a row's list, filled up to a fixed length where asked.
 
 Pad = bool | int | float | str
 
@@ -92,15 +84,11 @@ class ListSlice(RowWise):
         pad_side: Literal["right", "left"] = "right",
         name: str | None = None,
     ) -> None:
-        self.col, self.start, self.end = col, start, end
-        self.pad, self.pad_side, self.name = pad, pad_side, name
-        if pad_side not in ("right", "left"):
-            raise DataError(f"ListSlice cannot pad on the side {pad_side!r}", remedy="Use 'right' or 'left'")
         if pad is not None and not self.width > 0:
-            raise DataError(
-                f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to",
-                remedy="Count start and end from the same end of the list, start first",
+            problem = (
+                f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to"
             )
+            raise DataError(problem, remedy="Count start and end from the same end of the list, start first")
 
     @property
     def width(self) -> int:
@@ -195,18 +183,16 @@ class ListSlice(RowWise):
         what = {"category": elements.distinct, "number": elements.values}.get(elements.kind)
         held = elements.kind if what is None else str(getattr(what, "dtype", getattr(what, "type", "")))
         filled = lengths_of(column.values).nonzero()
-        return DataError(
-            f"ListSlice: pad={self.pad!r} is no value of lists of {held.removeprefix('torch.').removeprefix('large_')}",
-            column=column.name or None,
-            row=int(filled[0]) if len(filled) else None,
-            remedy="Give a pad of the elements' own type, or slice without pad",
+        row = int(filled[0]) if len(filled) else None
+        held = held.removeprefix("torch.").removeprefix("large_")
+        problem, remedy = (
+            f"ListSlice: pad={self.pad!r} is no value of lists of {held}",
+            "Give a pad of that type, or none",
         )
+        return DataError(problem, column=column.name or None, row=row, remedy=remedy)
 
 
-# ``MultiHot``: which values are in a row's list.
-
-
-class MultiHot(FittedOnLists):
+class MultiHot(SumsByKey):
     """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
 
     Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
@@ -231,7 +217,9 @@ class MultiHot(FittedOnLists):
         [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
 
+    by_row = False
     by_key = (("keys", "count"),)
+    _least: ClassVar = {"max_size": 1}
 
     def __init__(
         self,
@@ -243,12 +231,6 @@ class MultiHot(FittedOnLists):
         scope: Scope = "train",
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.col, self.values, self.max_size, self.min_count = col, values, max_size, min_count
-        self.scope, self.name = scope, name
-        check_scope(self)
-        if max_size < 1:
-            raise DataError(f"MultiHot: max_size is {max_size}", remedy="Learn at least 1 value")
         if values is not None:
             self._given()
 
@@ -260,10 +242,8 @@ class MultiHot(FittedOnLists):
             found = None
         nested = found is not None and pa.types.is_nested(found.type)
         if found is None or nested or not values or found.null_count or len(found.unique()) < len(values):
-            raise DataError(
-                f"MultiHot: values are to be of one type, each once and none missing, not {values!r}",
-                remedy="Leave values out to learn them",
-            )
+            problem = f"MultiHot: values are to be of one type, each once and none missing, not {values!r}"
+            raise DataError(problem, remedy="Leave values out to learn them")
         found = found.cast(pa.large_string()) if pa.types.is_string(found.type) else found
         return Keys((found,), (name_of(self.col),))
 
@@ -298,10 +278,7 @@ class MultiHot(FittedOnLists):
         return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, of_pair, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
-        if self.values is not None:
-            return max(a, b, key=lambda s: len(s["count"]))
-        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
-        return {"keys": keys, "count": count}
+        return super().merge(a, b) if self.values is None else max(a, b, key=lambda s: len(s["count"]))
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return each known key's place, from 1; 0: none."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, reduce
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Literal, get_args
 
 import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.group_values import count_values, merge_values, quantiles, total_counts
-from fastrec.features._engine.options import OfColumns, ascending, check_scope, float64, is_open
-from fastrec.features.base import Cells, Col, Cols, Feature, Fitted, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_columns, as_list, check_choices, masked, name_of, number_of
+from fastrec.features._engine.group_values import quantiles, total_counts
+from fastrec.features._engine.options import OfColumns, ascending, float64, is_open
+from fastrec.features.base import Col, Cols, Feature, RowWise, Scope, State, Tensors
+from fastrec.features.clean import LearnsColumns
+from fastrec.features.columns import as_columns, as_list, masked, name_of, number_of
 from fastrec.table import Column, Table
-
-# ``RowStats``: statistics of a row's own numbers, across many columns.
 
 Stat = Literal["zeros", "missing", "negative", "nunique", "sum", "mean", "std", "min", "max"]
 _STATS = get_args(Stat)
@@ -49,7 +48,6 @@ class RowStats(OfColumns, RowWise):
         *,
         name: str = "row",
     ) -> None:
-        self.cols, self.stats, self.name = cols, stats, name
         asked = as_list(stats)
         if not asked or len(set(map(str, asked))) < len(asked) or any(str(s) not in _STATS for s in asked):
             known = ", ".join(map(repr, _STATS))
@@ -70,8 +68,8 @@ class RowStats(OfColumns, RowWise):
         return {c: number_of(table, c, wanted_by=self) for c in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        rows = _RowNumbers([tensors[c] for c in self.columns])
-        return {name: getattr(rows, stat) for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
+        made = _row_statistics([tensors[c] for c in self.columns], set(as_list(self.stats)))
+        return {name: made[stat] for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
 
     def compute(self, table: Table) -> dict[str, Column]:
         # In blocks of rows: hundreds of columns would not fit as float64 all at once.
@@ -85,63 +83,39 @@ class RowStats(OfColumns, RowWise):
         return as_columns({n: torch.cat([p[n] for p in parts]) for n in self.outputs})
 
 
-class _RowNumbers:
-    """Statistics of rows, each computed at first use, of columns float64 ``[n]``, NaN where missing."""
-
+def _row_statistics(columns: list[torch.Tensor], wanted: set[str]) -> Tensors:
+    """Compute statistics of rows, of columns float64 ``[n]``, NaN where missing; also those that others need."""
     # Sums run from column to column: a reduction over a matrix would make a row's bits depend on the rows around it.
+    gone = [x.isnan() for x in columns]
 
-    def __init__(self, columns: list[torch.Tensor]) -> None:
-        self.columns = columns
-        self.gone = [x.isnan() for x in columns]
+    def over(join: Callable[..., torch.Tensor], empty: float) -> torch.Tensor:
+        return reduce(join, (torch.where(none, empty, x) for none, x in zip(gone, columns, strict=True)))
 
-    def _filled(self, value: float) -> Iterator[torch.Tensor]:
-        return (torch.where(gone, value, x) for gone, x in zip(self.gone, self.columns, strict=True))
-
-    @cached_property
-    def zeros(self) -> torch.Tensor:
-        return _how_many(x == 0 for x in self.columns)
-
-    @cached_property
-    def missing(self) -> torch.Tensor:
-        return _how_many(self.gone)
-
-    @cached_property
-    def negative(self) -> torch.Tensor:
-        return _how_many(x < 0 for x in self.columns)
-
-    @cached_property
-    def nunique(self) -> torch.Tensor:
-        ordered = torch.stack(self.columns, 1).sort(1).values  # NaN comes last
+    made = {"missing": _how_many(gone)}
+    count, moments = len(columns) - made["missing"], wanted & {"mean", "std"}
+    if "zeros" in wanted:
+        made["zeros"] = _how_many(x == 0 for x in columns)
+    if "negative" in wanted:
+        made["negative"] = _how_many(x < 0 for x in columns)
+    if "nunique" in wanted:
+        ordered = torch.stack(columns, 1).sort(1).values  # NaN comes last
         new = (ordered[:, 1:] != ordered[:, :-1]) & ~ordered[:, 1:].isnan()
-        return new.sum(1) + (~ordered[:, 0].isnan()).long()
-
-    @cached_property
-    def count(self) -> torch.Tensor:
-        return len(self.columns) - self.missing
-
-    @cached_property
-    def sum(self) -> torch.Tensor:
-        return reduce(torch.add, self._filled(0))
-
-    @cached_property
-    def mean(self) -> torch.Tensor:
-        mean = self.sum / self.count
+        made["nunique"] = new.sum(1) + (~ordered[:, 0].isnan()).long()
+    if "sum" in wanted or moments:
+        made["sum"] = over(torch.add, 0)
+    if "min" in wanted or moments:
+        made["min"] = torch.where(count > 0, over(torch.minimum, torch.inf), torch.nan)
+    if "max" in wanted or moments:
+        made["max"] = torch.where(count > 0, over(torch.maximum, -torch.inf), torch.nan)
+    if moments:
+        mean = made["sum"] / count
         # Equal values have themselves for a mean, to the last bit, and then no spread.
-        return torch.where(mean.isinf(), mean, torch.clamp(mean, self.min, self.max))
-
-    @cached_property
-    def std(self) -> torch.Tensor:
-        rests = (torch.where(gone, 0, x - self.mean) for gone, x in zip(self.gone, self.columns, strict=True))
+        made["mean"] = mean = torch.where(mean.isinf(), mean, torch.clamp(mean, made["min"], made["max"]))
+    if "std" in wanted:
+        rests = (torch.where(none, 0, x - mean) for none, x in zip(gone, columns, strict=True))
         total = reduce(torch.add, (r * r for r in rests))
-        return torch.where(self.count > 1, (total / (self.count - 1)).sqrt(), torch.nan)
-
-    @cached_property
-    def min(self) -> torch.Tensor:
-        return torch.where(self.count > 0, reduce(torch.minimum, self._filled(torch.inf)), torch.nan)
-
-    @cached_property
-    def max(self) -> torch.Tensor:
-        return torch.where(self.count > 0, reduce(torch.maximum, self._filled(-torch.inf)), torch.nan)
+        made["std"] = torch.where(count > 1, (total / (count - 1)).sqrt(), torch.nan)
+    return made
 
 
 def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -150,8 +124,6 @@ def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
     parts = (reduce(torch.add, ones[i : i + 127]) for i in range(0, len(ones), 127))
     return reduce(torch.add, (part.long() for part in parts))
 
-
-# ``Combine``: two columns added, subtracted, multiplied or divided.
 
 _WORDS_COMBINE = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
 
@@ -172,13 +144,9 @@ class Combine(RowWise):
         [0.25, nan]
     """
 
-    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None:
-        self.a, self.how, self.b, self.name = a, how, b, name
-        check_choices(self, "operation", how, list(_WORDS_COMBINE))
+    _reads = ("a", "b")
 
-    @property
-    def sources(self) -> list[Col]:
-        return [self.a, self.b]
+    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -194,9 +162,6 @@ class Combine(RowWise):
         else:
             made = {"+": a + b, "-": a - b, "*": a * b}[self.how]
         return {self.outputs[0]: made}
-
-
-# ``Where``: a column's values where another column is above zero.
 
 
 class Where(RowWise):
@@ -215,12 +180,9 @@ class Where(RowWise):
         [nan, 2.0]
     """
 
-    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None:
-        self.col, self.condition, self.name = col, condition, name
+    _reads = ("col", "condition")
 
-    @property
-    def sources(self) -> list[Col]:
-        return [self.col, self.condition]
+    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -234,10 +196,7 @@ class Where(RowWise):
         return {self.outputs[0]: torch.where(tensors["condition"] > 0, tensors["value"], torch.nan)}
 
 
-# ``Bucketize``: numbers as the bucket they fall into.
-
-
-class Bucketize(Fitted):
+class Bucketize(LearnsColumns):
     """The bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
 
     With ``edges`` nothing is learned and nothing needs to be fitted.
@@ -260,6 +219,8 @@ class Bucketize(Fitted):
         [0, 1, 1, 1]
     """
 
+    _reads = ("col",)
+
     def __init__(
         self,
         col: Col,
@@ -269,9 +230,6 @@ class Bucketize(Fitted):
         name: str | None = None,
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.col, self.edges, self.quantiles, self.name, self.scope = col, edges, quantiles, name, scope
-        check_scope(self)
         if (edges is None) == (quantiles is None):
             raise DataError("Bucketize needs edges, or quantiles to learn them", remedy="Give one of the two")
         if edges is not None and (not len(edges) or not ascending(edges)):
@@ -283,12 +241,13 @@ class Bucketize(Fitted):
             )
 
     @property
-    def kind(self) -> str:  # type: ignore[override]
-        return "fitted" if self.edges is None else "row"
+    def _given(self) -> bool:  # type: ignore[override]
+        return self.edges is not None
 
     @property
-    def online(self) -> str:  # type: ignore[override]
-        return self.kind
+    def columns(self) -> list[str]:
+        """The column that is cut."""
+        return [name_of(self.col)]
 
     @property
     def outputs(self) -> list[str]:
@@ -300,41 +259,21 @@ class Bucketize(Fitted):
         parts = float(self.quantiles)
         return [i / parts for i in range(1, int(parts))] if parts.is_integer() else []
 
-    def _learned(self) -> tuple[State, State]:
-        return super()._learned() if self.edges is None else ({}, self.finalize({}))
-
-    def learn(self, state: State) -> None:
-        if self.edges is None:
-            super().learn(state)
-
-    def collect(self, table: Table, cells: Cells | None = None) -> State:
+    def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         if self.edges is not None:
-            return {}
-        return count_values(number_of(table, name_of(self.col), wanted_by=self), cells)
-
-    def merge(self, a: State, b: State) -> State:
-        return merge_values(a, b) if self.edges is None else {}
-
-    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        if self.edges is not None:
-            return {"edges": torch.tensor([float(e) for e in self.edges], dtype=torch.float64)}
-        edges = torch.unique_consecutive(quantiles(*total_counts(state, keep), self._shares()))
-        return {"edges": edges[~edges.isnan()]}
-
-    def prepare(self, state: State, table: Table) -> Tensors:
-        return {"value": number_of(table, name_of(self.col), wanted_by=self)}
+            return torch.tensor([float(e) for e in self.edges], dtype=torch.float64)
+        edges = torch.unique_consecutive(quantiles(*total_counts(learned, keep), self._shares()))
+        return edges[~edges.isnan()]
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        value = tensors["value"]
-        bucket = torch.bucketize(value, fit["edges"].to(value.device), right=True)
+        (name,) = self.columns
+        value = tensors[name]
+        bucket = torch.bucketize(value, fit[name].to(value.device), right=True)
         return {self.outputs[0]: torch.where(value.isnan(), -1, bucket)}
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, bucket = self.outputs[0], tensors[self.outputs[0]]
         return {name: masked(name, bucket, bucket < 0)}
-
-
-# ``Digits`` and ``RoundTo``: price endings and round numbers.
 
 
 class Digits(OfColumns, RowWise):
@@ -361,12 +300,9 @@ class Digits(OfColumns, RowWise):
     """
 
     def __init__(self, cols: Cols, digits: int = 1, *, decimals: int = 0) -> None:
-        self.cols, self.digits, self.decimals = cols, digits, decimals
         if not (1 <= digits <= 18 and 0 <= decimals <= 9):
-            raise DataError(
-                f"Digits: {digits} digits of numbers with {decimals} decimals",
-                remedy="Use 1 to 18, and 0 to 9 decimals",
-            )
+            problem = f"Digits: {digits} digits of numbers with {decimals} decimals"
+            raise DataError(problem, remedy="Use 1 to 18, and 0 to 9 decimals")
 
     @property
     def outputs(self) -> list[str]:
@@ -399,6 +335,9 @@ class Digits(OfColumns, RowWise):
         return {n: masked(n, values, values < 0) for n, values in self.apply(self.prepare(table)).items()}
 
 
+Round = Literal["value", "gap", "is_round"]
+
+
 class RoundTo(OfColumns, RowWise):
     """The nearest multiple of a step, the distance from it, and whether the number is one: round prices.
 
@@ -428,13 +367,11 @@ class RoundTo(OfColumns, RowWise):
         cols: Cols,
         to: float | Sequence[float],
         *,
-        stats: Literal["value", "gap", "is_round"] | Sequence[str] = "value",
+        stats: Round | Sequence[Round] = "value",
     ) -> None:
-        self.cols, self.to, self.stats = cols, to, stats
         bad = next((t for t in as_list(to) if not 0 < t < 1 << 62), None)
         if bad is not None or not as_list(to):
             raise DataError(f"RoundTo: there are no multiples of {bad}", remedy="Give a number above 0 and below 2^62")
-        check_choices(self, "statistic", as_list(stats) or [None], list(_WORDS))
 
     @property
     def outputs(self) -> list[str]:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import (
-    MomentArrays,
-    accurate_sum,
-    cell_places,
-    merge_moments,
-    sort_keys,
-    spread,
-    sum_by_cell,
-    sum_kept,
-    union_keys,
-)
+from fastrec.features._engine import keyed
 from fastrec.features._engine.options import averaged_numbers, check_target_classes, row_weights
 from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
-from fastrec.features.columns import as_list, check_choices, name_of, names_of, number_of
+from fastrec.features.columns import as_list, name_of, names_of, number_of
 from fastrec.segments import segment_sum
 from fastrec.table import Table
-
-# ``TargetEncode``: a key's mean target, smoothed towards the prior, out of fold for training rows.
 
 Stat = Literal["mean", "std", "count", "woe"]
 Sums = dict[str, torch.Tensor]
@@ -54,7 +42,7 @@ class KeySums(Fitted):
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
         state: State = {"total": summed(one, 1), "keys": [], "columns": []}
         for col in as_list(self.cols):
-            keys, codes = sort_keys(table.coded(names_of(col)))
+            keys, codes = keyed.sort_keys(table.coded(names_of(col)))
             state["keys"].append(keys)
             state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in summed(codes, len(keys) + 1)])
         return state
@@ -64,14 +52,16 @@ class KeySums(Fitted):
 
         def added(x: list[Sums], y: list[Sums], left: torch.Tensor, right: torch.Tensor, size: int) -> list[Sums]:
             return [
-                self._add(*({n: spread(v, at, size, cells) for n, v in s.items()} for s, at in ((p, left), (q, right))))
+                self._add(
+                    *({n: keyed.spread(v, at, size, cells) for n, v in s.items()} for s, at in ((p, left), (q, right)))
+                )
                 for p, q in zip(x, y, strict=True)
             ]
 
         one = torch.zeros(1, dtype=torch.int64)
         merged: State = {"total": added(a["total"], b["total"], one, one, 1), "keys": [], "columns": []}
         for ka, kb, x, y in zip(a["keys"], b["keys"], a["columns"], b["columns"], strict=True):
-            keys, left, right = union_keys(ka, kb)
+            keys, left, right = keyed.union_keys(ka, kb)
             merged["keys"].append(keys)
             merged["columns"].append(added(x, y, left, right, len(keys)))
         return merged
@@ -110,6 +100,8 @@ class TargetEncode(KeySums):
     """
 
     uses_target = True
+    _reads = ("cols", "target", "fold_column", "weight")
+    _least: ClassVar = {"smooth": 0, "folds": 2}
 
     def __init__(
         self,
@@ -123,33 +115,17 @@ class TargetEncode(KeySums):
         weight: str | None = None,
         classes: Sequence[Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.cols, self.target, self.folds, self.fold_column = cols, target, folds, fold_column
-        self.smooth, self.stats, self.weight, self.classes = smooth, stats, weight, classes
-        check_choices(self, "statistic", stats, ("mean", "std", "count", "woe"))
-        if not 0 <= smooth < math.inf:
-            raise DataError(f"TargetEncode: smooth is {smooth}", remedy="Use 0 (none) or more")
         if "woe" in as_list(stats) and not smooth:
             raise DataError(
                 "TargetEncode: smooth is 0, but some evidence would be infinite", remedy="Use a number above 0"
             )
-        if folds is not None and folds < 2:
-            raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
         if classes is not None:
             check_target_classes(classes, wanted_by=self)
 
     @property
-    def sources(self) -> list[Col]:
-        return [*as_list(self.cols), *self._for_fitting]
-
-    @property
-    def _for_fitting(self) -> list[str]:
-        return [*as_list(self.target), *as_list(self.fold_column), *as_list(self.weight)]
-
-    @property
     def fit_only(self) -> list[str]:
         keys = as_list(self.cols)
-        return [n for n in self._for_fitting if n not in keys]
+        return [n for n in self.sources[len(keys) :] if n not in keys]
 
     @property
     def outputs(self) -> list[str]:
@@ -175,7 +151,7 @@ class TargetEncode(KeySums):
         given = None if self.weight is None else row_weights(table, self.weight, wanted_by=self)
 
         def summed(codes: torch.Tensor, size: int) -> list[Sums]:
-            places = cell_places(codes, cells, size)
+            places = keyed.cell_places(codes, cells, size)
             return [self._moments(y, given, places, size) for y in targets]
 
         return summed
@@ -193,7 +169,7 @@ class TargetEncode(KeySums):
             count = torch.bincount(where, minlength=cells * size).double()
         else:
             count = segment_sum(weight, where, cells * size)
-        result = {"count": count, "sum": accurate_sum(y, weight, count, where)}
+        result = {"count": count, "sum": keyed.accurate_sum(y, weight, count, where)}
         if "std" in as_list(self.stats):
             mean = result["sum"] / torch.where(count > 0, count, 1)
             rest = (y - mean.index_select(0, where)) ** 2
@@ -205,7 +181,7 @@ class TargetEncode(KeySums):
     def _add(self, a: Sums, b: Sums) -> Sums:
         merged = {n: a[n] + b[n] for n in ("count", "sum", "rows") if n in a}
         if "m2" in a:
-            merged["m2"] = merge_moments(_as_moments(a), _as_moments(b))[2]
+            merged["m2"] = keyed.merge_moments(_as_moments(a), _as_moments(b))[2]
         return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
@@ -249,24 +225,21 @@ def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch
     return torch.where(weight > 0, smoothed, prior)
 
 
-def _as_moments(stats: dict[str, torch.Tensor]) -> MomentArrays:
+def _as_moments(stats: dict[str, torch.Tensor]) -> keyed.MomentArrays:
     count = stats["count"]
     return count, stats["sum"] / torch.where(count > 0, count, 1), stats["m2"]
 
 
 def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> _Totals:
-    count, total = sum_kept(stats["count"], keep), sum_kept(stats["sum"], keep)
-    rows = sum_kept(stats["rows"], keep) if "rows" in stats else count
+    count, total = keyed.sum_kept(stats["count"], keep), keyed.sum_kept(stats["sum"], keep)
+    rows = keyed.sum_kept(stats["rows"], keep) if "rows" in stats else count
     if "m2" not in stats:
         return count, total, torch.zeros_like(count), rows
     kept = stats if keep is None else {n: v[keep.to(v.device)] for n, v in stats.items()}
     merged = (torch.zeros_like(count),) * 3
     for c, m, d in zip(*_as_moments(kept), strict=True):
-        merged = merge_moments(merged, (c, m, d))
+        merged = keyed.merge_moments(merged, (c, m, d))
     return count, total, merged[2], rows
-
-
-# ``BayesianRate``: successes over trials, drawn towards the common rate where trials are few.
 
 
 class BayesianRate(Fitted):
@@ -299,6 +272,8 @@ class BayesianRate(Fitted):
         [0.5, 0.5]
     """
 
+    _reads = ("clicks", "views")
+
     def __init__(
         self,
         clicks: Col,
@@ -308,16 +283,10 @@ class BayesianRate(Fitted):
         prior: float | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.clicks, self.views, self.weight, self.prior, self.name = clicks, views, weight, prior, name
         if weight is not None and not 0 < weight < math.inf:
             raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0, or None")
         if prior is not None and not math.isfinite(prior):
             raise DataError(f"BayesianRate: the prior is {prior}", remedy="Use a rate, None to learn it")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.clicks, self.views]
 
     @property
     def outputs(self) -> list[str]:
@@ -331,7 +300,7 @@ class BayesianRate(Fitted):
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
 
         def summed(values: torch.Tensor) -> torch.Tensor:
-            return sum_by_cell(values, one, cells, 1).squeeze(1)
+            return keyed.sum_by_cell(values, one, cells, 1).squeeze(1)
 
         clicks, views = self._numbers(table)
         finite = clicks.isfinite() & views.isfinite()
@@ -378,7 +347,7 @@ def _joined(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str,
     made = {n: a[n] + b[n] for n in a if n not in ("mean", "m2")}
     if "m2" in a:
         first, second = ((s["trials"], s["mean"], s["m2"]) for s in (a, b))
-        _, made["mean"], made["m2"] = merge_moments(first, second)
+        _, made["mean"], made["m2"] = keyed.merge_moments(first, second)
     return made
 
 

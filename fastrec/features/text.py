@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,10 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features._engine.options import FittedOnLists, check_scope, coded_elements, list_of
-from fastrec.features.base import Cells, Col, RowWise, Scope, State, Tensors
+from fastrec.features._engine.options import coded_elements, list_of
+from fastrec.features.base import Cells, Col, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import masked, name_of
-from fastrec.features.encode import merge_counts
+from fastrec.features.encode import SumsByKey
 from fastrec.features.vectors import VectorsOfTexts, distinct_texts, signed
 from fastrec.segments import segment_count, segment_sum
 from fastrec.table import Coded, Column, Keys, Table, as_column
@@ -27,8 +27,6 @@ from fastrec.table.column import lengths_of, offsets_of, rows_of, runs
 from fastrec.table.keys import is_text
 from fastrec.table.table import concat_columns
 from fastrec.table.vocab import hash_codes
-
-# ``Tokens``: the hashtags, mentions or words of a text, as a list.
 
 _PATTERNS = {
     "hashtags": r"(?<!\w)#(\w+)",
@@ -59,7 +57,6 @@ class Tokens(RowWise):
     """
 
     def __init__(self, col: Col, pattern: str = "hashtags", *, lower: bool = True, name: str | None = None) -> None:
-        self.col, self.pattern, self.lower, self.name = col, pattern, lower, name
         self._compiled()
 
     def _compiled(self) -> re.Pattern[str]:
@@ -108,9 +105,6 @@ class Tokens(RowWise):
         return distinct_texts(table, name_of(self.col), "Tokens needs text", "Convert it to text first")
 
 
-# ``NgramHash``: a text as a vector of how often its n-grams occur, by hashes.
-
-
 class NgramHash(VectorsOfTexts):
     """Each text as a vector column of unit length: its n-grams, counted in ``dims`` hashed places.
 
@@ -148,13 +142,9 @@ class NgramHash(VectorsOfTexts):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
-        self.col, self.dims, self.least, self.most = col, dims, least, most
-        self.of, self.seed, self.name = of, seed, name
         if dims < 1 or not 1 <= least <= most or of not in ("words", "letters"):
-            raise DataError(
-                f"NgramHash: {least} to {most} {of} in {dims} places",
-                remedy="Give dims and lengths of 1 or more, the shorter first, of 'words' or 'letters'",
-            )
+            problem = f"NgramHash: {least} to {most} {of} in {dims} places"
+            raise DataError(problem, remedy="Give dims and lengths of 1 or more, the shorter first")
 
     @property
     def outputs(self) -> list[str]:
@@ -274,12 +264,10 @@ def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
     return bags, bag_of[: a.size], bag_of[a.size :]
 
 
-# ``TextSvd``: free text as a few numbers.
-
 _LEARNED = ("idf", "components", "place")
 
 
-class TextSvd(FittedOnLists):
+class TextSvd(Fitted):
     """A text as ``dims`` float64 columns: the first components of its words' TF-IDF (latent semantic analysis).
 
     A word weighs ``log(1 + tf) · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the text; n: training rows with a
@@ -309,6 +297,9 @@ class TextSvd(FittedOnLists):
         [[0.97, 0.0], [0.55, 0.0], [0.97, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
 
+    by_row = False
+    _least: ClassVar = {"dims": 1, "max_words": 1}
+
     def __init__(
         self,
         col: Col,
@@ -319,12 +310,6 @@ class TextSvd(FittedOnLists):
         pattern: str = "words",
         scope: Scope = "train",
     ) -> None:
-        super().__init__()
-        self.col, self.dims, self.max_words, self.min_count = col, dims, max_words, min_count
-        self.pattern, self.scope = pattern, scope
-        if dims < 1 or max_words < 1:
-            raise DataError(f"TextSvd: dims is {dims}, max_words {max_words}", remedy="Both are 1 or more")
-        check_scope(self)
         with naming(self):
             Tokens("", pattern)
 
@@ -443,10 +428,7 @@ def _components(
     return np.pad(turned, ((0, 0), (0, dims - len(sizes))))
 
 
-# ``TfIdfSimilarity``: how like two lists of words of one row are.
-
-
-class TfIdfSimilarity(FittedOnLists):
+class TfIdfSimilarity(SumsByKey):
     """Cosine of the TF-IDF vectors of two lists of the same row, in 0 … 1.
 
     A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the list; n: the training rows' lists of both
@@ -470,16 +452,11 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
+    _reads = ("a", "b")
+    by_row = False
     by_key = (("keys", "count"),)
 
-    def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None:
-        super().__init__()
-        self.a, self.b, self.scope, self.name = a, b, scope, name
-        check_scope(self)
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.a, self.b]
+    def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -509,12 +486,6 @@ class TfIdfSimilarity(FittedOnLists):
             known = (~column.is_missing()).long()
             lists += sum_by_cell(known, torch.zeros_like(known), cells, 1)
         return {"keys": keys, "count": count[:, 1:], "lists": lists}
-
-    def merge(self, a: State, b: State) -> State:
-        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
-        one, cells = torch.zeros(1, dtype=torch.int64), len(count)
-        lists = spread(a["lists"], one, 1, cells) + spread(b["lists"], one, 1, cells)
-        return {"keys": keys, "count": count, "lists": lists}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return each key's weight, squared; 0 for keys in no list."""

@@ -12,12 +12,10 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.options import float64
 from fastrec.features.base import Col, Names, RowWise, Tensors
-from fastrec.features.columns import as_list, check_choices, name_of, number_of
+from fastrec.features.columns import as_list, name_of, number_of
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
 from fastrec.table.zones import local_seconds, no_date
-
-# ``DatePart``: the parts of a date or time as columns.
 
 
 class DatePart(RowWise):
@@ -44,7 +42,6 @@ class DatePart(RowWise):
     """
 
     def __init__(self, col: Col, parts: Names | None = None) -> None:
-        self.col, self.parts = col, parts
         known = [*_FASTAI, *_MORE]
         unknown = next((p for p in as_list(parts) if str(p).lower() not in known), None)
         if unknown is not None or (parts is not None and not as_list(parts)):
@@ -216,9 +213,6 @@ _MORE: dict[str, Callable[[Calendar], torch.Tensor]] = {
 _MAKERS = {**_FASTAI, **_MORE}
 
 
-# ``DateOf``: a row's year, month, day and clock as a number.
-
-
 class DateOf(RowWise):
     """Seconds since 1970 of the day, or minute, in columns of numbers, as ``DatePart`` reads them.
 
@@ -244,14 +238,11 @@ class DateOf(RowWise):
         [37, 5]
     """
 
+    _reads = ("month", "day", "year", "clock")
+
     def __init__(
         self, month: Col, day: Col, year: Col | None = None, *, clock: Col | None = None, name: str = "date"
-    ) -> None:
-        self.month, self.day, self.year, self.clock, self.name = month, day, year, clock, name
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.month, self.day, *(s for s in (self.year, self.clock) if s is not None)]
+    ) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -282,8 +273,6 @@ class DateOf(RowWise):
         return {self.name: torch.where(known, days * 86_400 + hour * 3_600 + minute * 60, torch.nan)}
 
 
-# ``Cyclic``: a value that comes round again, as a point on a circle.
-
 Period = Literal["hour", "weekday", "month", "dayofyear"]
 
 
@@ -306,15 +295,10 @@ class Cyclic(RowWise):
     """
 
     def __init__(self, col: str, period: float | Period) -> None:
-        self.col, self.period = col, period
-        if isinstance(period, str):
-            check_choices(self, "period", period, get_args(Period))
-        elif not 0 < period < math.inf:
-            raise DataError(f"Cyclic: the period is {period}", remedy="Use a finite number above 0")
-
-    @property
-    def sources(self) -> list[str]:  # type: ignore[override]
-        return [self.col]
+        known = get_args(Period)
+        if period not in known and (isinstance(period, str) or not 0 < period < math.inf):
+            remedy = f"Use a finite number above 0, or one of {', '.join(known)}"
+            raise DataError(f"Cyclic: the period is {period!r}", remedy=remedy)
 
     @property
     def outputs(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +12,12 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features._engine.options import FittedOnLists, OfColumns, check_scope, coded_elements, float64, list_of
+from fastrec.features._engine.options import OfColumns, coded_elements, float64, list_of, row_weights
 from fastrec.features.base import Cells, Col, Feature, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
 from fastrec.table import Column, Table
 from fastrec.table.column import lengths_of, rows_of
 from fastrec.table.keys import is_text
-
-# ``VectorColumns``: given vectors (of images, of texts) as one vector column of unit length.
 
 
 class VectorColumns(OfColumns, Fitted):
@@ -41,6 +40,8 @@ class VectorColumns(OfColumns, Fitted):
         [[0.6, 0.8], [0.0, 0.0], None]
     """
 
+    _least: ClassVar = {"dims": 1}
+
     def __init__(
         self,
         cols: str | Feature | Selector | Sequence[str | Feature | Selector],
@@ -49,15 +50,13 @@ class VectorColumns(OfColumns, Fitted):
         normalise: bool = True,
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        self.cols, self.dims, self.normalise, self.name = cols, dims, normalise, name
         chosen = any(isinstance(c, Selector) for c in as_list(cols))  # how many is known once it was fitted
         count = 0 if chosen else len(self.columns)
         if not chosen and not count:
             raise DataError("VectorColumns of no column", remedy="Name one or more")
         if name is None and count != 1:
             raise DataError("VectorColumns of several columns has no name", remedy="Give it one: name='image'")
-        if dims is not None and (dims < 1 or (count > 1 and count != dims)):
+        if dims is not None and count > 1 and count != dims:
             raise DataError(f"VectorColumns: {count} columns are no vector of {dims}", remedy="Leave dims out")
 
     @property
@@ -201,9 +200,6 @@ def distinct_texts(table: Table, name: str, needs: str, remedy: str) -> tuple[pa
     return pa.array([], pa.large_string()), torch.zeros(len(column), dtype=torch.int64, device=table.device)
 
 
-# ``Pca``: a vector column's first principal components, as number columns.
-
-
 class Pca(Fitted):
     """A column of vectors or lists as ``dims`` float64 columns: its first principal components in the training rows.
 
@@ -225,11 +221,9 @@ class Pca(Fitted):
         [-1.0, 1.0, 0.0, nan]
     """
 
-    def __init__(self, col: Col, dims: int = 16, *, whiten: bool = False) -> None:
-        super().__init__()
-        self.col, self.dims, self.whiten = col, dims, whiten
-        if dims < 1:
-            raise DataError(f"Pca: dims is {dims}", remedy="Make at least 1 column")
+    _least: ClassVar = {"dims": 1}
+
+    def __init__(self, col: Col, dims: int = 16, *, whiten: bool = False) -> None: ...
 
     @property
     def outputs(self) -> list[str]:
@@ -319,10 +313,7 @@ def signed(vectors: torch.Tensor) -> torch.Tensor:
     return vectors * torch.where(vectors[first, torch.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
 
-# ``SvdEncode``: keys as vectors, from what they occur with.
-
-
-class SvdEncode(FittedOnLists):
+class SvdEncode(Fitted):
     """Each key as a vector: the first components of the matrix of its counts with other keys.
 
     The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
@@ -351,6 +342,10 @@ class SvdEncode(FittedOnLists):
         [[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]]
     """
 
+    _reads = ("rows", "cols", "weight")
+    by_row = False
+    _least: ClassVar = {"dims": 1}
+
     def __init__(
         self,
         rows: Col,
@@ -361,17 +356,7 @@ class SvdEncode(FittedOnLists):
         log: bool = False,
         scope: Scope = "train",
         seed: int = 0,
-    ) -> None:
-        super().__init__()
-        self.rows, self.cols, self.dims, self.weight = rows, cols, dims, weight
-        self.log, self.scope, self.seed = log, scope, seed
-        if dims < 1:
-            raise DataError(f"SvdEncode: dims is {dims}", remedy="Make at least 1 column")
-        check_scope(self)
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.rows, self.cols, *([] if self.weight is None else [self.weight])]
+    ) -> None: ...
 
     @property
     def fit_only(self) -> list[str]:
@@ -394,8 +379,9 @@ class SvdEncode(FittedOnLists):
         else:
             cols, col = sort_keys(column.coded())
         known = (row > 0) & (col > 0)
-        weight = self._weights(table)
-        if weight is not None:
+        weight = None
+        if self.weight is not None:  # a missing one is not above 0: its pair is left out
+            weight = row_weights(table, name_of(self.weight), wanted_by=self)
             weight = weight if at is None else weight[at]
             known &= weight > 0
         kept = known.nonzero().squeeze(1)
@@ -404,21 +390,6 @@ class SvdEncode(FittedOnLists):
         of_pair = None if cells is None else Cells((cells.codes if at is None else cells.codes[at])[kept], cells.count)
         values = torch.ones_like(codes) if weight is None else weight[kept]
         return {"rows": rows, "cols": cols, "pairs": pairs, "sum": sum_by_cell(values, codes, of_pair, len(pairs))}
-
-    def _weights(self, table: Table) -> torch.Tensor | None:
-        if self.weight is None:
-            return None
-        values = number_of(table, name_of(self.weight), wanted_by=self)
-        bad = (values < 0) | values.isinf()
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
-            raise DataError(
-                f"SvdEncode: a weight is {float(values[row])}",
-                column=name_of(self.weight),
-                row=row,
-                remedy="Use 0 or more",
-            )
-        return values  # a missing one is not above 0: its pair is left out
 
     def merge(self, a: State, b: State) -> State:
         (rows, row_a, row_b), (cols, col_a, col_b) = (union_keys(a[n], b[n]) for n in ("rows", "cols"))

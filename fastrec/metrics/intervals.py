@@ -84,7 +84,12 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
 
 
 def cluster_means(
-    values: np.ndarray, clusters: np.ndarray, *, repeats: int = 2000, seed: int = 0
+    values: np.ndarray,
+    clusters: np.ndarray,
+    *,
+    weights: np.ndarray | None = None,
+    repeats: int = 2000,
+    seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 
@@ -95,6 +100,7 @@ def cluster_means(
     Args:
         values: float64 ``[n, m]``, finite: one row per list, one column per model.
         clusters: ``[n]`` cluster of each row (any type that sorts: numbers, strings).
+        weights: ``[n]`` numbers above 0, how much a row counts; None: all alike.
 
     Returns:
         The means, float64 ``[m]``, and the means of every resample, float64 ``[repeats, m]``.
@@ -111,10 +117,11 @@ def cluster_means(
         raise DataError(f"{repeats} resamples were asked for", remedy="Ask for at least one")
     _, codes = np.unique(clusters, return_inverse=True)
     n_clusters = int(codes.max()) + 1
-    sums = np.stack([np.bincount(codes, weights=column, minlength=n_clusters) for column in values.T], axis=1)
-    sizes = np.bincount(codes, minlength=n_clusters)
+    weighed = values if weights is None else values * weights[:, None]
+    sums = np.stack([np.bincount(codes, weights=column, minlength=n_clusters) for column in weighed.T], axis=1)
+    sizes = np.bincount(codes, weights=weights, minlength=n_clusters)
     drawn = _resampled(np.column_stack([sums, sizes]), repeats, seed)
-    return values.mean(axis=0), drawn[:, :-1] / drawn[:, -1:]
+    return np.average(values, axis=0, weights=weights), drawn[:, :-1] / drawn[:, -1:]
 
 
 def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -231,6 +232,26 @@ def reciprocal_ranks(
     return lists.ids, values
 
 
+def score_groups(
+    metric: Callable[..., float], scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst"
+) -> tuple[Tensor, Tensor]:
+    """Score every group by itself.
+
+    Args:
+        metric: ``mrr``, ``ndcg``, ``hit_rate``, ``recall``, ``mean_average_precision`` or ``gauc``.
+        scores, labels, groups, k, ties: as for :func:`mrr`; ``gauc`` takes neither k nor ties.
+
+    Returns:
+        Group ids ``[g]`` in ascending order, and their scores ``[g]`` float64. A group without a relevant candidate
+        has 0; by ``gauc`` one of a single class has NaN.
+    """
+    lists = prepare(scores, labels, groups)
+    if metric is gauc:
+        return lists.ids, _auc_by_group(lists)[0]
+    values = _BY_GROUP[metric](lists, k, ties)
+    return lists.ids, torch.where(lists.has_relevant, values, 0.0)
+
+
 def ndcg(
     scores: Any,
     labels: Any,
@@ -258,18 +279,13 @@ def ndcg(
         DataError: as for :func:`mrr`, or a label below 0 or infinite.
     """
     lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    refuse_rows(lists.labels.isinf() | (lists.labels < 0), "labels", "is below 0 or infinite", "Grades start at 0")
-    choice(gains, "gains", ("exp2", "linear"))
-    gain = torch.exp2(lists.labels) - 1 if gains == "exp2" else lists.labels
-    order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))
-    ideal = then(then(None, -gain), lists.codes)
-    return lists.mean(_discounted(lists, gain, order, k) / _discounted(lists, gain, ideal, k), empty)
+    return lists.mean(_ndcg(lists, k, ties, gains), empty)
 
 
 def hit_rate(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
     """Compute the share of the groups that have a relevant candidate among their first k (HR@k); see :func:`mrr`."""
     lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    return lists.mean((_reciprocal(lists, k, ties) > 0).double(), empty)
+    return lists.mean(_hit(lists, k, ties), empty)
 
 
 def recall(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
@@ -278,9 +294,7 @@ def recall(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unp
     Among equal scores those not relevant come first (``ties='worst'``), the relevant ones, or the input's order.
     """
     lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    codes, relevant, position = _relevant_in_order(lists, ties)
-    hits = lists.sums((relevant & (position < cut(k))).double(), codes)
-    return lists.mean(hits / lists.sums(relevant.double(), codes), empty)
+    return lists.mean(_recall(lists, k, ties), empty)
 
 
 def mean_average_precision(
@@ -291,12 +305,7 @@ def mean_average_precision(
     A group's average precision is the sum of the precisions at its relevant ranks up to k, over min(relevant, k).
     """
     lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    codes, relevant, position = _relevant_in_order(lists, ties)
-    total = lists.sums(relevant.double(), codes)
-    so_far = relevant.double().cumsum(0) - (total.cumsum(0) - total)[codes]
-    precision = so_far / (position + 1)
-    counted = relevant & (position < cut(k))
-    return lists.mean(lists.sums(precision * counted, codes) / total.clamp(max=cut(k)), empty)
+    return lists.mean(_average_precision(lists, k, ties), empty)
 
 
 def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
@@ -396,6 +405,34 @@ def _reciprocal(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
     return torch.where(lists.has_relevant & (rank <= cut(k)), 1.0 / rank.double(), 0.0)
 
 
+def _ndcg(lists: ScoredLists, k: int | None, ties: Ties, gains: Literal["exp2", "linear"] = "exp2") -> Tensor:
+    refuse_rows(lists.labels.isinf() | (lists.labels < 0), "labels", "is below 0 or infinite", "Grades start at 0")
+    choice(gains, "gains", ("exp2", "linear"))
+    gain = torch.exp2(lists.labels) - 1 if gains == "exp2" else lists.labels
+    order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))
+    ideal = then(then(None, -gain), lists.codes)
+    return _discounted(lists, gain, order, k) / _discounted(lists, gain, ideal, k)
+
+
+def _hit(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
+    return (_reciprocal(lists, k, ties) > 0).double()
+
+
+def _recall(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
+    codes, relevant, position = _relevant_in_order(lists, ties)
+    hits = lists.sums((relevant & (position < cut(k))).double(), codes)
+    return hits / lists.sums(relevant.double(), codes)
+
+
+def _average_precision(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
+    codes, relevant, position = _relevant_in_order(lists, ties)
+    total = lists.sums(relevant.double(), codes)
+    so_far = relevant.double().cumsum(0) - (total.cumsum(0) - total)[codes]
+    precision = so_far / (position + 1)
+    counted = relevant & (position < cut(k))
+    return lists.sums(precision * counted, codes) / total.clamp(max=cut(k))
+
+
 def _relevant_in_order(lists: ScoredLists, ties: Ties) -> tuple[Tensor, Tensor, Tensor]:
     order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))
     codes = lists.codes[order]
@@ -421,3 +458,8 @@ def _auc_by_group(lists: ScoredLists) -> tuple[Tensor, Tensor]:
     below = negatives.cumsum(0)[codes] - up_to[run]  # rows are from high to low within a group
     area = lists.sums(positive * (below + tied[run] / 2), codes) / (lists.sums(positive, codes) * negatives)
     return area, lists.sums(weight, codes)
+
+
+_BY_GROUP: dict[Callable[..., float], Callable[[ScoredLists, int | None, Ties], Tensor]] = {
+    mrr: _reciprocal, ndcg: _ndcg, hit_rate: _hit, recall: _recall, mean_average_precision: _average_precision
+}  # fmt: skip

@@ -76,6 +76,17 @@ class Metric:
             target, p, w = target[counted], p[counted], w[counted]
         return float(self.function(target, p, groups=groups, weight=w))
 
+    def by_group(self, y: Any, prediction: Any, groups: Any) -> Tensor | None:
+        """Score every list by itself: float64 ``[g]``, in ascending order of the groups; NaN if it is not defined.
+
+        The metric is their mean (of ``gauc`` weighed by their rows). None: it is no mean over lists.
+        """
+        if not isinstance(self.function, partial) or self.function.func is not _listwise:
+            return None
+        target, p = paired(y, prediction)
+        of, *rest = (self.function.keywords.get(n) for n in ("function", "k", "ties"))
+        return ranking.score_groups(of, p, target, groups, k=rest[0], ties=rest[1] or "worst")[1]
+
     @property
     def is_own(self) -> bool:
         """Whether its function is a user's own, which no file holds."""

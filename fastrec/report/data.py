@@ -179,6 +179,8 @@ class RunResults:
         oracle: expected score of the true click probabilities, if known.
         by_length: split → slices by list length.
         by_touched: split → slices by whether the clicked item was touched before.
+        by_place: split → slices by the first relevant item's place among the list's rows.
+        groups: split → figures of all its lists, by name: how many, rows and relevant rows of each.
         curves: model → one record per fold and epoch, or round of boosting.
         importance: model → feature → gain.
         seconds: stage → seconds, in the order the stages ran.
@@ -202,6 +204,8 @@ class RunResults:
     oracle: float | None = None
     by_length: dict[Split, list[Slice]] = field(default_factory=dict)
     by_touched: dict[Split, list[Slice]] = field(default_factory=dict)
+    by_place: dict[Split, list[Slice]] = field(default_factory=dict)
+    groups: dict[Split, dict[str, str]] = field(default_factory=dict)
     curves: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     importance: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -260,9 +264,10 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     )
     if lists is not None:
         for split in SPLITS:
+            _describe_groups(results, split, lists)
             _add_lists(results, split, lists, repeats=repeats)
-    elif results.task != "ranking":
-        # A run without lists has computed the intervals of its stack and its best base model itself.
+    if not results.standings and (lists is not None or results.task != "ranking"):
+        # A run without scores of lists has computed the intervals of its stack and its best base model itself.
         gap, standings = scores.get("stack_over_best"), {}
         for name, ends in (scores.get("intervals") or {}).items():
             other = gap and name != results.best and results.best == "stack"
@@ -292,10 +297,20 @@ def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[st
     )
 
 
+def list_scores(lists: pa.Table) -> dict[str, np.ndarray]:
+    """Return each model's score of every list: float64 ``[n]``, NaN where it is not known."""
+    scored = {n: n.partition("_")[2] for n in lists.column_names if n.startswith(("rr_", "score_"))}
+    return {model: lists[n].to_numpy().astype(np.float64) for n, model in scored.items()}
+
+
+def list_weights(lists: pa.Table, metric: str) -> np.ndarray | None:
+    """Return how much each list counts in the mean of a metric; None: all alike."""
+    return lists["length"].to_numpy().astype(np.float64) if metric.lower() == "gauc" else None
+
+
 def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int) -> None:
     rows = lists.filter(pc.equal(lists["split"], split))
-    scored = [name.removeprefix("rr_") for name in lists.column_names if name.startswith("rr_")]
-    columns = {name: rows[f"rr_{name}"].to_numpy().astype(np.float64) for name in scored}
+    columns = list_scores(rows)
     columns = {name: values for name, values in columns.items() if np.isfinite(values).any()}
     if not columns:
         return
@@ -307,7 +322,9 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
         return
     values, rows = values[known], rows.filter(pa.array(known))
     sessions = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy()
-    means, draws = cluster_means(values, sessions, repeats=repeats, seed=0)  # the same run gives the same page
+    weights = list_weights(rows, results.metric)
+    # the same run gives the same page
+    means, draws = cluster_means(values, sessions, weights=weights, repeats=repeats, seed=0)
     best = names.index(results.best) if results.best in names else None
     results.n_lists[split] = len(values)
     results.standings[split] = {
@@ -320,20 +337,40 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
 
     def add_slice(to: list[Slice], label: str, chosen: np.ndarray) -> None:
         if chosen.any():
-            means = values[chosen].mean(axis=0).tolist()
+            means = np.average(values[chosen], axis=0, weights=None if weights is None else weights[chosen]).tolist()
             to.append(Slice(label, int(chosen.sum()), dict(zip(names, means, strict=True))))
 
-    length, start = rows["length"].to_numpy(), 2  # a list of one has nothing to rank
-    by_length = results.by_length[split] = []
-    # 25 is the longest and the most frequent length on many sites: it has a slice of its own
-    for end in (5, 10, 15, 20, 24, 25, 50, 100, 200, np.inf):
-        label = f"{start}+" if end == np.inf else str(start) if start == end else f"{start}\u2013{end}"
-        add_slice(by_length, label, (length >= start) & (length <= end))
-        start = end + 1
+    def add_ranges(to: list[Slice], column: str, start: int, last: Sequence[float]) -> None:
+        numbers = pc.fill_null(rows[column], 0).to_numpy()
+        for end in (*last, np.inf):
+            label = f"{start}+" if end == np.inf else str(start) if start == end else f"{start}\u2013{int(end)}"
+            add_slice(to, label, (numbers >= start) & (numbers <= end))
+            start = int(end) + 1 if end < np.inf else start
+
+    results.by_length[split], results.by_place[split] = [], []
+    # A list of one has nothing to rank. 25 is the longest and the most frequent length on many sites.
+    add_ranges(results.by_length[split], "length", 2, (5, 10, 15, 20, 24, 25, 50, 100, 200))
+    if "place" in rows.column_names:
+        add_ranges(results.by_place[split], "place", 1, (1, 2, 3, 5, 10, 20, 50, 100))
     by_touched = results.by_touched[split] = []
     for label, wanted in (("touched before", True), ("not touched", False)):
         # null, unknown, is in neither slice
         add_slice(by_touched, label, pc.fill_null(pc.equal(rows["touched"], wanted), False).to_numpy())
+
+
+def _describe_groups(results: RunResults, split: Split, lists: pa.Table) -> None:
+    rows = lists.filter(pc.equal(lists["split"], split))
+    if not len(rows) or "positives" not in rows.column_names:
+        return
+    found = {"lists": f"{len(rows):,}"}
+    for name, column in {"rows": rows["length"], "relevant rows": rows["positives"]}.items():
+        numbers = column.drop_null().to_numpy()
+        if len(numbers):
+            found |= {f"{name} of a list, mean": f"{numbers.mean():.2f}"}
+            found |= {f"{name}, least to most": f"{numbers.min():,} to {numbers.max():,}"}
+    if not rows["positives"].null_count:
+        found["lists without a relevant row"] = f"{int((rows['positives'].to_numpy() == 0).sum()):,}"
+    results.groups[split] = found
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -180,7 +180,8 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         _leaderboard_section(results, colours, repeats),
         *leaderboard_section(noted_runs(run), Path(run).resolve().name, results.metric, results.greater_is_better),
         *([Section("Learning curves", "curves.html", {"panels": curves}, note)] if curves else []),
-        *(s for w in ("by_length", "by_touched") if results.task == "ranking" for s in _slices(results, colours, w)),
+        *_groups_section(results),
+        *(s for which in _SLICES if results.task == "ranking" for s in _slices(results, colours, which)),
         *row_sections(results.of_rows, results.best or "", results.permutation),
         *_importance_section(results, colours),
     ]
@@ -288,9 +289,9 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
         f"95 % interval: {repeats:,} bootstrap resamples of whole sessions. Differences are paired: both models on the "
         "same lists, those where every model's rank is known. A grey difference has 0 in its interval: the lists do "
         "not tell the two apart."
-        if results.standings and results.task == "ranking"
+        if results.n_lists and results.task == "ranking"
         else "The best first. The run holds no lists.parquet, so there are no intervals."
-        if results.task == "ranking"
+        if results.task == "ranking" and not results.standings
         else "The best first. The interval is a bootstrap's over rows, or over whole groups."
     )
     return Section("Leaderboard", "leaderboard.html", data, note)
@@ -334,15 +335,42 @@ def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str, co
     return ([*thin] if len(folds) > 1 else []) + ([charts.Line(mean, colour, title=f"{label}, mean")] if mean else [])
 
 
+def _groups_section(results: RunResults) -> list[Section]:
+    shown = [split for split in SPLITS if split in results.groups]
+    names = dict.fromkeys(n for split in shown for n in results.groups[split])
+    rows = [(n, [results.groups[split].get(n, "") for split in shown]) for n in names]
+    table = {"title": "", "heads": [(TITLES[split], "") for split in shown], "rows": rows}
+    note = "The lists that are scored. Relevant are rows whose label is above 0."
+    return [Section("Lists", "tables.html", {"tables": [table]}, note)] if shown else []
+
+
+# Slices of the lists → their title, and what they are.
+_SLICES = {
+    "by_length": (
+        "by list length",
+        "Number of candidates in the list; below it, how many such lists. Lists of one, always 1, are left out.",
+    ),
+    "by_place": (
+        "by place of the relevant row",
+        "Place of the first relevant row among its list's rows, in the order of the data; below it, how many such "
+        "lists. Lists without a relevant row are left out.",
+    ),
+    "by_touched": (
+        "by touched before",
+        "Whether the session had touched the clicked item before; below it, how many such lists.",
+    ),
+}
+
+
 def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list[Section]:
-    by_length = which == "by_length"
-    title = f"{results.metric} by list length" if by_length else f"{results.metric} by touched before"
+    about, note = _SLICES[which]
+    title = f"{results.metric} {about}"
     slices: dict[Split, list[Slice]] = getattr(results, which)
     shown = [split for split in SPLITS if len(slices.get(split, ())) > 1]
     if not shown:
         return []
     names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
-    draw = charts.category_lines if by_length else charts.category_bars
+    draw = charts.category_bars if which == "by_touched" else charts.category_lines
     panels, tables = [], []
     for split in shown:
         part = slices[split]
@@ -353,11 +381,6 @@ def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list
         heads = [(piece.label, note) for piece, note in zip(part, notes, strict=True)]
         rows = [(name, [f"{v:.4f}" for v in values]) for name, values in series.items()]
         tables.append({"title": TITLES[split], "heads": heads, "rows": rows})
-    note = (
-        "Number of candidates in the list; below it, how many such lists. Lists of one, always 1, are left out."
-        if by_length
-        else "Whether the session had touched the clicked item before; below it, how many such lists."
-    )
     data = {"legend": charts.legend(names, colours), "panels": panels, "tables": tables}
     return [Section(title, "slices.html", data, note)]
 

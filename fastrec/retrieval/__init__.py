@@ -6,6 +6,7 @@ share one contract (``CollaborativeFilter``); ``candidates/`` finds short lists,
 
 from fastrec.retrieval._saved import Saved
 from fastrec.retrieval.base import CollaborativeFilter, Popularity
+from fastrec.retrieval.candidates.from_events import CandidateTables, PastFeatures, make_candidates
 from fastrec.retrieval.candidates.sources import (
     CandidateSource,
     ModelSource,
@@ -44,6 +45,7 @@ __all__ = [
     "Boost",
     "CandidateFeatures",
     "CandidateSource",
+    "CandidateTables",
     "Candidates",
     "CollaborativeFilter",
     "EventFeatures",
@@ -55,6 +57,7 @@ __all__ = [
     "ModelSource",
     "NearestVectors",
     "ObjectiveRanker",
+    "PastFeatures",
     "Popularity",
     "Quota",
     "RP3Beta",
@@ -69,6 +72,7 @@ __all__ = [
     "cut_anywhere",
     "cut_at",
     "events_of",
+    "make_candidates",
     "recall_of_sets",
     "sample_negatives",
 ]

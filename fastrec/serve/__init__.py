@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastrec._core.imports import lazily
 from fastrec.serve.export import Exported, export_run, export_session_ranker
-from fastrec.serve.next_items import ExportedNextItems, NextItemGraph, export_next_items, verify_next_items
+from fastrec.serve.next_items import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
 from fastrec.serve.triton import write_triton
 from fastrec.serve.verify import Verified, metric_loss, verify_export, verify_session_ranker
@@ -26,7 +26,6 @@ __getattr__ = lazily(__name__, {name: f"server.{module}" for name, module in _HO
 __all__ = [
     "Canary",
     "Exported",
-    "ExportedNextItems",
     "Limits",
     "MemoryStore",
     "NextItemGraph",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Exported:
 
     folder: Path
     about: dict[str, Any]
-    served: Served
+    served: Served = field(default_factory=Served)
     unserved: str | None = None
 
 
@@ -203,7 +203,7 @@ def with_events(
                 why = f"is a {sample[name].kind}, which a server takes from no request"
                 remedy = "Leave out the features that read it, or export without data="
                 raise DataError(why, column=name, remedy=remedy)
-            about["inputs"].append({**described(name, sample[name], text=saved.reading.written(name)), "graph": False})
+            about["inputs"].append({**described(name, sample[name], reading=saved.reading), "graph": False})
 
 
 def read_sample(run: Path, name: str = SAMPLE) -> Table:
@@ -246,7 +246,7 @@ def make_graph(
     @cache
     def given(name: str, outside: bool = False) -> Column:
         column = sample[name]
-        inputs[name] = described(name, column, made=outside, text=saved.reading.written(name))
+        inputs[name] = described(name, column, made=outside, reading=saved.reading)
         return input_column(graph, name, column, no_text=no_text_of(column))
 
     list_column = saved.config.get("list_column") if saved.target is None else None
@@ -290,7 +290,18 @@ def make_graph(
         inputs[name]["longest"] = limits.HASHED_TEXT_BYTES
     about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events], width)
     about |= {"events_count": COUNT} if readers else {}
+    types = saved.reading.types.get("train", {})
+    ids = saved.config["submission"].get("ids", [])
+    about["ignored"] = {n: types.get(n) for n in [*types, *sample.names, *ids] if n not in used | made}
+    if lists is not None:
+        about["of_list"] = [n for n in inputs if n in used and _same_in_lists(sample, n, list_column)]
     return graph, about, served
+
+
+def _same_in_lists(sample: Table, name: str, list_column: str) -> bool:
+    """Tell whether a column is equal in the rows of each list; lists stand whole."""
+    lists, values = sample[list_column].group_numbers().cpu(), sample[name].coded().codes.cpu()
+    return not bool(((lists[1:] == lists[:-1]) & (values[1:] != values[:-1])).any())
 
 
 def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
@@ -323,7 +334,6 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
         "target": None if target is None else (target.names[0] if len(target.names) == 1 else list(target.names)),
         "list": saved.config.get("list_column") if target is None else None,
         "item": saved.config.get("item") if target is None else None,
-        "ids": saved.config["submission"].get("ids", []),
         "events": None,
     }
 
@@ -402,11 +412,12 @@ def export_session_ranker(model: SessionRanker, rows: Lists, out: str | Path, *,
         "inputs": [*about_inputs, about_list, *about_events], "events_count": COUNT,
         "outputs": [{"name": SCORE, "type": "float64", "width": 1}], "classes": None, "target": None,
         "list": lists, "item": events.item, "events": None,
+        "ignored": {n: None for n in rows.table.names if n not in used},
     }  # fmt: skip
     with atomic_folder(out) as part:
         graph.export(part, about)
         write_about(part, about)
-    return Exported(out, about, Served())
+    return Exported(out, about)
 
 
 # The events before lists as an exported graph takes them.

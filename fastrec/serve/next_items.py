@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fastrec.errors import DataError, MissingFileError, NotFittedError, Unreadab
 from fastrec.sequences import NextItemNet, SessionFrame
 from fastrec.sequences.reading import has_virtual
 from fastrec.sequences.session_learner import item_keys
+from fastrec.serve.export import Exported
 from fastrec.serve.graph.builder import ROWS, Graph
 from fastrec.serve.graph.nets import exported
 from fastrec.serve.session import FILE, check_hash, open_session, read_about, write_about
@@ -35,19 +35,6 @@ from fastrec.table.keys import is_text
 TASK = "next_item"
 
 
-@dataclass(frozen=True)
-class ExportedNextItems:
-    """An export.
-
-    Args:
-        folder: its folder.
-        about: the content of ``serving.json``.
-    """
-
-    folder: Path
-    about: dict[str, Any]
-
-
 def export_next_items(
     run: str | Path,
     out: str | Path,
@@ -55,7 +42,7 @@ def export_next_items(
     model: str | None = None,
     trust: Sequence[str] = (),
     stages: Stages | None = None,
-) -> ExportedNextItems:
+) -> Exported:
     """Write a run's net as a graph: sessions of raw item ids → ids of the best items, and their scores.
 
     The graph's inputs are ``items`` ``[rows, length]`` (ids as in the training files, the last event last; what is no
@@ -111,7 +98,7 @@ def export_next_items(
     with atomic_folder(out) as part, stages.stage("write"):
         graph.export(part, about)
         write_about(part, about)
-    return ExportedNextItems(out, about)
+    return Exported(out, about)
 
 
 class SessionScores(nn.Module):

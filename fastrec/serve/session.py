@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+from fastrec._core.digests import file_digest
 from fastrec._core.imports import require
 from fastrec.errors import DataError, DeviceError, MissingFileError, UnreadableFileError
 
@@ -38,8 +38,7 @@ def write_about(folder: Path, about: dict[str, Any]) -> None:
 def check_hash(graph: Path, sha: str) -> None:
     """Check that a graph is the one that ``serving.json`` was written for."""
     try:
-        with graph.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        actual = file_digest(graph)
     except OSError as error:
         raise MissingFileError(f"the graph cannot be read ({error})", file=graph, remedy="Export anew") from error
     if actual != sha:

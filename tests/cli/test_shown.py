@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
+from sklearn.metrics import log_loss, roc_auc_score
 from typer.testing import CliRunner
 
 from fastrec._core import environment
@@ -66,6 +69,40 @@ def test_tries_are_listed_with_whole_figures(run):
     narrow = shown("tries", run)
     assert "+0.00123" in narrow
     assert "better" in narrow
+
+
+@pytest.mark.parametrize(
+    ("metric", "noise", "says"),
+    [
+        ("logloss", (0.0, 0.3), "a is better than b by"),  # a loss: what is lower is better
+        ("logloss", (0.3, 0.0), "b is better than a by"),
+        ("auc", (0.0, 0.9), "a is better than b by"),
+        ("auc", (0.9, 0.0), "b is better than a by"),
+        ("auc", (0.9, 0.9), "which may be chance"),
+        ("auc", (0.0, 0.0), "a and b score alike"),
+    ],
+)
+def test_compare_names_the_better_run(tmp_path, metric, noise, says):
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 2, 400).astype(float)
+    columns = {"split": ["oof"] * 400, "fold": np.zeros(400, int), "label_y": y}
+    for name, share in zip("ab", noise, strict=True):
+        (tmp_path / name / "oof").mkdir(parents=True)
+        scores = {"metric": metric, "greater_is_better": metric == "auc", "oof": {}}
+        (tmp_path / name / "scores.json").write_text(json.dumps(scores))
+        pd.DataFrame(columns).to_parquet(tmp_path / name / "rows.parquet")
+        mixed = np.clip((1 - share) * (0.1 + 0.8 * y) + share * draw.random(400), 0.01, 0.99)
+        pd.DataFrame({"prediction": mixed}).to_parquet(tmp_path / name / "oof" / "stack.parquet")
+    page = " ".join(shown("compare", tmp_path / "a", tmp_path / "b").split())
+    assert says in page
+    assert f"difference: a less b; of {metric} {'higher' if metric == 'auc' else 'lower'} is better" in page
+    if "better than" in says:  # sign and size are those of an independent formula
+        score = {"auc": roc_auc_score, "logloss": log_loss}[metric]
+        a, b = (score(y, pd.read_parquet(tmp_path / n / "oof" / "stack.parquet").prediction) for n in "ab")
+        by, low, high = map(float, re.search(r"by (\S+) \[(\S+), (\S+)\]", page).groups())
+        assert by == pytest.approx(abs(a - b), abs=6e-6)
+        assert 0 < low < by < high
+        assert (says[0] == "a") == ((a > b) == (metric == "auc"))
 
 
 def test_remedies_of_the_doctor_can_be_copied(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -154,11 +155,59 @@ def test_lists_may_be_named_by_text(folder, tmp_path):
     assert scorer.score(one) == pytest.approx(wanted[:C], abs=1e-5)
 
 
-def test_a_label_that_is_misspelt_is_named(folder, tmp_path):
-    data = write(tmp_path / "data")
-    TRAIN.rename(columns={"bought": "buoght"}).to_csv(data / "train.csv", index=False)
-    code, out = invoke("run", folder / "competitions" / "shop", "--data", data, "--out", tmp_path / "run")
-    assert (code, "column 'bought': there is no such column" in out) == (1, True), out
+@pytest.mark.parametrize(
+    ("file", "column", "attribute"),
+    [
+        ("train", "bought", "label"),
+        ("train", "search", "list_column"),
+        ("test", "search", "list_column"),
+        ("train", "product", "item"),
+        ("test", "product", "item"),
+        ("train", "shop", "fold_key"),
+        ("train", "rating", "weight"),
+        ("train", "seen", "time"),
+    ],
+)
+def test_a_column_that_is_misspelt_is_named_before_features(folder, tmp_path, file, column, attribute):
+    data, recipe = write(tmp_path / "data"), tmp_path / "shop"
+    recipe.mkdir()
+    own = "" if attribute in ("label", "list_column", "item") else f"    {attribute} = {column!r}\n"
+    source = RECIPE.replace("    n_folds = 3\n", f"    n_folds = 3\n{own}")
+    (recipe / "competition.py").write_text(source)
+    rows = {"train": TRAIN, "test": TEST}[file]
+    swapped = column[:-2] + column[-1] + column[-2]
+    rows.rename(columns={column: swapped}).to_csv(data / f"{file}.csv", index=False)
+    code, out = invoke("run", recipe, "--data", data, "--out", tmp_path / "run")
+    message = next(line for line in out.splitlines() if line.startswith("error: "))
+    assert code == 1
+    where = f"error: file '{data / file}.csv', column {column!r}: the {file} rows lack the recipe's {attribute}. "
+    assert message.startswith(f"{where}Did you mean {swapped!r}? There are "), message
+    listed = re.search(r"There are ([^.]*)", message)[1].split(", ")
+    assert listed == pd.read_csv(data / f"{file}.csv", nrows=0).columns.tolist()
+    assert "features:" not in out
+
+
+@pytest.mark.parametrize("target", ["boughtt", ["bought", "expres"]])
+def test_a_target_that_is_misspelt_is_named(tmp_path, target):
+    class Table(Competition):
+        name = "table"
+
+    Table.target, wrong = target, "boughtt" if target == "boughtt" else "expres"
+    with pytest.raises(MissingColumnError, match=f"lack the recipe's target. Did you mean '{wrong[:6]}") as told:
+        run_competition(Table(), write(tmp_path / "data"), tmp_path / "run", stages=Stages(quiet=True))
+    assert (told.value.file, told.value.column) == (str(tmp_path / "data" / "train.csv"), wrong)
+
+
+def test_the_test_may_lack_the_column_of_folds(folder, tmp_path):
+    data, recipe = write(tmp_path / "data"), tmp_path / "shop"
+    recipe.mkdir()
+    (recipe / "competition.py").write_text(RECIPE.replace("n_folds = 3", "n_folds, fold_key = 3, 'user'"))
+    TRAIN.assign(user=TRAIN["search"] // 2).to_csv(data / "train.csv", index=False)
+    code, out = invoke("run", recipe, "--data", data, "--out", tmp_path / "run")
+    assert code == 0, out
+    lists = pd.read_parquet(tmp_path / "run" / "lists.parquet").groupby("split")["fold_key"].agg(list)
+    assert sorted(map(int, lists["test"])) == sorted(TEST["search"].unique())
+    assert set(map(int, lists["oof"])) == set(TRAIN["search"] // 2)
 
 
 def test_a_row_without_a_list_is_refused_before_training(folder, tmp_path):
@@ -179,7 +228,13 @@ def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
     for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
         code, out = invoke("score", submission, truth, *more)
         assert (code, out.splitlines()[-2:]) == (0, ["relevant: bought above 0", oracle]), out
-        assert invoke("check", submission, folder / "data" / "test.csv", *more)[0] == 0
+        said = invoke("check", submission, folder / "data" / "test.csv", *more)
+        assert said == (0, f"ok {len(TEST)} rows, {len(TEST)} ids\n")
+    # Lists are written together, also if the test's are mixed.
+    mixed = tmp_path / "mixed.csv"
+    TEST.sample(frac=1.0, random_state=0).to_csv(mixed, index=False)
+    for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
+        assert invoke("check", submission, mixed, *more) == said
     TRUTH.assign(bought=0).to_csv(truth, index=False)
     code, out = invoke("score", submission, truth)
     assert (code, "no line of the submission is relevant" in out) == (1, True)

@@ -246,6 +246,37 @@ def test_lists_are_scored_by_the_label_of_the_truth(tmp_path, kind, label):
     assert (pairs.value, pairs.lines()[1]) == (score.value, "relevant: every line of the truth")
 
 
+def test_lines_without_a_partner_are_counted(tmp_path):
+    made, rows = some_lists(tmp_path)
+    known = rows[rows["u"] < 24]
+    alone = int(((known["i"] == "b") & (known["clicked"] == 0)).sum())
+    for truth, said in (
+        (known, ["unmatched: 6 of 30 lists of the submission are not in the truth, and do not count"]),
+        (
+            known[(known["i"] != "b") | (known["clicked"] == 1)],
+            [
+                "unmatched: 6 of 30 lists of the submission are not in the truth, and do not count",
+                f"unmatched: {alone} lines of the submission are not in the truth, and count as irrelevant",
+            ],
+        ),
+        (
+            pd.concat([rows, rows[:7].assign(i="z", clicked=0)]),
+            ["unmatched: 7 lines of the truth are not in the submission"],
+        ),
+        (
+            known[known["clicked"] == 1].drop(columns="clicked"),
+            ["unmatched: 6 of 30 lists of the submission are not in the truth, and do not count"],
+        ),
+    ):
+        truth.drop(columns="s").to_csv(tmp_path / "truth.csv", index=False)
+        score = score_values(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
+        assert score.value == pytest.approx(mean_reciprocal_rank(rows[rows["u"].isin(truth["u"])]))
+        assert score.lines()[1:-2] == said
+    rows.assign(u=rows["u"] + 100).drop(columns="s").to_csv(tmp_path / "truth.csv", index=False)
+    with pytest.raises(SubmissionError, match=r"u 1\d\d has no line \(150 such in all\)"):
+        score_values(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
+
+
 def test_grades_of_the_named_label_count(tmp_path):
     made, rows = some_lists(tmp_path)
     rows["grade"] = np.random.default_rng(0).integers(0, 4, 150)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
 
 import pytest
@@ -31,8 +32,7 @@ def test_the_docstring_says_what_its_arguments_are(name):
     if "Arguments as" not in text:
         assert "Args:" in text
     if isinstance(thing, type):
-        for word in thing.__init__.__code__.co_varnames[1:]:
-            takes = word in thing.__init__.__annotations__
-            if takes and "Arguments as" not in text and word != "more":
+        for word in list(inspect.signature(thing).parameters):
+            if "Arguments as" not in text and word != "more":
                 names = r"(?:[*\w]+, )*"
                 assert re.search(rf"^ +{names}\**{word}(?:, [*\w]+)*: ", text, flags=re.M), word

@@ -25,7 +25,7 @@ from fastrec.features.leakage.check import LeakageReport
 from fastrec.features.leakage.rows import (
     CheckedRows,
     cut_places,
-    key_sizes,
+    key_codes,
     moved,
     probe_rows,
     sample_rows,
@@ -525,7 +525,8 @@ def test_the_part_holds_whole_keys_or_the_earliest_rows():
 def test_rows_to_change_are_of_rare_keys_and_of_frequent_ones_with_both_targets():
     df = pd.DataFrame({"key": [0] * 50 + [1, 1] * 5 + list(range(100, 140)), "clicked": [0, 1] * 50})
     choice = choice_of(df)
-    rows = probe_rows(choice, key_sizes(df, choice), 8)
+    sizes = [torch.where(c > 0, torch.bincount(c)[c], 0) for c in key_codes(df, choice).values()]
+    rows = probe_rows(choice, sizes, 8)
     assert len(set(rows)) == 8
     assert df.iloc[rows]["clicked"].sum() == 4
     sizes = df.groupby("key")["key"].transform("count").iloc[rows]

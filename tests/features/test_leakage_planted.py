@@ -10,19 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.features import check_leakage
-from fastrec.features.leakage.draws import (
+from fastrec.features.leakage.report import REMEDIES
+from fastrec.features.leakage.statistics import (
+    HeldTarget,
     by_group,
     change,
     followers,
+    follows,
     movers,
+    of_key,
     one_sided,
+    one_to_one,
     patterns,
+    row_order,
     says_target,
     scattered,
     told_within,
 )
-from fastrec.features.leakage.report import REMEDIES
-from fastrec.features.leakage.static import HeldTarget, follows, of_key, one_to_one, row_order
 from fastrec.table import Table
 from tests.features.leak_pipelines import CLEAN, GUILTY, PLANTED, frame
 

@@ -37,7 +37,11 @@ class CheckReport(ReportLines):
 
 
 def check_submission(
-    submission_path: str | Path, test_path: str | Path, format: SubmissionForm = RECSYS2019
+    submission_path: str | Path,
+    test_path: str | Path,
+    format: SubmissionForm = RECSYS2019,
+    *,
+    any_order: bool = False,
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
@@ -50,6 +54,7 @@ def check_submission(
         test_path: the test CSV it answers; of a ``ValueForm`` the test file or the sample submission, which say the
             rows and (the sample) their order.
         format: the form to hold it against.
+        any_order: do not warn of lines in another order than the test's: a ranking's ids say which line is whose.
 
     Returns:
         Counts, and warnings about candidates that are in no list.
@@ -60,7 +65,7 @@ def check_submission(
         MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
         DataError: the test file has no target, or one twice.
     """
-    return CheckReport(str(submission_path), *format.check(submission_path, test_path))
+    return CheckReport(str(submission_path), *format.check(submission_path, test_path, any_order=any_order))
 
 
 # ``score_submission``: the official score of a submission, and how sure it is.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,9 @@ import pyarrow.compute as pc
 
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.forms.rows import (
+    UNIT,
     IdLists,
+    RankedLines,
     RowKeys,
     SubmissionForm,
     arrow_column,
@@ -21,11 +24,11 @@ from fastrec.competition.forms.rows import (
     ranked_strings,
     refuse_nulls,
 )
-from fastrec.competition.forms.values import ValueForm
+from fastrec.competition.forms.values import ValueForm, read_text, sample_form
 from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
-from fastrec.table.read import read_text_csv
+from fastrec.table.read import csv_header, read_text_csv
 
 # ``SubmissionFormat``: a submission of a list of item ids for each target (a row of the test file to rank).
 
@@ -41,8 +44,9 @@ class SubmissionFormat(SubmissionForm):
         max_items: the most ids in one list.
         targets: (column, value) pairs; the test rows that equal all of them are the targets.
         candidates: the test file's column with the ids that may be recommended.
-        candidates_sep: separates two of those.
-        answer: the ground truth's column with the right id.
+        candidates_sep: separates two of those; None: test file and ground truth have a row for each candidate, and
+            ``score_values`` scores the submission.
+        answer: the ground truth's column with the right id, where it has a row for each list.
 
     Raises:
         DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.
@@ -55,11 +59,11 @@ class SubmissionFormat(SubmissionForm):
     max_items: int = 25
     targets: tuple[tuple[str, str], ...] = ()
     candidates: str = "impressions"
-    candidates_sep: str = "|"
+    candidates_sep: str | None = "|"
     answer: str = "reference"
 
     def __post_init__(self) -> None:
-        if not self.sep or not self.candidates_sep or self.max_items < 1 or len(set(self.header)) < len(self.header):
+        if not self.sep or self.candidates_sep == "" or self.max_items < 1 or len(set(self.header)) < len(self.header):
             raise DataError(
                 f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r} and "
                 f"{self.candidates_sep!r} and {self.max_items} items",
@@ -74,11 +78,20 @@ class SubmissionFormat(SubmissionForm):
             read_text_csv(path, self.header)  # names a missing column rather than the header
             raise
 
-    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+    def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
+        """See ``SubmissionForm.ranked_lines``; ``lists`` are named by the keys."""
+        table = self.read_lines(path)
+        ids = self.lists_of(table[self.prediction], path)
+        lines = table.select(self.keys).take(pa.array(ids.row)).append_column(self.candidates, ids.flat)
+        return lines, -1.0 - ids.place, self.keys, self.max_items
+
+    def check(
+        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
+    ) -> tuple[int, int, tuple[str, ...]]:
         """See ``check_submission``."""
         table = self.read_lines(path)
         names = (*self.keys, *(name for name, _ in self.targets), self.candidates)
-        test = read_text_csv(test_path, dict.fromkeys(names))
+        test = read_text(Path(test_path), tuple(dict.fromkeys(names)))
         chosen = np.ones(len(test), dtype=bool)
         for name, value in self.targets:
             chosen &= np.asarray(pc.equal(test[name], value))
@@ -87,11 +100,18 @@ class SubmissionFormat(SubmissionForm):
             remedy = "Give the test file, with its targets left empty"
             raise DataError(f"no row with {wanted}", file=test_path, remedy=remedy)
         targets = test.filter(pa.array(chosen))
-        rows = RowKeys(targets, self.keys, test_path, np.flatnonzero(chosen))
+        numbers, sep = np.flatnonzero(chosen), self.candidates_sep
+        if sep is None:  # a row for each candidate becomes a row for each list
+            sep, text = UNIT, RowKeys(targets, self.keys, test_path).text
+            joined = ranked_strings(targets[self.candidates], np.zeros(len(targets)), text, sep=sep, k=None)
+            first = np.unique(text.dictionary_encode().indices.to_numpy(), return_index=True)[1]
+            numbers, targets = numbers[first], targets.select(self.keys).take(pa.array(first))
+            targets = targets.append_column(self.candidates, joined)
+        rows = RowKeys(targets, self.keys, test_path, numbers)
         match = self.match(table, rows, path, role="not a target")
         ids = self.lists_of(table[self.prediction], path)
-        candidates = IdLists(targets[self.candidates].take(pa.array(match)), self.candidates_sep)
-        codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat]))
+        candidates = IdLists(targets[self.candidates].take(pa.array(match)), sep)
+        codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat.cast(ids.flat.type)]))
         listed = ids.row * n_codes + codes[: len(ids.flat)]
         offered = candidates.row * n_codes + codes[len(ids.flat) :]
         outside = np.flatnonzero(~np.isin(listed, offered))
@@ -110,6 +130,52 @@ RECSYS2019 = SubmissionFormat(
     prediction="item_recommendations",
     targets=(("action_type", "clickout item"), ("reference", "")),
 )
+
+
+def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[str] = ()) -> SubmissionForm:
+    """Take a ranking's form from a sample submission.
+
+    A line for each candidate with its score or its rank, or a line for each list with its items in order.
+
+    Args:
+        sample: the sample submission; any submission of the form does.
+        lists, item: the columns of lists and of items, in the rows to rank.
+        names: other columns that may name a row.
+
+    Raises:
+        DataError: the sample has no column to predict.
+        FastrecError: the sample cannot be read.
+    """
+    sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(sample, sep=s)))
+    header = csv_header(sample, sep=sep)
+    rest = [n for n in header if n != lists]
+    if lists in header and len(rest) == 1 and (rest[0] == item or rest[0] not in names):
+        table = read_text_csv(sample, header, sep=sep)
+        again = RowKeys(table, (lists,), sample).repeated()
+        if len(again):
+            raise DataError(
+                "the sample has several lines of a list, and no column of scores or ranks", file=sample, column=lists,
+                row=int(again[0]), remedy="Write submission = ValueForm(…) or SubmissionFormat(…) in the recipe",
+            )  # fmt: skip
+        text = table[rest[0]]
+        within = max((" ", ",", ";", "|"), key=lambda s: pc.sum(pc.match_substring(text, s)).as_py() or 0)
+        most = max(1, int(IdLists(text, within).length.max(initial=1)))
+        about = {"keys": (lists,), "prediction": rest[0], "sep": within, "max_items": most}
+        return SubmissionFormat(**about, candidates=item, candidates_sep=None, answer=item)
+    form = sample_form(sample, [*names, lists, item])
+    if not {lists, item} <= set(form.ids) or len(form.values) != 1:
+        return form
+    table = form.read_lines(sample)
+    values = pc.cast(table[form.values[0]], pa.large_string()).to_pylist()
+    groups = arrow_column(table[lists], lists).dictionary_encode().indices.to_numpy()
+    lengths = np.bincount(groups)
+    whole = np.array([int(v) if v.isdecimal() else 0 for v in values])
+    # The places of each list, 1 to its length, each once; in lists of one alone every score could be a 1.
+    pairs = np.unique(np.column_stack([groups, whole]), axis=0)
+    are_ranks = len(pairs) == len(whole) and (whole >= 1).all() and (whole <= lengths[groups]).all()
+    if (are_ranks and lengths.max(initial=0) > 1) or form.values[0].lower() in ("rank", "position", "place"):
+        return replace(form, ranks=True, per_list=int(lengths.max(initial=1)))
+    return form
 
 
 def form_of_run(folder: str | Path) -> SubmissionForm:

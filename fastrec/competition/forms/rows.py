@@ -139,7 +139,7 @@ def _codes_by_appearance(groups: Any) -> Tensor:
 #
 # Keys are read and compared as text, so that they stay exactly what they are in the file.
 
-_UNIT = "\x1f"  # stands between the keys of a row
+UNIT = "\x1f"  # stands between the keys of a row
 
 
 class RowKeys:
@@ -159,14 +159,14 @@ class RowKeys:
         self.numbers = np.arange(len(table)) if numbers is None else numbers
         if self.names:
             columns = [arrow_column(table[n], n).cast(pa.large_string()) for n in self.names]
-            self.text = pc.binary_join_element_wise(*columns, pa.scalar(_UNIT, pa.large_string()))
+            self.text = pc.binary_join_element_wise(*columns, pa.scalar(UNIT, pa.large_string()))
         else:
             self.text = pa.array(self.numbers).cast(pa.large_string())
 
     def named(self, row: int) -> str:
         """Describe a row by its keys."""
         text = self.text[int(row)].as_py()
-        return ", ".join(f"{n} {v}" for n, v in zip(self.names, text.split(_UNIT))) if self.names else f"row {text}"
+        return ", ".join(f"{n} {v}" for n, v in zip(self.names, text.split(UNIT))) if self.names else f"row {text}"
 
     def repeated(self) -> np.ndarray:
         """Return the rows whose keys an earlier row has."""
@@ -252,6 +252,10 @@ def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill 
 # ``SubmissionForm``: what all forms of a submission share: lines named by keys, checked, read and written as text.
 
 
+# Columns of text that name an item's line, its score, the columns that name a list, the most lines of a list.
+RankedLines = tuple[pa.Table, np.ndarray, tuple[str, ...], int | None]
+
+
 class SubmissionForm:
     """A submission: keys that name a line, and columns of predictions. Its kinds are frozen dataclasses.
 
@@ -325,8 +329,27 @@ class SubmissionForm:
         RowKeys(table, self.keys, path).refuse_repeated()
         write_text_csv(path, table, sep=self.delimiter)
 
-    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+    def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
+        """Read a ranking's submission as one line for each item.
+
+        Args:
+            path: the submission.
+            lists: the column of lists; None: the form's first key.
+
+        Returns:
+            Columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
+            list, and the most lines of a list (None: all candidates are there).
+        """
+        raise NotImplementedError
+
+    def check(
+        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
+    ) -> tuple[int, int, tuple[str, ...]]:
         """Check a submission: see ``check_submission``.
+
+        Args:
+            path, test_path: the submission; the test file.
+            any_order: do not warn of lines in another order than the test's.
 
         Returns:
             The number of lines and of ids or values, and warnings: what is allowed but loses score.

@@ -12,7 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.competition.forms.rows import ReportLines, RowKeys, SubmissionForm, arrow_column, key_text, refuse_nulls
+from fastrec._core import limits
+from fastrec.competition.forms.rows import (
+    RankedLines,
+    ReportLines,
+    RowKeys,
+    SubmissionForm,
+    arrow_column,
+    key_text,
+    refuse_nulls,
+)
 from fastrec.competition.reading import ROW_NUMBER
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
 from fastrec.metrics import Metric, get_metric
@@ -34,6 +43,7 @@ class ValueForm(SubmissionForm):
         sep: separates two values, one character.
         decimals: digits after the point; None: as many as tell one float64 from another.
         per_list: in a ranking task the most lines of a list, best first; None: all, in the order of the candidates.
+        ranks: in a ranking task the value is the place in the list, 1 for the best, instead of a score.
         probabilities: values must lie between 0 and 1.
 
     Raises:
@@ -46,6 +56,7 @@ class ValueForm(SubmissionForm):
     sep: str = ","
     decimals: int | None = None
     per_list: int | None = None
+    ranks: bool = False
     probabilities: bool = False
 
     def __post_init__(self) -> None:
@@ -143,15 +154,56 @@ class ValueForm(SubmissionForm):
             raise SubmissionError(problem, file=path, column=name, row=row, remedy=remedy)
         return numbers
 
-    def check(self, path: str | Path, test_path: str | Path) -> tuple[int, int, tuple[str, ...]]:
+    def scores(self, table: pa.Table, path: str | Path, lists: pa.Array | None = None) -> np.ndarray:
+        """Return a ranking's values as float64 ``[n]``, higher for better.
+
+        Args:
+            table: the submission as text.
+            path: its file, for errors.
+            lists: ``[n]`` the list of each line; None: it is not known, and a rank may stand twice.
+
+        Raises:
+            SubmissionError: a value is no finite number; of ranks: none from 1, or one that its list has twice.
+        """
+        numbers = self.numbers(table, self.values[-1], path)
+        if not self.ranks:
+            return numbers
+        bad, problem = (numbers < 1) | (numbers != np.round(numbers)), "is no rank"
+        if not bad.any() and lists is not None:
+            codes = lists.dictionary_encode().indices.to_numpy()
+            order = np.lexsort((np.arange(len(codes)), numbers, codes))
+            again = (np.diff(codes[order]) == 0) & (np.diff(numbers[order]) == 0)
+            bad[order[1:][again]], problem = True, "is the rank of an earlier line of its list too"
+        if bad.any():
+            row = int(bad.argmax())
+            raise SubmissionError(
+                f"{numbers[row]:g} {problem} ({int(bad.sum())} such rows in all)", file=path, column=self.values[-1],
+                row=row, remedy="Number the lines of each list 1, 2, 3, …, the best first",
+            )  # fmt: skip
+        return -numbers
+
+    def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
+        """Read a ranking's submission: see ``SubmissionForm.ranked_lines``."""
+        table, by = self.read_lines(path), lists or self.ids[0]
+        groups = arrow_column(table[by], by) if by in self.ids else None
+        return table.select(list(self.ids)), self.scores(table, path, groups), (by,), self.per_list
+
+    def check(
+        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
+    ) -> tuple[int, int, tuple[str, ...]]:
         """See ``check_submission``."""
         path, test_path = Path(path), Path(test_path)
         table = self.read_lines(path)
         # Lists that are cut have no line for every candidate.
         match = self.match(table, wanted_rows(self, test_path), path, complete=self.per_list is None)
         warnings = ()
-        if (match[1:] < match[:-1]).any():
+        # Lists that are cut stand with their best first.
+        if not any_order and self.per_list is None and (match[1:] < match[:-1]).any():
             warnings = (f"the rows are in another order than in {test_path.name}",)
+        if self.ranks:
+            # One id names a row, not a list.
+            self.scores(table, path, arrow_column(table[self.ids[0]], self.ids[0]) if len(self.ids) > 1 else None)
+            return len(table), len(table), warnings
         for name in self.values:
             first = table[name][0].as_py() if len(table) else ""
             if self.probabilities or first.lower() == "nan" or not np.isnan(_number(first)):
@@ -211,44 +263,48 @@ def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
 # The rows and the truth that lines of a ``ValueForm`` are about.
 
 
-def read_text(path: Path, names: tuple[str, ...], form: ValueForm) -> pa.Table:
-    """Read columns of a CSV or Parquet file as text; numbers of rows that it lacks are made."""
-    if ROW_NUMBER in names and ROW_NUMBER not in _names(path, form):
-        made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), form)
+def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
+    """Read columns of a CSV or Parquet file as text; numbers of rows that it lacks are made.
+
+    ``sep`` is one of the separators that a CSV may have.
+    """
+    if ROW_NUMBER in names and ROW_NUMBER not in _names(path, sep):
+        made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), sep)
         made = made.append_column(ROW_NUMBER, pa.array(range(len(made))).cast(pa.large_string()))
         return made.select(list(names))
     if _is_parquet(path):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
-    return read_text_csv(path, names, sep=_separator(path, form))
+    return read_text_csv(path, names, sep=_separator(path, sep))
 
 
 def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def _names(path: Path, form: ValueForm) -> list[str]:
+def _names(path: Path, sep: str) -> list[str]:
     if _is_parquet(path):
         return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
-    return csv_header(path, sep=_separator(path, form))
+    return csv_header(path, sep=_separator(path, sep))
 
 
-def _separator(path: Path, form: ValueForm) -> str:
-    return max((form.sep, "\t", ","), key=lambda s: len(csv_header(path, sep=s)))
+def _separator(path: Path, sep: str) -> str:
+    return max((sep, "\t", ","), key=lambda s: len(csv_header(path, sep=s)))
 
 
-def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table, str | None]:
-    """Read a ranking's truth (CSV or Parquet with the form's ids) as text, and name its column of labels.
+def read_truth(
+    path: Path, ids: Sequence[str], label: str | None, *, sep: str = ",", more: Sequence[str] = ()
+) -> tuple[pa.Table, str | None]:
+    """Read a ranking's truth (CSV or Parquet with ``ids``) as text, and name its column of labels.
 
-    If it lacks the recipe's ``label``, its one column of 0 and 1 is taken; None: it has none, and its lines are the
-    relevant ones.
+    If it lacks the recipe's ``label``, its one column of grades from 0 is taken; None: it has none, and its lines are
+    the relevant ones. ``more`` are other columns to read.
     """
-    names = _names(path, form)
-    beside = [n for n in names if n not in form.ids]
+    beside = [n for n in _names(path, sep) if n not in (*ids, *more)]
     if label not in beside:
-        flags = [n for n in beside if _is_flag(read_text(path, (n,), form)[n])]
-        label = flags[0] if len(flags) == 1 else None
-    return read_text(path, (*form.ids, *([label] if label else [])), form), label
+        grades = [n for n in beside if _is_grade(read_text(path, (n,), sep)[n])]
+        label = grades[0] if len(grades) == 1 else None
+    return read_text(path, (*ids, *more, *([label] if label else [])), sep), label
 
 
 def relevance(
@@ -257,7 +313,7 @@ def relevance(
     """Return the labels of candidates, float64 ``[n]``, and whether their list is in the truth, bool ``[n]``.
 
     Args:
-        lines: candidates with the columns ``ids``: the list and the item.
+        lines: candidates with the columns ``ids``: those of the list, and last the item.
         truth: its ids and labels; lines that it lacks are irrelevant.
         ids, path: those columns; the file of the truth, for errors.
         label: the truth's column of labels; None: its lines are relevant, all of them.
@@ -277,7 +333,7 @@ def relevance(
     there = np.asarray(found.is_valid())
     made = np.zeros(len(lines))
     made[there] = value[found.drop_null().to_numpy()]
-    counted = np.asarray(pc.is_in(_first(lines, ids), value_set=_first(truth, ids)))
+    counted = np.asarray(pc.is_in(_lists(lines, ids, path), value_set=_lists(truth, ids, path)))
     if not counted.any():
         raise DataError("the truth has no list of the submission", file=path, remedy="Give the right file")
     relevant = made[counted] > 0
@@ -289,13 +345,17 @@ def relevance(
     return made, counted
 
 
-def _first(table: pa.Table, ids: Sequence[str]) -> pa.Array:
-    return arrow_column(table[ids[0]], ids[0]).cast(pa.large_string())
+def _lists(table: pa.Table, ids: Sequence[str], path: str | Path) -> pa.Array:
+    return RowKeys(table, ids[:-1], path).text
 
 
-def _is_flag(column: pa.ChunkedArray) -> bool:
+def _is_grade(column: pa.ChunkedArray) -> bool:
+    """Whether a column of text is 0 and 1, false and true, or grades: whole numbers from 0 on."""
     values = set(pc.unique(pc.utf8_lower(column)).to_pylist())
-    return values in ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"})
+    if values == {"false", "true"}:
+        return True
+    numbers = {_number(v or "") for v in values}
+    return len(numbers) > 1 and 0 in numbers and numbers <= set(range(limits.HIGHEST_GRADE + 1))
 
 
 def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
@@ -315,7 +375,7 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
 
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
     """Read the ids of the rows that a submission must have; of a form without ids their numbers."""
-    return RowKeys(read_text(path, form.ids, form) if form.ids else read_file(path), form.ids, path)
+    return RowKeys(read_text(path, form.ids, form.sep) if form.ids else read_file(path), form.ids, path)
 
 
 # ``score_values``: the score of a submission with one line per row, by any metric.
@@ -330,6 +390,7 @@ class ValueScore(ReportLines):
         value: the metric.
         rows: how many rows it is over.
         relevant: of lists: which of their lines are relevant.
+        unmatched: of lists: how many lines of the submission and of the truth have no partner, in a sentence each.
         note: why ``metric`` is not the one that was asked for.
         others: other metrics of the same lines, by name.
     """
@@ -338,6 +399,7 @@ class ValueScore(ReportLines):
     value: float
     rows: int
     relevant: str = ""
+    unmatched: tuple[str, ...] = ()
     note: str = ""
     others: Mapping[str, float] = field(default_factory=dict)
 
@@ -346,31 +408,38 @@ class ValueScore(ReportLines):
         relevant = [f"relevant: {self.relevant}"] if self.relevant else []
         note = [f"note: {self.note}"] if self.note else []
         others = [f"{name} {value:.5f}" for name, value in self.others.items()]
-        return [f"rows {self.rows}", *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
+        unmatched = [f"unmatched: {text}" for text in self.unmatched]
+        return [f"rows {self.rows}", *unmatched, *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
 
 
 def score_values(
     submission_path: str | Path,
     truth_path: str | Path,
-    form: ValueForm,
+    form: SubmissionForm,
     *,
     metric: str | Metric,
     target: Target | None,
     label: str | None = None,
+    lists: str | None = None,
 ) -> ValueScore:
     """Score a submission against the truth, whose rows it must have, in any order.
 
     A submission of classes has no probabilities: if the metric needs them, it is scored by accuracy instead.
+
+    Relevant items that a list of a limited length leaves out rank below all places that count; a metric of whole lists
+    is then computed at that length.
 
     Args:
         submission_path: the submission.
         truth_path: a CSV or Parquet file with the form's ids and the target; of a ranking task the candidates (list and
             item, in the form's ids) with their labels, or the relevant candidates alone: every other line is
             irrelevant, and lists that are not there do not count.
-        form: the submission's form.
+        form: the submission's form: a ``ValueForm``, or a ``SubmissionFormat`` whose test has a candidate a row.
         metric: the metric or its name.
         target: what is predicted; None in a ranking task.
-        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1 is taken.
+        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1, or of grades from
+            0, is taken.
+        lists: ranking: the column of lists, which the truth has if the form's ids lack it; None: the first of the ids.
 
     Raises:
         SubmissionError: the rows are not those of the truth, or a value is none of the task's.
@@ -378,9 +447,10 @@ def score_values(
         FastrecError: a file is absent, corrupt or lacks a column.
     """
     path, truth_path, metric = Path(submission_path), Path(truth_path), get_metric(metric)
-    table = form.read_lines(path)
     if target is None:
-        return _score_lists(path, table, truth_path, form, metric, label)
+        return _score_lists(path, truth_path, form, metric, label, lists)
+    assert isinstance(form, ValueForm)
+    table = form.read_lines(path)
     truth = Table.read(read_file(truth_path))
     rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
     try:
@@ -445,20 +515,65 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
 
 
 def _score_lists(
-    path: Path, table: pa.Table, truth_path: Path, form: ValueForm, metric: Metric, label: str | None
+    path: Path, truth_path: Path, form: SubmissionForm, metric: Metric, label: str | None, lists: str | None
 ) -> ValueScore:
-    truth, label = read_truth(truth_path, form, label)
-    scores = torch.from_numpy(form.numbers(table, form.values[-1], path))
-    wanted, lists = truth[form.ids[0]].combine_chunks(), table[form.ids[0]].combine_chunks()
-    absent = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=lists)))
-    if len(absent):
-        row = int(absent[0])
+    lines, scores, by, most = form.ranked_lines(path, lists)
+    absent = [n for n in by if n not in lines.column_names]
+    keys = [n for n in by if n not in absent] + [n for n in lines.column_names if n not in by]
+    truth, label = read_truth(truth_path, keys, label, sep=form.delimiter, more=absent)
+    if absent:  # the truth says which list a line is in
+        rows = RowKeys(lines, keys, path).match(RowKeys(truth, keys, truth_path), role="no line", complete=most is None)
+        for name in absent:
+            lines = lines.append_column(name, truth[name].take(pa.array(rows)))
+    names, listed = [*by, *(n for n in keys if n not in by)], len(lines)
+    wanted, there = (RowKeys(t, by, f).text for t, f in ((truth, truth_path), (lines, path)))
+    gone = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=there)))
+    if len(gone):
         raise SubmissionError(
-            f"{form.ids[0]} {wanted[row].as_py()} has no line ({len(absent)} such in all)", file=path,
-            column=form.ids[0], remedy="Write lines for every list of the truth",
+            f"{RowKeys(truth, by, truth_path).named(gone[0])} has no line ({len(gone)} such in all)", file=path,
+            column=", ".join(by), remedy="Write lines for every list of the truth",
         )  # fmt: skip
-    relevant, counted = map(torch.from_numpy, relevance(table, truth, form.ids, label, truth_path))
-    groups = torch.from_numpy(lists.dictionary_encode().indices.to_numpy().astype(np.int64))
-    value = metric(relevant[counted], scores[counted], groups=groups[counted])
-    said = "every line of the truth" if label is None else f"{label} above 0"
-    return ValueScore(metric.name, value, int(counted.sum()), said)
+    lines = lines.select(names)
+    unmatched = _unmatched(lines, truth, by, label)
+    if most is not None:
+        asked, known = RowKeys(lines, names, path).text, RowKeys(truth, names, truth_path).text
+        unlisted = truth.filter(pc.invert(pc.is_in(known, value_set=asked))).select(names)
+        lines = pa.concat_tables([lines, unlisted])
+    labels, counted = relevance(lines, truth, names, label, truth_path)
+    codes = RowKeys(lines, by, path).text.dictionary_encode().indices.to_numpy().astype(np.int64)
+    # Below all that is listed come irrelevant items, then relevant ones.
+    floor = scores.min() - 1.0
+    scores = np.append(scores, floor - (labels[listed:] > 0))
+    name, said = metric.name, "every line of the truth" if label is None else f"{label} above 0"
+    if most is not None:
+        metric = get_metric(f"{name}@{most}") if name in ("mrr", "ndcg", "map") else metric
+        # A list that ends before place k is filled up, so that no relevant item that it lacks gets among the first k.
+        k = int(metric.name.partition("@")[2] or 0)
+        lengths = np.bincount(codes[:listed])
+        fill = np.repeat(np.arange(len(lengths)), np.maximum(k - lengths, 0))
+        fill = fill[np.isin(fill, codes[counted])]
+        codes, labels, scores = (
+            np.append(codes, fill),
+            np.append(labels, 0.0 * fill),
+            np.append(scores, floor + 0.0 * fill),
+        )
+        counted = np.append(counted, np.ones(len(fill), dtype=bool))
+    value = metric(labels[counted], scores[counted], groups=codes[counted])
+    return ValueScore(name, value, int(counted[:listed].sum()), said, unmatched)
+
+
+def _unmatched(lines: pa.Table, truth: pa.Table, by: Sequence[str], label: str | None) -> tuple[str, ...]:
+    """Say how many lines of the submission, and of the truth, have no partner; ``by``: what names a list."""
+    asked, known = (RowKeys(t, lines.column_names, "").text for t in (lines, truth))
+    lists, there = (RowKeys(t, by, "").text for t in (lines, truth))
+    counted, said = np.asarray(pc.is_in(lists, value_set=there)), []
+    if not counted.all():
+        some, of = pc.count_distinct(lists.filter(pa.array(~counted))).as_py(), pc.count_distinct(lists).as_py()
+        said.append(f"{some} of {of} lists of the submission are not in the truth, and do not count")
+    alone = int((counted & ~np.asarray(pc.is_in(asked, value_set=known))).sum())
+    if alone and label is not None:  # a truth of relevant lines alone lacks all others
+        said.append(f"{alone} lines of the submission are not in the truth, and count as irrelevant")
+    unlisted = len(truth) - int(np.asarray(pc.is_in(known, value_set=asked)).sum())
+    if unlisted:
+        said.append(f"{unlisted} lines of the truth are not in the submission")
+    return tuple(said)

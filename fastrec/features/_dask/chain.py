@@ -228,9 +228,6 @@ class DaskChain(Chain):
         return not bool(((counts[0] > 0) & (counts[-1] > 0)).any()) if len(counts) > 1 else True
 
 
-# What workers do -----------------------------------------------------------------------------------------------------
-
-
 def _collected(table: Table, jobs: list[Any], tables: list[dict[str, Table]], given: Sequence[str]) -> list[Any]:
     found = []
     for (step, rule), other in zip(jobs, tables, strict=True):
@@ -303,9 +300,6 @@ def _in_a_partition() -> Iterator[None]:
 
 def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], made: list[Table]) -> Table:
     return by_fold(table.select(names), folding.of(table), hidden.of(table), enumerate(made))
-
-
-# Helpers -------------------------------------------------------------------------------------------------------------
 
 
 def say(groups: Sequence[Group]) -> None:

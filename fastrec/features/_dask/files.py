@@ -117,9 +117,6 @@ def _folder() -> str | None:
     return None
 
 
-# ``PartFiles``: a table in Parquet files, one per partition, with known groups of rows in one file.
-
-
 class PartFiles:
     """A table in Parquet files with the parts of a Dask frame's interface that a FeatureSet uses.
 
@@ -211,9 +208,6 @@ class Shelf:
             while file.tell() < end:
                 found.append(pickle.load(file))
         return found
-
-
-# A table in memory whose rows the workers of a cluster read from files.
 
 
 class SplitTable:

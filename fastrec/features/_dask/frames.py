@@ -91,9 +91,6 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
     return blocks.with_layer([OUTER], parts), sorted(set().union(*seen))
 
 
-# Back to the user's frame --------------------------------------------------------------------------------------------
-
-
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
@@ -161,9 +158,6 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
         elif isinstance(dtype, np.dtype) and dtype.kind in "iub":
             dtypes[name] = "boolean" if dtype.kind == "b" else dtype.name.replace("i", "I").replace("u", "U")
     return meta.astype(dtypes)
-
-
-# Selectors -----------------------------------------------------------------------------------------------------------
 
 
 class Profile:

@@ -125,9 +125,6 @@ def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: boo
             taken.add(id(step))
 
 
-# Tables that a group of generators is computed on, with the rows that it needs together.
-
-
 class Others:
     """The other tables that generators read: partitions of a Dask frame, or a Table that every worker gets."""
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from threading import Lock
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,14 +20,10 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.features._engine.digests import columns_digest
 from fastrec.features._engine.folds import INNER_SEED, given_fold_keys, row_folds
 from fastrec.features._engine.order import take_or_missing
-from fastrec.features._engine.recall import CachedStep
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
+from fastrec.features.cache import CachedStep, FeatureCache
 from fastrec.features.columns import Selector, as_list, no_column
 from fastrec.table import Column, Table, concat
-
-if TYPE_CHECKING:
-    from fastrec.features.cache import FeatureCache
-
 
 # Steps that a target passes through, and those through which it could return to its own row.
 
@@ -181,8 +177,6 @@ def checked_sources(step: Feature) -> list[str | Feature | Selector]:
                 raise no_column(source)
     return sources
 
-
-# Progress of a set of features.
 
 _listeners: list[Callable[[], None]] = []  # of the process: steps work in threads of their own
 
@@ -495,18 +489,16 @@ class Chain:
             placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}
             if read and (step.own_row or step.uses_future or placed & set(read)):
                 problem = f"{type(step).__name__} reads the target, so that rows would be given their own"
-                raise DataError(
-                    problem, column=read[0], remedy="Use TargetEncode (out of fold) or CumTarget (from earlier rows)"
-                )
+                remedy = "Use TargetEncode (out of fold) or CumTarget (from earlier rows)"
+                raise DataError(problem, column=read[0], remedy=remedy)
             for table, names in step.table_inputs.items():
                 known = [n for n in names if n in self.targets]
                 if known:
-                    raise DataError(
-                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden",
-                        column=known[0],
-                        remedy="Read the frame's own rows, which are nested; if all of that column is known before the "
-                        "rows are, give it another name",
+                    problem = (
+                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden"
                     )
+                    remedy = "Read the frame's own rows, or give the column another name if it is known before the rows"
+                    raise DataError(problem, column=known[0], remedy=remedy)
 
 
 def excluded_cells(count: int, by_fold: bool, hidden: bool = False) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import hash_keys, sort_keys
+from fastrec.features.columns import refuse
 from fastrec.table import Column, Keys, Table, as_column
 
 FOLD_SEED, INNER_SEED = 0, 1
@@ -64,9 +65,7 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
 def given_fold_keys(table: Table, column: str) -> tuple[Keys, torch.Tensor]:
     """Return the values of a column of folds in order, and each row's place among them: int64 ``[n]``, from 0."""
     keys, codes = sort_keys(table.coded(column))
-    if bool((codes == 0).any()):
-        row = int((codes == 0).nonzero()[0])
-        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
+    refuse(codes == 0, column, "a row has no fold", "Give every training row a fold")
     return keys, codes - 1
 
 

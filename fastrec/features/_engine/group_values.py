@@ -19,9 +19,6 @@ from fastrec.table import Coded, Column, Keys, as_column
 Tally = dict[str, torch.Tensor]
 
 
-# Values with their counts --------------------------------------------------------------------------------------------
-
-
 def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
     """Count every value of every key, sorted by cell, key and value.
 
@@ -120,9 +117,6 @@ def _at_shares(
     return result
 
 
-# Distinct values -----------------------------------------------------------------------------------------------------
-
-
 def distinct_values(coded: Coded, codes: torch.Tensor, cells: Cells | None) -> dict[str, Any]:
     """Find the distinct pairs of key and value in each cell; rows of key (``codes``) 0 are left out.
 
@@ -189,9 +183,6 @@ def count_distinct_here(coded: Coded, codes: torch.Tensor, size: int) -> torch.T
     """Count distinct values of rows that need no merge: int64 ``[size]``; entry 0 is undefined."""
     rows = (coded.codes > 0).nonzero().squeeze(1)
     return torch.bincount(_distinct(codes[rows], coded.codes[rows])[0], minlength=size)
-
-
-# First and last ------------------------------------------------------------------------------------------------------
 
 
 def pick_ends(
@@ -285,9 +276,6 @@ def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
 # Statistics of whole number columns by cell, merged exactly: value counts (for quantiles, mode) and moments.
 
 
-# Value counts --------------------------------------------------------------------------------------------------------
-
-
 def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     """Count distinct numbers (float64 ``[n]``; NaN does not count).
 
@@ -348,9 +336,6 @@ def mode(value: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
     if not len(count) or not int(count.max()):
         return value.new_tensor(torch.nan)
     return value[(count == count.max()).nonzero()[0, 0]]  # argmax promises no order among equals
-
-
-# Moments -------------------------------------------------------------------------------------------------------------
 
 
 def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:

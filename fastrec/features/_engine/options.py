@@ -10,48 +10,48 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, Fitted, State
-from fastrec.features.columns import Selector, as_list, names_of, number_of
+from fastrec.features.base import Feature
+from fastrec.features.columns import Selector, as_list, names_of, number_of, refuse
 from fastrec.table import Coded, Column, Keys, Table, as_column
 from fastrec.table.column import of_vectors, offsets_of, packed
 from fastrec.table.keys import is_text
 
 
 class OfColumns:
-    """Generator that treats each of ``cols`` alike, and reads nothing else."""
+    """Generator that treats each of ``cols`` alike, within groups ``by`` and in ``order`` where it has them.
+
+    It makes a column of each, ``{word}_{col}__{by}``, unless ``outputs`` says otherwise.
+    """
 
     cols: str | Feature | Sequence[str | Feature]
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
+    _reads = ("cols", "by", "order")
 
     @property
     def columns(self) -> list[str]:
         """Names of the treated columns, including those that other generators make."""
         return [n for c in as_list(self.cols) for n in names_of(c)]
 
-
-class OfGroups(OfColumns):
-    """Generator that treats each of ``cols`` alike within groups ``by``, which may have an ``order``."""
-
-    by: str | Sequence[str] | None
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c) for c in self.columns]
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [*super().sources, *as_list(self.by), *as_list(getattr(self, "order", None))]
+    def _word(self) -> str:
+        return self.name
+
+    def _name(self, col: str) -> str:
+        return named(self, self._word, col)
+
+
+def named(feature: Feature, word: str, col: str) -> str:
+    """Name an output: the statistic's word, the column, and the columns of the groups."""
+    return "__".join([f"{word}_{col}", *as_list(getattr(feature, "by", None))])
 
 
 def ascending(numbers: Sequence[Any]) -> bool:
     """Tell whether numbers ascend, each once, none of them NaN."""
     values = [float(x) for x in numbers]
     return not any(map(math.isnan, values)) and values == sorted(set(values))
-
-
-def check_scope(feature: Feature) -> None:
-    """Refuse a scope other than ``'train'`` and ``'all'``."""
-    if feature.scope not in ("train", "all"):
-        raise DataError(f"{type(feature).__name__} has no scope {feature.scope!r}", remedy="Use 'train' or 'all'")
 
 
 def is_open(cols: Any) -> bool:
@@ -66,9 +66,6 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
     if odd is not None:
         problem = f"{type(feature).__name__}: {option} names a column that is not among its own"
         raise DataError(problem, column=odd, remedy="Check the spelling, or add the column to cols")
-
-
-# Constants of ``apply`` that an exported graph must not round.
 
 
 def float64(value: float) -> torch.Tensor:
@@ -87,20 +84,14 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
     if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
         found = sorted(column.distinct.to_pylist())
         listed = ", ".join(map(repr, found[:10])) + (", …" if len(found) > 10 else "")
-        raise DataError(
-            f"{who}: the target holds classes ({listed}), not numbers",
-            column=name,
-            row=int((~column.is_missing()).int().argmax()) if len(column) else None,
-            remedy=f"Name them: {who}(…, classes=[{listed}]), or make it 0 and 1 first"
-            if "classes" in wanted_by.get_params()
-            else "Make it numbers first: 0 and 1 for a class",
-        )
+        named_so = f"Name them: {who}(…, classes=[{listed}]), or make it 0 and 1 first"
+        remedy = named_so if "classes" in wanted_by.get_params() else "Make it numbers first: 0 and 1 for a class"
+        row = int((~column.is_missing()).int().argmax()) if len(column) else None
+        raise DataError(f"{who}: the target holds classes ({listed}), not numbers", column=name, row=row, remedy=remedy)
     values = finite_number(table, name, wanted_by=wanted_by)
     odd = ~(values.isnan() | (values == 0) | (values == 1)) if binary else torch.zeros(0)
-    if bool(odd.any()):
-        row = int(odd.nonzero()[0])
-        problem = f"{who}: weight of evidence needs a target of 0 and 1, and here is {float(values[row]):g}"
-        raise DataError(problem, column=name, row=row, remedy="Choose another statistic, or give classes")
+    problem = f"{who}: weight of evidence needs a target of 0 and 1"
+    refuse(odd, name, problem, "Choose another statistic, or give classes")
     return values
 
 
@@ -126,10 +117,7 @@ def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
     """Return a number column as float64 ``[n]``, NaN where missing."""
     values = number_of(table, name, wanted_by=wanted_by)
-    if bool(values.isinf().any()):
-        row = int(values.isinf().nonzero()[0])
-        problem = f"{type(wanted_by).__name__}: a value is infinite"
-        raise DataError(problem, column=name, row=row, remedy="Clip or drop such rows")
+    refuse(values.isinf(), name, f"{type(wanted_by).__name__}: a value is infinite", "Clip or drop such rows")
     return values
 
 
@@ -138,10 +126,7 @@ def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.
     if name is None:
         return torch.ones(len(table), dtype=torch.float64, device=table.device)
     weight = finite_number(table, name, wanted_by=wanted_by).nan_to_num(0)
-    if bool((weight < 0).any()):
-        row = int((weight < 0).nonzero()[0])
-        problem = f"{type(wanted_by).__name__}: a weight is below 0"
-        raise DataError(problem, column=name, row=row, remedy="Use 0 or more")
+    refuse(weight < 0, name, f"{type(wanted_by).__name__}: a weight is below 0", "Use 0 or more")
     return weight
 
 
@@ -158,9 +143,6 @@ def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by:
     return [torch.where(missing, torch.nan, (codes == i + 1).double()) for i in range(len(classes))]
 
 
-# Base of the generators over lists.
-
-
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
     """Return a column as a list column whose first list begins at element 0."""
     # Vectors are lists too, and a column of missing values has missing lists
@@ -174,17 +156,10 @@ def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
         missing = missing.to(table.device)
         nothing = as_column(pa.nulls(0), name=name).to(missing.device)
         return Column("list", offsets_of(missing.long() * 0), name=name, missing=missing, elements=nothing)
-    raise DataError(
-        f"{type(wanted_by).__name__} needs lists, and this column holds {_held(column)}",
-        column=name,
-        row=int((~missing).nonzero()[0]),
-        remedy="Choose a column of lists, or make lists of text by Tokens",
-    )
-
-
-def _held(column: Column) -> str:
     words = {"number": "numbers", "datetime": "times", "opaque": "values of no usable type"}
-    return words.get(column.kind) or f"values of type {column.distinct.type}"
+    held = words.get(column.kind) or f"values of type {column.distinct.type}"
+    problem = f"{type(wanted_by).__name__} needs lists, and this column holds {held}"
+    refuse(~missing, name, problem, "Choose a column of lists, or make lists of text by Tokens")
 
 
 def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
@@ -197,14 +172,3 @@ def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
         raise DataError(
             problem, column=column.name or None, row=row, remedy="Choose a column with lists of text, numbers or times"
         ) from error
-
-
-class FittedOnLists(Fitted):
-    """Generator that learns from lists: its inputs have more or fewer entries than rows."""
-
-    by_row = False
-
-    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
-        # Some decompose a matrix: what was just learned is not made again.
-        fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
-        return self.wrap(self.apply(fit, self.prepare(state, table)))

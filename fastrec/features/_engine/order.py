@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from weakref import ref
 
 import torch
@@ -90,29 +91,24 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
     return taken.changed(missing=missing if bool(missing.any()) else None)
 
 
-def aligned(
-    table: Table, log: Table, by: list[str], order: list[str]
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-    """Code the keys (``by``) of rows and of a log's events alike, and bring their order columns to one unit."""
-    for name in order:
-        here, there = table[name], log[name]
-        if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
-            raise DataError(
-                f"holds {_times(here)} in the frame and {_times(there)} in the log",
-                column=name,
-                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
-                if here.kind == there.kind
-                else "Give both the same type, for example with pd.to_datetime",
-            )
-    return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
-
-
 class Aligned:
-    """Rows and the events of a log by the same keys and in one order (see ``aligned``)."""
+    """Rows and the events of a log: their keys (``by``) coded alike, and their order columns in one unit."""
 
     def __init__(self, table: Table, log: Table, by: list[str], order: list[str]) -> None:
-        self.rows, self.codes, self.here, self.there = aligned(table, log, by, order)
-        self._merged = FewMerged(self.rows, self.here, self.codes, self.there) if few(self.rows, self.codes) else None
+        for name in order:
+            here, there = table[name], log[name]
+            if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
+                remedy = "Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
+                if here.kind != there.kind:
+                    remedy = "Give both the same type, for example with pd.to_datetime"
+                problem = f"holds {_times(here)} in the frame and {_times(there)} in the log"
+                raise DataError(problem, column=name, remedy=remedy)
+        self.rows, self.codes = shared_codes(table, log, by)
+        self.here, self.there = order_keys(table, order), order_keys(log, order)
+
+    @cached_property
+    def _merged(self) -> FewMerged | None:
+        return FewMerged(self.rows, self.here, self.codes, self.there) if few(self.rows, self.codes) else None
 
     @classmethod
     def of(cls, table: Table, log: Table, by: list[str], order: list[str]) -> Aligned:
@@ -327,9 +323,6 @@ class EarlierRows:
         return made if self.groups.order is None else torch.empty_like(made).index_copy_(1, self.groups.order, made)
 
 
-# The events of a row's group that are strictly earlier than the row: its own frame's rows, or those of a log.
-
-
 @dataclass(frozen=True, eq=False)
 class EarlierEvents:
     """For each row the earlier events of its group, a run among the sorted events."""
@@ -368,7 +361,8 @@ def earlier_events(
     """
     if log is None:
         return _among_rows(table, by, order, counted, tie)
-    rows, codes, order_here, order_log = aligned(table, log, list(by), list(order))
+    both = Aligned(table, log, list(by), list(order))
+    rows, codes, order_here, order_log = both.rows, both.codes, both.here, both.there
     kept = None if counted is None else counted.nonzero().squeeze(1)
     if kept is not None:
         codes, order_log = codes[kept], [o[kept] for o in order_log]
@@ -416,9 +410,6 @@ def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor
         return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
     gap = difference(here, there[events.clamp_min(0)]) / UNITS_PER_SECOND[table[order].unit or "s"]
     return torch.where(events >= 0, gap, torch.nan)
-
-
-# State that generators that look back over all rows keep for later rows.
 
 
 class LooksBack(Grouped):

@@ -15,9 +15,9 @@ import numpy as np
 from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name, recover
 from fastrec._core.digests import file_digest
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.features._engine.recall import function_at, function_name
 from fastrec.features.base import GENERATORS, Feature, generator_named
 from fastrec.features.columns import Selector, selector_from
+from fastrec.features.function import function_at, function_name
 from fastrec.table import load_state, save_state
 
 

@@ -12,18 +12,7 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds
 from fastrec.features.columns import as_list
-from fastrec.features.leakage.draws import (
-    Followers,
-    by_group,
-    change,
-    followers,
-    movers,
-    one_sided,
-    patterns,
-    says_target,
-    scattered,
-    share_below,
-)
+from fastrec.features.leakage import statistics
 from fastrec.features.leakage.report import Kind, Leak, LeakageReport
 from fastrec.features.leakage.rows import (
     CheckedRows,
@@ -33,8 +22,8 @@ from fastrec.features.leakage.rows import (
     SetRunner,
     as_features,
     cut_places,
+    key_codes,
     key_pairs,
-    key_sizes,
     moved,
     paired,
     probe_rows,
@@ -43,7 +32,6 @@ from fastrec.features.leakage.rows import (
     typical,
     with_rows_of,
 )
-from fastrec.features.leakage.static import HeldTarget, follows, numbers, of_key, one_to_one, row_order
 from fastrec.table import Column, as_column, column_names, take_rows
 
 # The checks of ``check_leakage`` that change a row, a time or a fold, and the record of leaks.
@@ -68,7 +56,7 @@ class LeakCheck:
         self.scale = {n: typical(c) for n, c in self.base.items()}
         self.suspects = list(self.base)  # columns whose moving means something
         self.unclear: set[str] = set()  # those of which no single row's move means anything
-        self.held = {n: HeldTarget(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
+        self.held = {n: statistics.HeldTarget(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
         self.tries: list[Try] = []
         self.leaks: dict[tuple[str, Kind], Leak] = {}
         self.excused: dict[str, str] = {}
@@ -102,10 +90,16 @@ class LeakCheck:
 
     def own_targets(self, probes: int) -> None:
         """Change one row's target at a time."""
-        sizes = key_sizes(self.frame, self.choice)
+        keys = key_codes(self.frame, self.choice).values()
+        sizes = [torch.where(codes > 0, torch.bincount(codes)[codes], 0) for codes in keys]  # of each row's key
         tries = [self.try_one(row) for row in probe_rows(self.choice, sizes, probes)]
         self.checked.append(f"the own targets of {len(tries)}")
-        odd = {n for n in self.suspects for t in tries if self._moved(n, t) and scattered(self.base[n], t.made[n])}
+        odd = {
+            n
+            for n in self.suspects
+            for t in tries
+            if self._moved(n, t) and statistics.scattered(self.base[n], t.made[n])
+        }
         if odd:
             rows = probe_rows(self.choice, sizes, limits.LEAK_SIGNS)
             more = [row for row in rows if row not in {t.row for t in tries}]
@@ -143,11 +137,15 @@ class LeakCheck:
         # A row's value follows its own target if it moves farther, or against it, than those of most others.
         target, held = next(iter(self.held.items()))
         shares = [
-            share_below(change(self.base[name], t.made[name]), t.row, float((t.targets[target] - held.y)[t.row].sign()))
+            statistics.share_below(
+                statistics.change(self.base[name], t.made[name]),
+                t.row,
+                float((t.targets[target] - held.y)[t.row].sign()),
+            )
             for t in tries
             if name in t.made
         ]
-        return one_sided(shares)
+        return statistics.one_sided(shares)
 
     def future(self) -> None:
         """Drop, then shuffle, the rows at or after a time."""
@@ -244,7 +242,7 @@ class LeakCheck:
 # The checks of ``check_leakage`` that change many targets at once, or none.
 
 # Describes what is wrong with a column, or returns None.
-Test = Callable[[Column, HeldTarget], str | None]
+Test = Callable[[Column, statistics.HeldTarget], str | None]
 _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 
 
@@ -278,19 +276,21 @@ def draws(check: LeakCheck) -> RandomRuns:
     for name in check.choice.targets:
         known &= ~check.choice.table[name].is_missing()
     random = check.choice.generator()
-    flips = patterns(known, random)
+    flips = statistics.patterns(known, random)
 
     def flip(chosen: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
         return check.change(chosen.nonzero().squeeze(1), f"with other targets in {int(chosen.sum())} rows")[1:]
 
     runs, targets = zip(*map(flip, flips))
     every = [n for n in check.suspects if all(n in made for made in runs)]
-    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made in runs]) for n in every}
+    moves = {
+        n: torch.stack([statistics.change(check.base[n], made[n], check.scale[n]) for made in runs]) for n in every
+    }
     drawn = RandomRuns(list(runs), list(targets), flips, moves)
     check.checked.append(f"those of all, changed at random {len(flips)} times")
     names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]
     found = {n: _followers(check.base[n], drawn, n) for n in names}
-    few = {n: movers(moves[n], flips) for n in names}
+    few = {n: statistics.movers(moves[n], flips) for n in names}
     for _ in range(limits.LEAK_ROUNDS):
         several = [f.rows for f in found.values() if len(f.rows) > 1]
         if not several:
@@ -300,21 +300,25 @@ def draws(check: LeakCheck) -> RandomRuns:
         flipped[some[torch.rand(len(some), generator=random) < 0.6]] = True
         made, _ = flip(flipped)
         there = {n: f for n, f in found.items() if n in made}
-        found |= {n: f.left(change(check.base[n], made[n], exact=f.exact), flipped) for n, f in there.items()}
+        found |= {
+            n: f.left(statistics.change(check.base[n], made[n], exact=f.exact), flipped) for n, f in there.items()
+        }
     for name in names:
         _confirm(check, name, found[name], few[name])
     return drawn
 
 
-def _followers(base: Column, drawn: RandomRuns, name: str) -> Followers:
+def _followers(base: Column, drawn: RandomRuns, name: str) -> statistics.Followers:
     if not drawn.still(name):
-        return followers(drawn.moves[name], drawn.flips, exact=False)
+        return statistics.followers(drawn.moves[name], drawn.flips, exact=False)
     if base.kind != "number" or all(torch.equal(base.values, c.values) for c in drawn.of(name)):
-        return Followers(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), exact=True)
-    return followers(torch.stack([change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True)
+        return statistics.Followers(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), exact=True)
+    return statistics.followers(
+        torch.stack([statistics.change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True
+    )
 
 
-def _confirm(check: LeakCheck, name: str, found: Followers, few: torch.Tensor) -> None:
+def _confirm(check: LeakCheck, name: str, found: statistics.Followers, few: torch.Tensor) -> None:
     # A row that follows by chance does not move with its target changed alone.
     base = check.base[name]
     rows = found.rows[: limits.LEAK_SINGLE].tolist()
@@ -323,7 +327,7 @@ def _confirm(check: LeakCheck, name: str, found: Followers, few: torch.Tensor) -
         if name not in t.made:
             continue
         exact = row in rows and found.exact
-        delta = change(base, t.made[name], exact=exact)
+        delta = statistics.change(base, t.made[name], exact=exact)
         if not float(delta[row]):
             continue
         if not exact:
@@ -342,13 +346,13 @@ def leave_one_out(check: LeakCheck, drawn: RandomRuns, df: Any) -> None:
     for name in check.suspects:
         if name not in drawn.moves or drawn.still(name) or (name, "own target") in check.leaks:
             continue
-        runs = [numbers(c) for c in drawn.of(name)]
+        runs = [statistics.numbers(c) for c in drawn.of(name)]
         if any(v is None for v in runs):
             continue
         for target in check.choice.targets:
             cases = [(y[target], v) for y, v in zip(drawn.targets, runs, strict=True)]
-            within = any(says_target(((codes, y, v) for y, v in cases), "drawn") for codes in keys)
-            if within or says_target(_among_moved(check, name, target), "moved"):
+            within = any(statistics.says_target(((codes, y, v) for y, v in cases), "drawn") for codes in keys)
+            if within or statistics.says_target(_among_moved(check, name, target), "moved"):
                 what = f"within its key it says the row's {target!r}, however the targets are changed"
                 check.add(name, "leave-one-out", None, what, {name})
 
@@ -383,15 +387,19 @@ def made_beforehand(
         return paired([as_column(given[n], name=n).to("cpu").coded().codes for n in names])
 
     for target in check.choice.targets:
-        held = HeldTarget(target, check.choice.table[target], whole.table[target], check.rows)
-        orders = {n: by_group(codes, held.y) for n, codes in keys.items()}
+        held = statistics.HeldTarget(target, check.choice.table[target], whole.table[target], check.rows)
+        orders = {n: statistics.by_group(codes, held.y) for n, codes in keys.items()}
         for name, column in columns.items():
             others = {n: (codes, orders[n]) for n, codes in keys.items() if name not in n}
-            _hold(check, name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
+            _hold(check, name, column, held, lambda c, h, others=others: statistics.of_key(c, others, whole_key, h))
 
 
-def _hold(check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Test) -> None:
-    tests: tuple[tuple[Kind, Test], ...] = (("copy", one_to_one), ("row order", row_order), ("outside", of_key))
+def _hold(check: LeakCheck, name: str, column: Column, held: statistics.HeldTarget, of_key: Test) -> None:
+    tests: tuple[tuple[Kind, Test], ...] = (
+        ("copy", statistics.one_to_one),
+        ("row order", statistics.row_order),
+        ("outside", of_key),
+    )
     for kind, test in tests:
         what = test(column, held)
         if what is None:
@@ -401,7 +409,7 @@ def _hold(check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key:
         else:
             check.add(name, kind, None, what, {name})
         return
-    what = follows(column, held)
+    what = statistics.follows(column, held)
     if what is not None:
         check.notes[f"{name!r} {what}"] = None
 

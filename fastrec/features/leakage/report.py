@@ -87,13 +87,9 @@ class LeakageReport:
         """Raise LeakageError, naming the columns, if there is a leak."""
         if self.leaks:
             first = self.leaks[0]
-            raise LeakageError(
-                f"{len(self.columns)} of {len(self.outputs)} columns leak ({', '.join(self.columns)}); {first.kind}: "
-                f"{first.detail}",
-                column=first.column,
-                row=first.row,
-                remedy=REMEDIES[first.kind],
-            )
+            found = f"{len(self.columns)} of {len(self.outputs)} columns leak ({', '.join(self.columns)})"
+            problem = f"{found}; {first.kind}: {first.detail}"
+            raise LeakageError(problem, column=first.column, row=first.row, remedy=REMEDIES[first.kind])
 
     def __str__(self) -> str:
         count = len(self.columns)

@@ -19,7 +19,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.chain import steps_behind
 from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
-from fastrec.features.columns import as_list, order_keys, selector_from
+from fastrec.features.columns import as_list, order_keys, refuse, selector_from
 from fastrec.features.feature_set import FeatureSet
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
@@ -91,11 +91,8 @@ class CheckedRows:
         low = int(torch.where(known, order, torch.inf).argmin()) if len(order) else 0
         high = int(torch.where(known, order, -torch.inf).argmax()) if len(order) else 0
         if not bool(known.any()) or bool(position[low] == position[high]):
-            raise DataError(
-                "check_leakage: the target has one value only in the rows that are checked, so that nothing can change",
-                column=name,
-                remedy="Give rows with several target values, or raise max_rows",
-            )
+            problem = "check_leakage: the target has one value only in the rows that are checked: nothing can change"
+            raise DataError(problem, column=name, remedy="Give rows with several target values, or raise max_rows")
         return low, high, order.nan_to_num(0)
 
     def mixed_future(self, cut: int, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -127,14 +124,6 @@ def sample_rows(choice: CheckedRows, most: int) -> torch.Tensor:
     if choice.order:
         return torch.argsort(choice.rank, stable=True)[:most].sort().values
     return torch.randperm(n, generator=choice.generator())[:most].sort().values
-
-
-def key_sizes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
-    """Return, for columns that may be keys, how many rows have each row's value: int64 ``[n]``."""
-    sizes = {}
-    for name, codes in key_codes(frame, choice).items():
-        sizes[name] = torch.where(codes > 0, torch.bincount(codes)[codes], 0)
-    return sizes
 
 
 def key_codes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
@@ -176,7 +165,7 @@ def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.where(known, torch.unique(joined, return_inverse=True)[1] + 1, 0)
 
 
-def probe_rows(choice: CheckedRows, sizes: dict[str, torch.Tensor], count: int) -> list[int]:
+def probe_rows(choice: CheckedRows, sizes: Sequence[torch.Tensor], count: int) -> list[int]:
     """Choose rows to change the target of: of rare, usual and frequent keys, with small and with large targets."""
     random = choice.generator()
     known = torch.ones(len(choice.table), dtype=torch.bool)
@@ -187,7 +176,7 @@ def probe_rows(choice: CheckedRows, sizes: dict[str, torch.Tensor], count: int) 
     low, high, position = choice._ends(choice.targets[0])
     is_high = position[rows] > (position[low] + position[high]) / 2
     chosen: list[int] = []
-    wishes = [(wish, size) for wish in (0.5, 0.0, 1.0, -1.0) for size in sizes.values()]
+    wishes = [(wish, size) for wish in (0.5, 0.0, 1.0, -1.0) for size in sizes]
     for place in range(max(count, 1)):
         free = torch.ones(len(rows), dtype=torch.bool)
         free[torch.isin(rows, torch.tensor(chosen, dtype=torch.int64))] = False
@@ -264,13 +253,8 @@ class SetRunner:
         if selectors_of(chosen.steps):  # which columns they stand for is known once they were fitted
             chosen.fit(frame, tables=self.tables)
         # Selectors are fixed to the chosen columns: on changed rows they might choose others.
-        self.listed, self.steps = (
-            chosen.outputs,
-            clone_steps(
-                chosen.steps,
-                lambda s: selector_from({"how": {"what": "columns", "listed": s.names}, "names": s.names}),
-            ),
-        )
+        fix = lambda s: selector_from({"how": {"what": "columns", "listed": s.names}, "names": s.names})  # noqa: E731
+        self.listed, self.steps = chosen.outputs, clone_steps(chosen.steps, fix)
         return self.run(frame, "on the rows as they are")
 
     def run(self, frame: Table, what: str) -> Made:
@@ -337,12 +321,8 @@ class FunctionRunner:
             self.passed_on.append(name)
             return True
         if name in self.fixed_names and same_values(there, here):
-            raise DataError(
-                "the pipeline returns its rows in another order",
-                column=name,
-                row=int(odd.nonzero()[0]),
-                remedy="Return one row for every row given, in the order given",
-            )
+            problem = "the pipeline returns its rows in another order"
+            refuse(odd, name, problem, "Return one row for every row given, in the order given")
         return False
 
     def run(self, frame: Any, what: str) -> Made:

@@ -97,20 +97,22 @@ class ModelSource(CandidateSource):
         model: such as ``CoVisitation``, ``VSTAN``, ``PopularItems`` or a net; one that is fitted already stays as it is
             where ``fitted``.
         fitted: whether ``fit`` leaves the model as it is.
+        exclude_seen: leave out the session's own items.
     """
 
-    def __init__(self, model: SessionModel, *, fitted: bool = False) -> None:
-        self.model, self.fitted = model, fitted
+    def __init__(self, model: SessionModel, *, fitted: bool = False, exclude_seen: bool = False) -> None:
+        self.model, self.fitted, self.exclude_seen = model, fitted, exclude_seen
         self.items = model.items if fitted else None
 
     def to_state(self) -> dict[str, Any]:
         """Return the model."""
-        return {"model": self.model.to_state(), "fitted": self.fitted}
+        return {"model": self.model.to_state(), "fitted": self.fitted, "exclude_seen": self.exclude_seen}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild what ``to_state`` returned; ``state['items']`` is the items' ``Vocab``."""
-        made = cls(SessionModel.from_state(state["model"], state["items"]), fitted=state["fitted"])
+        options = {"fitted": state["fitted"], "exclude_seen": state["exclude_seen"]}
+        made = cls(SessionModel.from_state(state["model"], state["items"]), **options)
         made.items = made.model.items
         return made
 
@@ -120,9 +122,16 @@ class ModelSource(CandidateSource):
         self.items = self.model.items
 
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        if isinstance(self.model, CoVisitation):  # there is no need to score every item
+        if not isinstance(self.model, CoVisitation):
+            return self.model.recommend(sessions, k, self.exclude_seen)
+        if not self.exclude_seen or not len(sessions):  # there is no need to score every item
             return self.model.candidates(sessions, k)
-        return self.model.recommend(sessions, k)
+        items, scores = self.model.candidates(sessions, k + int(sessions.lengths.max()))
+        rows = torch.arange(len(sessions))[:, None].expand_as(items)
+        codes = len(sessions.items)
+        own = torch.unique(rows_of(sessions.offsets) * codes + sessions.values)
+        kept = (items > 0) & ~torch.isin(rows * codes + items, own)
+        return best_of_pairs(rows[kept], items[kept], scores[kept], len(sessions), k)
 
 
 # ``NearestVectors``: items whose vectors are near to those of a session.

@@ -120,6 +120,13 @@ class Candidates:
             sources[at] += 1
         return Table({**columns, "sources": sources})
 
+    def fused(self, table: Table) -> Tensor:
+        """Return one score of what ``union`` found by all sources' ranks: the sum of ``1 / (60 + rank)``, float32.
+
+        Source: Cormack, Clarke, Büttcher 2009, "Reciprocal Rank Fusion outperforms Condorcet".
+        """
+        return sum((1 / (60 + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in self.sources)  # type: ignore[return-value]
+
     def label(self, table: Table, wanted: SessionFrame | Tensor) -> Tensor:
         """Return which candidates were right: float32 ``[rows]``, 1 or 0.
 
@@ -320,15 +327,16 @@ class EventFeatures(Saved):
     item was; NaN where there was none.
 
     Args:
-        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
+        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is; None: all are of the
+            kind ``events``.
     """
 
-    def __init__(self, event: str) -> None:
+    def __init__(self, event: str | None) -> None:
         self.event = event
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the log's events of each kind about each item; of the log that the sources learn from."""
-        self._kinds = sessions.kinds(self.event)
+        self._kinds = ["", "events"] if self.event is None else sessions.kinds(self.event)
         counts = torch.bincount(
             self._of(sessions) * len(sessions.items) + sessions.values, minlength=len(self._kinds) * len(sessions.items)
         )
@@ -337,6 +345,8 @@ class EventFeatures(Saved):
 
     def _of(self, sessions: SessionFrame) -> Tensor:
         """Return the events' kinds as ``fit`` numbers them; 0: one that it did not see."""
+        if self.event is None:
+            return torch.ones_like(sessions.values)
         place = {name: i for i, name in enumerate(self._kinds) if name}
         table = torch.tensor([place.get(name, 0) for name in sessions.kinds(self.event)], dtype=torch.int64)
         return table[sessions.sides[self.event]]

@@ -281,7 +281,7 @@ class Recommender:
             sources = list(self.retriever.sources)
             if len(sources) == 1:
                 return table[f"{sources[0]}_score"].values
-            return sum((1 / (60 + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)
+            return self.retriever.fused(table)
         full = table if self.features is None else self.features(table, sessions)
         if isinstance(self.ranker, Estimator):
             said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))

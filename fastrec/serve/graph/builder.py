@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.digests import file_digest
 from fastrec.errors import DataError
 from fastrec.serve.forest.nodes import onnx
 
@@ -222,8 +224,7 @@ class Graph:
         """Write ``model.onnx``, and add its files and digest to ``about``, the content of ``serving.json``."""
         path = folder / "model.onnx"
         files = [f.name for f in self.save(path, name=str(about["name"]))]
-        sha = hashlib.sha256(path.read_bytes()).hexdigest()
-        about["model"] = {"file": path.name, "files": files, "sha256": sha}
+        about["model"] = {"file": path.name, "files": files, "sha256": file_digest(path)}
 
     def type_of(self, dtype: Any) -> int:
         """Return ONNX's number of a numpy dtype."""
@@ -235,17 +236,9 @@ class Graph:
 
 def _in_order(graph: Any) -> list[Any]:
     """Sort a graph's nodes topologically."""
-    known = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
-    left, ordered = list(graph.node), []
-    while left:
-        ready = [n for n in left if set(n.input) <= known]
-        if not ready:
-            raise DataError("a net's graph goes in circles", remedy="Report this")
-        ordered += ready
-        known |= {v for n in ready for v in n.output}
-        chosen = {id(n) for n in ready}
-        left = [n for n in left if id(n) not in chosen]
-    return ordered
+    maker = {value: i for i, node in enumerate(graph.node) for value in node.output}
+    before = {i: [maker[v] for v in node.input if v in maker] for i, node in enumerate(graph.node)}
+    return [graph.node[i] for i in TopologicalSorter(before).static_order()]
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:

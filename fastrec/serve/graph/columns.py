@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.competition.reading import Reading
 from fastrec.serve.graph import torch_ops  # noqa: F401 - its handlers
 from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError
 from fastrec.serve.graph.lookup import find, recode
@@ -207,17 +208,20 @@ def no_text_of(column: Column) -> str:
     return OTHER_NO_TEXT if pc.any(pc.equal(column.distinct, "")).as_py() else NO_TEXT
 
 
-def described(name: str, column: Column, *, made: bool = False, text: dict[str, Any] | None = None) -> dict[str, Any]:
+def described(name: str, column: Column, *, made: bool = False, reading: Reading | None = None) -> dict[str, Any]:
     """Describe a column as an input, for ``serving.json``.
 
-    ``made``: a server computes it from events. ``text``: how the run reads its text (``Reading.written``).
+    ``made``: a server computes it from events. ``reading``: how the run reads its text and what training lacked.
     """
     numpy_type = input_type(column)
     kind = "string" if numpy_type is object else np.dtype(numpy_type).name
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)
     time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
     about = {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
-    return about if text is None else {**about, "text": text}
+    text = None if reading is None else reading.written(name)
+    about |= {} if text is None else {"text": text}
+    known = reading is not None and reading.gaps is not None and not made
+    return {**about, "gaps": name in reading.gaps} if known else about
 
 
 def encode(vocab: Vocab, column: Column) -> Any:

@@ -97,9 +97,7 @@ def _rdiv(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
     return _div(graph, made, b, a)
 
 
-@handler("floor_divide", "__floordiv__")
-def _floor_divide(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return _div(graph, made, a, b, rounding_mode="floor")
+handler("floor_divide", "__floordiv__")(partial(_div, rounding_mode="floor"))
 
 
 @handler("remainder", "__mod__")
@@ -340,21 +338,15 @@ def _gather(graph: Graph, made: torch.Tensor, a: Any, dim: int, index: Any) -> s
 
 
 @handler("bucketize")
-def _bucketize(
-    graph: Graph, made: torch.Tensor, values: GraphTensor, edges: torch.Tensor, *, right: bool = False, **_: Any
-) -> str:
-    return search(graph, edges, values, right=right)
+def _bucketize(graph: Graph, made: torch.Tensor, values: GraphTensor, edges: torch.Tensor, **options: Any) -> Any:
+    return _searchsorted(graph, made, edges, values, **options)
 
 
 @handler("searchsorted")
 def _searchsorted(
     graph: Graph, made: torch.Tensor, edges: torch.Tensor, values: GraphTensor, *, right: bool = False, **_: Any
-) -> str:
-    return search(graph, edges, values, right=right)
-
-
-def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: bool) -> Any:
-    """Count the sorted edges below each value (``right``: at or below): int64. NaN is above all."""
+) -> Any:
+    # NaN is above all edges
     if isinstance(edges, GraphTensor):
         raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
     # a whole number beyond 2^53 is rounded, but not across an edge that is not

@@ -17,7 +17,7 @@ from fastrec.serve.online.fold import CUT, base_type, first_order, is_old, kept,
 from fastrec.serve.online.plan import HISTORY, ROW, EventIndex, EventLookup, Plan, RecordLayout, Values, union
 from fastrec.serve.online.store import EventStore, row_keys
 from fastrec.table import Column, Table, concat
-from fastrec.table.keys import UNITS_PER_SECOND
+from fastrec.table.keys import UNITS_PER_SECOND, is_text
 from fastrec.table.table import concat_columns
 
 Made = dict[str, Column]
@@ -237,7 +237,7 @@ class Request:
         """Give the rows' and the events' text columns of one name one list of words, so that codes are equal."""
         for name in self.rows.names:
             mine = self.rows[name]
-            if mine.kind != "category" or mine.ordered is not None or not _is_text(mine.distinct.type):
+            if mine.kind != "category" or mine.ordered is not None or not is_text(mine.distinct.type):
                 continue
             others = [f.events for f in fetched if name in f.events and f.events[name].kind == "category"]
             if not others:
@@ -259,8 +259,8 @@ class Request:
         for name, column in zip(names, index.columns, strict=True):
             mine, theirs = self.rows[name], schema.field(column).type
             has_value = len(mine) and not bool(mine.is_missing().all())
-            if has_value and _is_text(theirs) != (mine.kind == "category" and _is_text(mine.distinct.type)):
-                why = f"holds {'no ' if _is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}"
+            if has_value and is_text(theirs) != (mine.kind == "category" and is_text(mine.distinct.type)):
+                why = f"holds {'no ' if is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}"
                 raise DataError(why, column=name, remedy="Give both the same type")
 
 
@@ -282,10 +282,6 @@ def _stacked(a: Column, b: Column) -> Column:
     if a.kind == b.kind == "category" and a.distinct is b.distinct:
         return replace(a, values=torch.cat([a.values, b.values]))
     return concat_columns([a, b], torch.device("cpu"))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 class Folder:

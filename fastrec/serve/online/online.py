@@ -323,25 +323,23 @@ class Online:
             DataError, MissingColumnError: as for ``observe``.
         """
         with naming_table(table), self._lock:
-            return self._checked(events, table)
-
-    def _checked(self, events: Any, name: str) -> Table:
-        if name not in self._plan.columns:
-            known = ", ".join(map(repr, self._plan.columns)) or "none"
-            why = f"no feature looks at events of {name!r}; tables that features look at: {known}"
-            raise DataError(why, remedy="Check the table's name")
-        rows = Table.read(events, self._plan.columns[name], device="cpu")
-        if self._layout(name) is None:
-            self._set_layout(name, rows)
-        rows = self._layouts[name].conform(rows)
-        order_keys(rows, self._plan.orders.get(name, []))
-        return rows
+            if table not in self._plan.columns:
+                known = ", ".join(map(repr, self._plan.columns)) or "none"
+                why = f"no feature looks at events of {table!r}; tables that features look at: {known}"
+                raise DataError(why, remedy="Check the table's name")
+            rows = Table.read(events, self._plan.columns[table], device="cpu")
+            if self._layout(table) is None:
+                self._set_layout(table, rows)
+            rows = self._layouts[table].conform(rows)
+            order_keys(rows, self._plan.orders.get(table, []))
+            return rows
 
     def _observe(self, events: Any, name: str, *, learn: bool) -> int:
-        with naming_table(name), self._lock:
-            rows = self._checked(events, name)
+        with self._lock:
+            rows = self.checked(events, name)
             if len(rows):
-                self._append(name, rows, learn=learn and name == HISTORY)
+                with naming_table(name):
+                    self._append(name, rows, learn=learn and name == HISTORY)
         return len(rows)
 
     def features(self, requests: Any) -> pa.Table:

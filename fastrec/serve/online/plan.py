@@ -20,6 +20,7 @@ from fastrec.features.columns import as_list
 from fastrec.serve.online.fold import can_fold
 from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, as_column
+from fastrec.table.keys import is_numeric, is_text
 
 # Events as rows of fixed width, and back: what a store keeps of a table, whatever its columns' types.
 #
@@ -190,26 +191,23 @@ class RecordLayout:
             lists = [None, *values.lists(distinct.tolist())]
             return as_column(pa.array([lists[c] for c in codes.tolist()], kind), name=name)
         texts = values.texts(distinct.tolist())
-        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        words = pa.array(texts, kind) if is_text else pa.array(texts, pa.string()).cast(kind)
+        words = pa.array(texts, kind) if is_text(kind) else pa.array(texts, pa.string()).cast(kind)
         return Column("category", torch.from_numpy(codes), name=name, distinct=words)
 
 
 def _is_number(kind: pa.DataType) -> bool:
     """Tell whether a column of this type holds a tensor of numbers; other types hold codes."""
-    whole = pa.types.is_integer(kind) and kind != pa.uint64()
-    return whole or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return is_numeric(kind) and kind != pa.uint64()
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_floating
-    return any(is_kind(kind) for is_kind in kinds)
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _family(kind: pa.DataType) -> str:
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    if is_numeric(kind):
         return "number"
-    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind.id)
+    return "text" if is_text(kind) else str(kind.id)
 
 
 def union(parts: Sequence[np.ndarray]) -> np.ndarray:

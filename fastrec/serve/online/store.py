@@ -21,6 +21,7 @@ from fastrec._core.imports import require
 from fastrec.errors import DataError, DataWarning, UnreadableFileError, WriteError
 from fastrec.features._engine.keyed import key_text
 from fastrec.table import Table
+from fastrec.table.keys import is_text
 
 
 class EventStore(Protocol):
@@ -504,8 +505,9 @@ def _digests(table: Table, name: str) -> list[bytes | None]:
     codes = coded.codes.tolist()
     used = sorted(set(codes) - {0})
     values = coded.keys.columns[0].take(pa.array([c - 1 for c in used], pa.int64()))
-    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    texts = (t.encode("utf-8", "surrogatepass") for t in (values if is_text else key_text(values)).to_pylist())
+    texts = (
+        t.encode("utf-8", "surrogatepass") for t in (values if is_text(values.type) else key_text(values)).to_pylist()
+    )
     made = {c: blake2b(t, digest_size=16).digest() for c, t in zip(used, texts, strict=True)}
     return [made.get(c) for c in codes]
 

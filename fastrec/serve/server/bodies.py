@@ -19,6 +19,7 @@ from fastrec._core.messages import nearest
 from fastrec.serve.server.call import Limits, Refusal, shortened
 from fastrec.serve.server.columns import RequestColumns, arrow_type, from_array, from_arrow, from_values
 from fastrec.serve.server.spec import Input, Spec
+from fastrec.table.keys import is_text
 
 
 def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
@@ -33,20 +34,47 @@ def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: 
     return checked_columns(spec, columns, rows, from_values, list)
 
 
-def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> RequestColumns:
-    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there."""
-    columns = lists_of_rows(rows, max_rows)
+def columns_of_rows(
+    spec: Spec, rows: list[dict[str, Any]], context: Mapping[str, Any] | None = None, *, max_rows: int
+) -> RequestColumns:
+    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; ``context`` has the values that a row lacks.
+
+    What both lack is missing, if training had missing values there.
+    """
+    context = context or {}
+    columns = lists_of_rows(rows, max_rows, context)
     if not rows:
         columns = {i.name: [] for i in spec.sent}
     _check_names(spec, columns)
-    for column in spec.sent:  # a row without a column is as one with null, unless null would be refused with less help
-        if column.name not in columns and column.may_be_missing and column.events is None:
+    for column in spec.sent:
+        if column.name not in columns and column.nullable and column.events is None:
             columns[column.name] = [None] * len(rows)
-        elif column.name in columns and not column.may_be_missing:
+        elif column.name in columns and column.required and not column.nullable and column.name not in context:
             lacking = next((i for i, row in enumerate(rows) if column.name not in row), None)
             if lacking is not None:
                 raise Refusal(422, "the row does not have this column", column=column.name, row=lacking)
     return checked_columns(spec, columns, len(rows), from_values, list)
+
+
+def columns_of_candidates(
+    spec: Spec, candidates: list[dict[str, Any]], context: Mapping[str, Any] | None = None, *, max_rows: int
+) -> RequestColumns:
+    """Read the candidates of one list as rows; each is another item, and no column of theirs is in ``context``."""
+    columns = columns_of_rows(spec, candidates, context, max_rows=max_rows)
+    if not candidates:
+        raise Refusal(422, "there are no candidates", remedy="Send one object for each")
+    for name in context or {}:
+        row = next((i for i, candidate in enumerate(candidates) if name in candidate), None)
+        if row is not None:
+            raise Refusal(422, "it is in context and in a candidate", column=name, row=row)
+    if spec.item is not None:
+        if columns.items is None:
+            raise Refusal(422, "the candidates lack their ids", column=spec.item)
+        numbers, count = _numbered(spec.item, columns.items, "an item")
+        if count < len(numbers):
+            row = int((numbers != np.arange(len(numbers))).argmax())  # numbers are in order of appearance
+            raise Refusal(422, "an earlier candidate has this item", column=spec.item, row=row)
+    return columns
 
 
 def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestColumns:
@@ -90,22 +118,29 @@ def checked_columns(
         raise Refusal(422, "the column is missing", column=missing)
     made = RequestColumns(spec, columns, rows, convert)
     if spec.list is not None and spec.list in columns:
-        made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]))
+        made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]), "a list")
     if spec.item is not None and spec.item in columns:
         made.items = as_list(columns[spec.item])
     return made
 
 
-def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[Any]]:
-    """Turn rows of JSON into columns; None where a row lacks a column."""
+def lists_of_rows(
+    rows: list[dict[str, Any]], max_rows: int, context: Mapping[str, Any] | None = None
+) -> dict[str, list[Any]]:
+    """Turn rows of JSON into columns; where a row lacks a column, the value of ``context``, else None."""
+    context = context or {}
     if type(rows) is not list:
         raise Refusal(422, "rows is no list of objects")
     check_rows(len(rows), max_rows)
     bad = next((i for i, r in enumerate(rows) if type(r) is not dict), None)
     if bad is not None:
         raise Refusal(422, f"{shortened(rows[bad])} is no object", row=bad)
-    names = dict.fromkeys(chain.from_iterable(rows))
-    return {name: [row.get(name) for row in rows] for name in names}
+    own = dict.fromkeys(chain.from_iterable(rows))
+    columns = {name: [value] * len(rows) for name, value in context.items() if name not in own}
+    for name in own:
+        value = context.get(name)
+        columns[name] = [row.get(name, value) for row in rows]
+    return columns
 
 
 def _check_names(spec: Spec, names: Iterable[str]) -> None:
@@ -138,20 +173,19 @@ def check_rows(rows: int, max_rows: int) -> None:
         raise Refusal(413, f"there are {rows} rows, and no more than {max_rows} are allowed", remedy="Send fewer")
 
 
-def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
-    """Map ids of lists, integers or text, to 0 … k - 1 in order of appearance; return k too."""
+def _numbered(name: str, ids: list[Any], of: str) -> tuple[np.ndarray, int]:
+    """Map ids, integers or text, to 0 … k - 1 in order of appearance; return k too."""
     kinds = set(map(type, ids))
     if kinds - {int, str}:
         row = next(i for i, v in enumerate(ids) if type(v) not in (int, str))
-        raise Refusal(422, f"{shortened(ids[row])} is no id of a list (an integer or text)", column=name, row=row)
+        raise Refusal(422, f"{shortened(ids[row])} is no id of {of} (an integer or text)", column=name, row=row)
     numbers = {v: i for i, v in enumerate(dict.fromkeys(ids))}
     return np.fromiter(map(numbers.__getitem__, ids), np.int64, len(ids)), max(len(numbers), 1)
 
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if not (text or pa.types.is_integer(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind)):
         raise Refusal(422, f"ids of type {shortened(str(kind))} are neither integers nor text")
     return values.to_pylist()
 
@@ -266,24 +300,26 @@ JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
 @dataclass
 class Body:
-    """A body: its rows (a table of Arrow, or lists or rows of JSON), and the other ``fields`` of JSON."""
+    """A body: its rows in one of the forms, and the other ``fields`` of JSON.
 
+    ``form``: ``table`` (of Arrow), ``columns``, ``rows`` or ``candidates``, which a ranking alone takes.
+    """
+
+    form: str
+    rows: Any
     fields: dict[str, Any]
-    table: pa.Table | None = None
-    lists: dict[str, list[Any]] | None = None
-    rows: list[dict[str, Any]] | None = None
 
     def columns(self, spec: Spec, max_rows: int) -> RequestColumns:
         """Check the rows against what an export takes; ``context`` is repeated for each row."""
-        if self.table is not None:
-            return columns_of_table(spec, self.table, max_rows=max_rows)
+        if self.form == "table":
+            return columns_of_table(spec, self.rows, max_rows=max_rows)
         context = self.fields.get("context")
         if context is not None and type(context) is not dict:
             raise Refusal(422, "context is no object of values that hold for every row")
-        if self.rows is not None:
-            rows = [{**context, **r} if type(r) is dict else r for r in self.rows] if context else self.rows
-            return columns_of_rows(spec, rows, max_rows=max_rows)
-        columns = self.lists
+        if self.form != "columns":
+            read = columns_of_rows if self.form == "rows" else columns_of_candidates
+            return read(spec, self.rows, context, max_rows=max_rows)
+        columns = self.rows
         if context and type(columns) is dict:
             first = next(iter(columns.values()), [])
             n = min(len(first), max_rows + 1) if type(first) is list else 0
@@ -301,18 +337,21 @@ def parse_body(body: bytes, content_type: str, fields: Collection[str], limits: 
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
-        return Body({}, table=parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body))
+        return Body("table", parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body), {})
     if kind != JSON:
         raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
     said = parse_json(body)
     if type(said) is not dict:
         raise Refusal(400, "the body is no object of JSON")
-    unknown = next((n for n in said if n not in fields and n not in ("columns", "rows")), None)
+    forms = [n for n in ("columns", "rows", "candidates") if n != "candidates" or n in fields]
+    unknown = next((n for n in said if n not in {*fields, *forms}), None)
     if unknown is not None:
         raise Refusal(422, f"the body has an unknown field {shortened(unknown)!r}")
-    if ("columns" in said) == ("rows" in said):
-        raise Refusal(422, "the body holds neither columns nor rows, or both", remedy='Send {"columns": {"a": [1]}}')
-    return Body(said, lists=said.pop("columns", None), rows=said.pop("rows", None))
+    there = [n for n in forms if n in said]
+    if len(there) != 1:
+        why = f"the body holds none, or several, of {', '.join(forms)}"
+        raise Refusal(422, why, remedy='Send {"columns": {"a": [1]}}')
+    return Body(there[0], said.pop(there[0]), said)
 
 
 def parse_json(body: bytes | memoryview) -> Any:
@@ -351,12 +390,12 @@ _ANY = {"string": "", "bool": False}  # what stands under a null while a column 
 def events_table(declared: tuple[Input, ...], body: Body, max_rows: int) -> pa.Table:
     """Read the events of a body; null stays null, whatever the column."""
     columns: Mapping[str, Any]
-    if body.table is not None:
-        columns = dict(zip(body.table.column_names, body.table.columns))
-        if len(columns) < body.table.num_columns:
+    if body.form == "table":
+        columns = dict(zip(body.rows.column_names, body.rows.columns))
+        if len(columns) < body.rows.num_columns:
             raise Refusal(422, "two columns have one name")
     else:
-        columns = lists_of_rows(body.rows, max_rows) if body.rows is not None else body.lists
+        columns = lists_of_rows(body.rows, max_rows) if body.form == "rows" else body.rows
         if type(columns) is not dict or any(type(v) is not list for v in columns.values()):
             raise Refusal(422, "columns is no object of lists")
     check_rows(check_same_length(columns), max_rows)

@@ -19,6 +19,7 @@ from fastrec.errors import DataError
 from fastrec.serve.server.call import Refusal, shortened
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.table.column_types import as_type
+from fastrec.table.keys import is_text
 
 # One column of a request → the array that the graph takes: from JSON's values, from Arrow, from a tensor.
 #
@@ -143,7 +144,7 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_null(kind):
         return pa.nulls(len(values), pa.int64() if column.unit is not None else arrow_type(column))
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    text = is_text(kind)
     integer, clock = pa.types.is_integer(kind), pa.types.is_timestamp(kind)
     if column.unit is not None and (text or clock or pa.types.is_date(kind)):
         return _times(column, values)
@@ -259,7 +260,7 @@ def event_arrays(
     counts: tuple[str, np.ndarray] | None = None
     there = [i for i in spec.event_columns if i.name in sent]
     for column in there:
-        flat, lengths = _parts(column, sent[column.name])
+        flat, lengths = event_parts(column, sent[column.name])
         if counts is not None and (lengths != counts[1]).any():
             row = int((lengths != counts[1]).argmax())
             said = f"the row has {lengths[row]} events here and {counts[1][row]} in {counts[0]!r}"
@@ -275,7 +276,7 @@ def event_arrays(
     return {**made, spec.events_count: count}
 
 
-def _parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
+def event_parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
     """Flatten the values of all rows, and count those of each row: int64 ``[rows]``."""
     if isinstance(values, pa.ChunkedArray | pa.Array):
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -285,7 +286,7 @@ def _parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
         if pa.types.is_fixed_size_list(kind):
             values = values.cast(pa.large_list(kind.value_type))
         elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-            raise Refusal(422, f"its type is {shortened(str(kind))}, no list", column=column.name)
+            raise Refusal(422, f"its type is {shortened(str(kind))}, not a list of ids or values", column=column.name)
         lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         return values.flatten(), lengths
     rows = values.tolist() if isinstance(values, np.ndarray) else values
@@ -365,7 +366,11 @@ def arrays_together(batch: Sequence[RequestColumns]) -> dict[str, np.ndarray]:
     if len(batch) == 1:
         return first.arrays()
     if all(c.convert is from_values and not c.made and c.sent.keys() == first.sent.keys() for c in batch):
-        joined = {name: list(chain.from_iterable([c.sent[name] for c in batch])) for name in first.sent}
+        joined = {
+            name: list(chain.from_iterable([c.sent[name] for c in batch]))
+            for name in first.sent
+            if name not in first.spec.ignored
+        }
         return _arrays(first.spec, joined, sum(c.rows for c in batch), from_values)
     parts = [c.arrays() for c in batch]
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 from typing import Any, TypeAlias
 
@@ -39,6 +40,7 @@ SCORE_FIELDS: dict[str, Any] = {
 RANK_FIELDS: dict[str, Any] = {
     **SCORE_FIELDS,
     "k": {"type": "integer", "minimum": 1, "description": "How many to give; all without it."},
+    "candidates": {"description": "As rows; no column of theirs is in context, and no item is there twice."},
 }
 
 
@@ -78,14 +80,13 @@ def of_rows(fields: dict[str, Any], answer: Callable[[Spec], dict[str, Any]]) ->
     """Make a ``post`` for rows of columns with other fields beside them; ``answer`` has the answer's properties."""
 
     def post(spec: Spec) -> dict[str, Any]:
-        columns = _object({i.name: _list(i) for i in spec.sent}, required=[i.name for i in spec.sent if i.required])
-        for name in (spec.list, spec.item):
-            if name is not None:
-                columns["properties"].setdefault(name, {"type": "array", "items": {"type": ["integer", "string"]}})
-        row = {**columns, "properties": {n: c["items"] for n, c in columns["properties"].items()}}
-        body = _object({"columns": columns, "rows": {"type": "array", "items": row}, **fields})
-        gives = {"type": "object", "properties": answer(spec)}
-        return operation(body, gives, example={"columns": example(spec, 2)})
+        one = {**{n: {"description": "It is ignored."} for n in spec.ignored}, **_columns(spec)}
+        lists = {n: {"type": "array", "items": c} for n, c in one.items()}
+        columns = _object(lists, required=[i.name for i in spec.sent if i.required])
+        forms = {"columns": columns, "rows": {"type": "array", "items": _object(one)}, **fields}
+        if "candidates" in fields:
+            forms["candidates"] = {**forms["rows"], "minItems": 1, **fields["candidates"]}
+        return operation(_object(forms), {"type": "object", "properties": answer(spec)}, example=example(spec, fields))
 
     return post
 
@@ -94,7 +95,8 @@ def of_events(spec: Spec) -> dict[str, Any] | None:
     """Describe the bodies of ``/v1/events``: one for each table."""
     tables = []
     for name, columns in spec.tables.items():
-        lists = {"type": "object", "properties": {c.name: _list(c) for c in columns}}
+        own = {c.name: {"type": "array", "items": _value(c, nullable=c.may_be_missing)} for c in columns}
+        lists = {"type": "object", "properties": own}
         rows = {"type": "array", "items": {"type": "object"}}
         tables.append(_object({"table": {"const": name}, "columns": lists, "rows": rows}, required=["table"]))
     return operation({"oneOf": tables}, {"type": "object"}, table={"enum": list(spec.tables)}) if tables else None
@@ -119,37 +121,64 @@ async def openapi(service: Any, call: Call) -> Response:
     return Response(write_json(describe(service.scorer.spec, service.addresses)), media_type=JSON)
 
 
-def example(spec: Spec, rows: int) -> dict[str, list[Any]]:
-    """Make up columns that the export takes."""
-    values = {"int64": 1, "float64": 0.5, "float32": 0.5, "string": "a", "bool": True}
-    noon = "2026-01-31T12:00:00"
-    columns: dict[str, list[Any]] = {
-        i.name: [noon + ("Z" if i.zone else "") if i.unit else values[i.type]] * rows for i in spec.sent
-    }
-    columns |= {i.name: [columns[i.name][:1]] * rows for i in spec.event_columns}
-    if spec.item is not None and spec.item not in columns:
-        columns[spec.item] = list(range(rows))
-    return columns
+def example(spec: Spec, fields: Collection[str]) -> dict[str, Any]:
+    """Make up a body with two rows: of a ranking's candidates where ``fields`` has them, else as columns."""
+    made = {"integer": (1, 2), "number": (0.5, 1.5), "string": ("a", "b"), "boolean": (True, False)}
+    columns = {}
+    for name, schema in _columns(spec).items():
+        value = schema.get("items", schema)
+        first, second = value["examples"] * 2 if "examples" in value else made[value["type"][0]]
+        pair = [first, second if name == spec.item else first]
+        columns[name] = pair if value is schema else [[v] for v in pair]
+    if spec.list is None or "candidates" not in fields:
+        return {"columns": columns}
+    same = {spec.list, *spec.of_list, *(i.name for i in spec.event_columns)} - {spec.item}
+    candidates = [{n: v[row] for n, v in columns.items() if n not in same} for row in (0, 1)]
+    return {"context": {n: v[0] for n, v in columns.items() if n in same}, "candidates": candidates}
 
 
 def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties, **more}
 
 
-def _list(column: Input) -> dict[str, Any]:
-    kinds = [_TYPES[column.type]] if column.unit is None else ["string", "integer"]
-    items: dict[str, Any] = {"type": [*kinds, "null"] if column.may_be_missing else kinds}
+def _columns(spec: Spec) -> dict[str, dict[str, Any]]:
+    """Describe one value of every column that is read; the list's id and the item come first."""
+    columns: dict[str, dict[str, Any]] = {}
+    about = {"The group's id; without it all rows are one group.": spec.list, "The candidate's id.": spec.item}
+    for says, name in about.items():
+        if name is not None:
+            declared = next((i.type for i in spec.inputs if i.name == name), spec.ignored.get(name))
+            known = {"string": ["string"], "text": ["string"], None: ["integer", "string"]}
+            columns[name] = {"type": known.get(declared, ["integer"]), "description": says}
+    for column in spec.sent:
+        schema = _value(column, nullable=column.nullable)
+        if column.name in columns:
+            schema.setdefault("description", columns[column.name]["description"])
+        columns[column.name] = schema
+    return columns
+
+
+def _value(column: Input, *, nullable: bool) -> dict[str, Any]:
+    written, schema = column.text or {}, {"type": [_TYPES[column.type]]}
     if column.unit is not None:
-        items["description"] = _time(column)
-    if column.events is not None:
-        said = f"The events before the row's list, the oldest first; the last {column.events} are read."
-        items = {"type": ["array", "null"], "items": items, "description": said}
-    return {"type": "array", "items": items}
-
-
-def _time(column: Input) -> str:
-    zone = "without a zone" if column.zone is None else f"with an offset (the model reads it in {column.zone})"
-    return f"A time: ISO 8601 {zone}, or an integer in {column.unit} since 1970."
+        noon = datetime(2026, 1, 31, 12, tzinfo=None if column.zone is None else UTC)
+        form = written.get("date")
+        zone = "without a zone" if column.zone is None else f"with an offset (the model reads it in {column.zone})"
+        says = (
+            f"A time: {'' if form is None else f'{form}, '}ISO 8601 {zone}, or an integer in {column.unit} since 1970."
+        )
+        value = noon.isoformat() if form is None else noon.strftime(form)
+        schema = {"type": ["string", "integer"], "description": says, "examples": [value]}
+    elif "clock" in written:
+        schema = {"type": ["string"], "description": "A time of day.", "examples": ["12:00"]}
+    elif "bool" in written:
+        schema = {"type": ["boolean"]}
+    if nullable:
+        schema["type"].append("null")
+    if column.events is None:
+        return schema
+    says = f"The events before the row's list, the oldest first; the last {column.events} are read."
+    return {"type": ["array", "null"], "items": schema, "description": says}
 
 
 # The page
@@ -158,14 +187,20 @@ def _time(column: Input) -> str:
 async def page(service: Any, call: Call) -> Response:
     """Answer with a page of the addresses, the columns, an example, and how long answers took."""
     spec = service.scorer.spec
-    rows = "".join(
-        f"<tr><td>{escape(i.name)}<td>{'' if i.events is None else 'a list of: '}"
-        f"{_TYPES[i.type] if not i.unit else escape(_time(i))}"
-        f"<td>{'yes' if i.required else ''}<td>{'yes' if i.may_be_missing else ''}"
-        for i in spec.sent
-    )
-    columns = f"<h2>Columns</h2><table><tr><th>name<th>type<th>required<th>may be null{rows}</table>"
-    return render(service, spec.task, columns, "/v1/score", {"columns": example(spec, 1)})
+    rows = ""
+    for name, schema in _columns(spec).items():
+        types = " or ".join(t for t in schema.get("items", schema)["type"] if t != "null")
+        says = escape(schema.get("items", schema).get("description", "") or schema.get("description", ""))
+        rows += (
+            f"<tr><td>{escape(name)}<td>{'a list of ' * ('items' in schema)}{types}"
+            f"<td>{'yes' if name in spec.required else ''}<td>{'yes' if 'null' in schema['type'] else ''}<td>{says}"
+        )
+    columns = f"<h2>Columns</h2><table><tr><th>name<th>type<th>required<th>may be null<th>{rows}</table>"
+    others = [n for n in spec.ignored if n not in (spec.list, spec.item)]
+    if others:
+        columns += f"<p>Accepted and ignored: {escape(', '.join(others))}</p>"
+    fields = SCORE_FIELDS if spec.list is None else RANK_FIELDS
+    return render(service, spec.task, columns, "/v1/score" if spec.list is None else "/v1/rank", example(spec, fields))
 
 
 def render(service: Any, kind: str, more: str, path: str, body: Any) -> Response:

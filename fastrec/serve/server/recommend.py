@@ -31,7 +31,7 @@ from fastrec.serve.next_items import TASK, NextItemGraph, type_of
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.bodies import ARROW, JSON, check_rows, parse_arrow, parse_json, write_json
 from fastrec.serve.server.call import Call, Limits, Refusal, shortened
-from fastrec.serve.server.columns import from_arrow, from_values
+from fastrec.serve.server.columns import event_parts, from_arrow, from_values
 from fastrec.serve.server.pages import operation, render
 from fastrec.serve.server.protocols import top
 from fastrec.serve.server.service import SECONDS, Histogram, Service
@@ -196,18 +196,12 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
         raise Refusal(422, "two columns have this name", column=twice)
     if "items" not in names:
         raise Refusal(422, "the column is missing", column="items")
-    lists = table["items"].combine_chunks()
-    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
-    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
-        raise Refusal(422, f"its type is {shortened(str(lists.type))}, not a list of ids", column="items")
+    column, lists = Input("items", spec.type), table["items"]
+    flat, lengths = event_parts(column, lists)
     if lists.null_count:
         raise Refusal(422, "the session has no list", column="items", row=int(np.argmax(lists.is_null())))
-    lengths = lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    flat = lists.flatten()
-    if pa.types.is_null(flat.type) and not len(flat):
-        flat = pa.array([], pa.string() if spec.type == "string" else pa.int64())
-    items = _in_session(offsets, lambda: from_arrow(Input("items", spec.type), flat))
+    items = _in_session(offsets, lambda: from_arrow(column, flat))
     context = {}
     for name in (n for n in names if n != "items"):
         _check_name(name, spec, None)

@@ -29,7 +29,9 @@ class Input:
         longest: bytes that a text may have; None: as many as the request.
         events: of a column of the events before a list, so many of the last of which are read: each row holds a list
             of them. None: it is a column of rows.
-        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of decimals, or ``clock``.
+        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of decimals, ``clock`` or
+            ``bool``.
+        gaps: whether training had missing values; if not, every row must have the column.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Input:
     longest: int | None = None
     events: int | None = None
     text: dict[str, Any] | None = None
+    gaps: bool = True
 
     @cached_property
     def is_float(self) -> bool:
@@ -52,6 +55,11 @@ class Input:
     def may_be_missing(self) -> bool:
         """Whether a row may be without a value."""
         return self.is_float or self.missing is not None
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether a row may lack the column. (A null is scored by ``fastrec predict``, too, which wants columns.)"""
+        return self.may_be_missing and self.gaps
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,9 @@ class Spec:
         classes: names of the classes, where the score has one column for each.
         list: the input that tells lists apart, for rankings: whole numbers or text.
         item: the column with the ids of the candidates, which need not be an input.
-        ids: the columns of a submission's ids, which a request may hold; nothing is made of them.
+        ignored: other columns of the training rows and of the submission, which a request may hold → the word for the
+            type (``fastrec.table.column_types``), None: not known.
+        of_list: inputs that are equal in the rows of a list.
         events: what the export says of its events; None: it needs none.
         tables: the columns of each table of events.
         events_count: the graph's input that says how many events before its list each row has; None: it reads none.
@@ -92,7 +102,8 @@ class Spec:
     classes: tuple[Any, ...] | None = None
     list: str | None = None
     item: str | None = None
-    ids: tuple[str, ...] = ()
+    ignored: dict[str, str | None] = field(default_factory=dict)
+    of_list: tuple[str, ...] = ()
     events: dict[str, Any] | None = None
     tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)
     events_count: str | None = None
@@ -115,7 +126,9 @@ class Spec:
     @cached_property
     def known(self) -> frozenset[str]:
         """The columns that a request may hold."""
-        return frozenset(i.name for i in self.sent) | {n for n in (self.list, self.item, *self.ids) if n is not None}
+        return frozenset(i.name for i in self.sent) | {
+            n for n in (self.list, self.item, *self.ignored) if n is not None
+        }
 
     @cached_property
     def made(self) -> tuple[Input, ...]:
@@ -161,7 +174,8 @@ def _spec(about: dict[str, Any], folder: Path) -> Spec:
         inputs=inputs,
         outputs=outputs,
         classes=None if about.get("classes") is None else tuple(about["classes"]),
-        ids=tuple(about.get("ids", ())),
+        ignored={n: k for n, k in about.get("ignored", {}).items() if all(n != i.name for i in inputs)},
+        of_list=tuple(about.get("of_list", ())),
         tables=tables,
         **{n: about.get(n) for n in ("list", "item", "events", "events_count")},
     )
@@ -176,13 +190,14 @@ def _input(about: dict[str, Any]) -> Input:
         zone=None if time is None else time.get("zone"),
         required=bool(about.get("required", True)),
         made=bool(about.get("made", False)),
+        gaps=bool(about.get("gaps", True)),
         longest=None if about.get("longest") is None else int(about["longest"]),
         **{n: about.get(n) for n in ("missing", "events", "text")},
     )
     wants = {"int64": int, "string": str}.get(column.type)
     faults = {
         f"has text of the form {column.text!r}": column.text is not None
-        and not set(column.text) & {"date", "number", "clock"},
+        and not set(column.text) & {"date", "number", "clock", "bool"},
         f"reads {column.events!r} events": column.events is not None
         and (type(column.events) is not int or column.events < 1),
         f"has type {column.type!r}": column.type not in TYPES,

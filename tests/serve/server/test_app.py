@@ -172,7 +172,7 @@ def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
 
 
 def test_ids_are_taken_and_nothing_is_made_of_them(tmp_path: Path) -> None:
-    app = serve(write_export(tmp_path / "export", ids=["row"]))
+    app = serve(write_export(tmp_path / "export", ignored={"row": None}))
     plain = post(app, "/v1/score", ROWS).json()
     assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}).json() == plain
     assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}).status == 422

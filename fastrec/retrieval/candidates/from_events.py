@@ -1,0 +1,515 @@
+"""``make_candidates``: a log of events → a table of candidates with labels, and the candidates to rank."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from fastrec._core import limits
+from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec.errors import DataError
+from fastrec.retrieval._saved import Saved
+from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
+from fastrec.retrieval.filters import EASE, HistoryFilter
+from fastrec.retrieval.pipeline.stages import best_first
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
+from fastrec.table import Column, Table, Vocab, as_column, concat
+from fastrec.table.column import rows_of
+from fastrec.table.column_types import times_in_text
+
+# ``PastFeatures``: what a ranker can know of a candidate by the events before.
+
+
+class PastFeatures(Saved):
+    """Adds columns to a table of candidates, by the log's events and the session's own.
+
+    How near the candidate is to each of the session's last three items, and to the nearest of its last twenty (directed
+    co-visitation); how popular the session's items are, and the candidate beside them. Of a log with times: the item's
+    share of the events in the log's last parts, the seconds since its first and last event, and since the session's
+    last one.
+
+    Args:
+        windows: the last parts, as shares of the log's span.
+    """
+
+    def __init__(self, windows: Sequence[float] = (0.01, 0.05, 0.2)) -> None:
+        self.windows = list(windows)
+
+    def fit(self, sessions: SessionFrame) -> PastFeatures:
+        """Count the log's items and what follows what; of the log that the sources learn from."""
+        codes, values, times = len(sessions.items), sessions.values, sessions.times
+        counts = torch.bincount(values, minlength=codes).float()
+        self._columns = {"item_log_events": counts.log1p()}
+        if times is not None and len(times):
+            self._end = end = float(times.max())
+            first = torch.full((codes,), torch.inf, dtype=torch.float64).scatter_reduce_(0, values, times, "amin")
+            last = torch.full((codes,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, values, times, "amax")
+            self._columns |= {"item_age": (end - first).float(), "item_idle": (end - last).float()}
+            for share in self.windows:
+                late = values[times >= end - share * (end - float(times.min()))]
+                self._columns[f"item_share_{share:g}"] = torch.bincount(late, minlength=codes) / len(late)
+        self._keys = self._near = torch.zeros(0)
+        if bool((sessions.lengths > 1).any()):
+            model = CoVisitation(window=20, before=0.0, near=4.0, norm=(0.65, 0.25), keep=100, again=0.0).fit(sessions)
+            there = model._items >= 0
+            keys = (torch.arange(codes)[:, None] * codes + model._items)[there]
+            order = torch.argsort(keys)
+            self._keys, self._near = keys[order], model._scores[there][order]
+        return self
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Table:
+        """Return the table, of ``session`` and ``item`` of the sessions, with these columns more."""
+        session, item = table["session"].values, table["item"].values
+        made = {name: values[item] for name, values in self._columns.items()}
+        log = self._columns["item_log_events"]
+        total = torch.zeros(len(sessions)).index_add_(0, rows_of(sessions.offsets), log[sessions.values])
+        made["session_log_events"] = (total / sessions.lengths.clamp_min(1))[session]
+        made["log_events_above"] = made["item_log_events"] - made["session_log_events"]
+        most = torch.zeros(len(table))
+        for back in range(1, 21):
+            there = sessions.lengths >= back
+            own = torch.zeros(len(sessions), dtype=torch.int64)
+            own[there] = sessions.values[sessions.offsets[1:][there] - back]
+            wanted = own[session] * len(sessions.items) + item
+            at = torch.searchsorted(self._keys, wanted).clamp_max(max(len(self._keys) - 1, 0))
+            near = torch.zeros(len(table))
+            if len(self._keys):
+                near = torch.where(self._keys[at] == wanted, self._near[at], 0.0)
+            most = torch.maximum(most, near)
+            if back <= 3:
+                made[f"near_{back}"] = near
+        made["near_most"] = most
+        if sessions.times is not None and "item_idle" in made:
+            made["session_idle"] = (self._end - sessions.at_ends(sessions.times, torch.nan)).float()[session]
+        return table.with_columns(made)
+
+
+# ``CandidateTables``: what was made.
+
+_ACT, _POSITIVE, _SHOWN, _LABEL = "(act)", "(positive)", "(shown)", "label"  # the first three mark events
+
+
+@dataclass
+class CandidateTables:
+    """Candidates with labels, and candidates to rank.
+
+    Attributes:
+        train: a row for every candidate of a group whose future is known: group, item, features, ``label`` (1: it came
+            next). Groups without a positive among their candidates are left out.
+        test: the same of the groups that are to be ranked, without a label.
+        group, item: the names of these columns.
+        recall: of each source, of all of them together (``union``) and of the ``k`` that are taken (``taken``): the
+            share of the positives that it finds, what the union would lose without it, candidates a group.
+        groups: how many groups ``train`` was made of.
+        asked: how many groups are to be ranked.
+        label: the name of the labels' column.
+        found: the share of them with a positive among the candidates. A metric on ``train`` times this is one of all.
+        repeats: the share of positives that the group had before.
+        seen: whether a group's own items are candidates.
+    """
+
+    train: Table
+    test: Table
+    group: str
+    item: str
+    recall: Table
+    groups: int
+    asked: int
+    found: float
+    repeats: float
+    seen: bool
+    label: str = _LABEL
+
+    def write(self, folder: str | Path) -> Path:
+        """Write ``train.parquet`` and ``test.parquet`` into a folder; an earlier result there is replaced.
+
+        Raises:
+            WriteError: the file system refused, or the folder holds something else.
+        """
+        check_replaceable(folder, "train.parquet")
+        with atomic_folder(folder) as part:
+            for name in ("train", "test"):
+                pq.write_table(getattr(self, name).to_arrow(), part / f"{name}.parquet")
+        return Path(folder)
+
+
+# Where the log is cut: what is learned from, what is asked for, what came after.
+
+
+@dataclass
+class _Log:
+    """How a log is read and cut; the arguments are those of ``make_candidates``."""
+
+    group: str
+    item: str
+    time: str | None
+    kind: str | None
+    targets: Sequence[str] | None
+    shown: str | None
+    by_user: bool
+
+    def read(self, events: Any) -> SessionFrame:
+        """Return the log's sessions; their sides mark the events that are acts, positives, or items shown."""
+        if self.kind is None and (self.targets or self.shown):
+            raise DataError("kinds of events were named, and no column of kinds", remedy="Name it: kind=…")
+        if _LABEL in (self.group, self.item):
+            raise DataError("the column of labels has this name", column=_LABEL, remedy="Rename the column")
+        table = self._table(events)
+        log = SessionFrame(table, item=self.item, session=self.group, **self._options())
+        if not len(log.values):
+            problem = "the log has no event" if not len(table) else "no event has an item"
+            raise DataError(problem, column=self.item, remedy="Give one event or more, each with its item")
+        return self._marked(log)
+
+    def _options(self) -> dict[str, Any]:
+        return {"order": self.time or (), "features": [self.kind] if self.kind is not None else []}
+
+    def _table(self, events: Any) -> Table:
+        names = [n for n in (self.group, self.item, self.time, self.kind) if n is not None]
+        table = Table.read(events, list(dict.fromkeys(names)))
+        return table if self.time is None else table.with_columns({self.time: _times(table[self.time], self.time)})
+
+    def _marked(self, log: SessionFrame) -> SessionFrame:
+        act = positive = torch.ones(len(log.values), dtype=torch.bool)
+        if self.kind is not None:
+            names, kinds = log.kinds(self.kind), log.sides[self.kind]
+            for name in [*(self.targets or ()), *([self.shown] if self.shown is not None else [])]:
+                if name not in names:
+                    remedy = f"Name one of {', '.join(n for n in names if n)}"
+                    raise DataError(f"there is no event of the kind {name!r}", column=self.kind, remedy=remedy)
+            act = kinds != (names.index(self.shown) if self.shown is not None else -1)
+            wanted = torch.tensor([names.index(n) for n in self.targets or ()], dtype=torch.int64)
+            positive = act if self.targets is None else torch.isin(kinds, wanted)
+        log.sides = {**log.sides, _ACT: act, _POSITIVE: positive, _SHOWN: ~act}
+        return log
+
+    def cuts(self, log: SessionFrame, cut: str | float | None, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return where each session's events end that may be learned from, and which sessions are cut where."""
+        starts, ends = log.offsets[:-1], log.offsets[1:]
+        place, rows = torch.arange(len(log.values)), rows_of(log.offsets)
+        size = len(log.values)
+        first = torch.full((len(log),), size).scatter_reduce_(
+            0, rows, place.masked_fill(~log.sides[_ACT], size), "amin"
+        )
+        last = torch.full((len(log),), -1).scatter_reduce_(
+            0, rows, place.masked_fill(~log.sides[_POSITIVE], -1), "amax"
+        )
+        moment = self._moment(log, cut)
+        before = ends if moment is None else self._until(log, moment)
+        if self.by_user and moment is None:
+            cut_there = first < last
+            before = torch.where(cut_there, last, ends)
+            middle = last
+        elif self.by_user:
+            cut_there, middle = (first < before) & (before <= last), before
+        else:
+            cut_there, before = self._late(log, moment) & (first < last), before
+            share = torch.rand(len(log), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            middle = first + 1 + (share * (last - first)).long()
+            before = torch.where(self._late(log, moment), starts, before)
+        chosen = cut_there.nonzero().squeeze(1)
+        if not len(chosen):
+            self._refuse(log, moment)
+        return before, chosen, middle[chosen]
+
+    def _moment(self, log: SessionFrame, cut: str | float | None) -> float | None:
+        if log.times is None:
+            if cut is not None:
+                raise DataError("a log without times cannot be cut at one", remedy="Name the column of times")
+            return None
+        if cut is None:
+            times = log.times if self.by_user else log.times[log.offsets[:-1][log.lengths > 0]]
+            return float(times.sort().values[int(len(times) * (1 - limits.CANDIDATES_HELD_BACK))])
+        if isinstance(cut, str):
+            try:
+                return float(cut)
+            except ValueError:
+                found = times_in_text(pa.array([cut]))
+                if found.null_count:
+                    raise DataError(f"{cut!r} is no time", remedy="Write it as 2024-03-31, or as a number") from None
+                return float(as_column(found, name="cut").number()[0])
+        return float(cut)
+
+    @staticmethod
+    def _until(log: SessionFrame, moment: float) -> Tensor:
+        early = torch.zeros(len(log), dtype=torch.int64)
+        assert log.times is not None
+        return log.offsets[:-1] + early.index_add_(0, rows_of(log.offsets), (log.times < moment).long())
+
+    def _late(self, log: SessionFrame, moment: float | None) -> Tensor:
+        """Return the sessions that began last: bool ``[n]``."""
+        if moment is None:
+            return torch.arange(len(log)) >= int(len(log) * (1 - limits.CANDIDATES_HELD_BACK))
+        return (self._until(log, moment) == log.offsets[:-1]) & (log.lengths > 0)
+
+    def _refuse(self, log: SessionFrame, moment: float | None) -> None:
+        if not bool((log.lengths > 1).any()):
+            problem = f"no {self.group!r} has two events: nothing says what comes next"
+            raise DataError(problem, column=self.group, remedy="Check the column, or give a log of more events")
+        if moment is None:
+            problem = "no group has a positive after another event"
+            raise DataError(problem, column=self.group, remedy="Check the column, targets and shown")
+        problem = f"no group has events before and after the cut ({moment:.15g})"
+        remedy = "Give an earlier or later cut=, or leave time out: each user is then cut before the last event"
+        raise DataError(problem, column=self.group, remedy=remedy)
+
+    def asked(self, log: SessionFrame, test: Any) -> SessionFrame:
+        """Return the sessions to rank."""
+        if test is None:
+            return log if self.by_user else log.take(self._late(log, self._moment(log, None)))
+        table = Table.read(test)
+        if self.item in table:
+            return self._marked(log.new(self._table(table)))
+        known = Vocab.fit(log.sessions)
+        place = torch.full((len(known),), len(log))
+        place[known.encode(log.sessions)] = torch.arange(len(log))
+        rows = place[known.encode(table[self.group])]
+        offsets = torch.cat([log.offsets, log.offsets[-1:]])  # those that the log lacks are empty
+        made = log.cut(offsets[rows], offsets[rows + 1])
+        made.sessions = table[self.group]
+        return made
+
+
+def _times(column: Column, name: str) -> Column:
+    """Return a column of numbers or times.
+
+    Raises:
+        DataError: a value is missing, or no time.
+    """
+    if column.kind not in ("number", "datetime"):
+        values = column.to_arrow()
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        column = as_column(times_in_text(values), name=name)
+        lost = (column.is_missing() & torch.from_numpy(values.is_valid().to_numpy(zero_copy_only=False))).nonzero()
+        if len(lost):
+            row = int(lost[0])
+            problem, remedy = f"{values[row].as_py()!r} is no time", "Write times as 2024-03-31 10:30:00, or as numbers"
+            raise DataError(problem, column=name, row=row, remedy=remedy)
+    missing = column.is_missing().nonzero()
+    if len(missing):
+        raise DataError("an event has no time", column=name, row=int(missing[0]), remedy="Drop such rows first")
+    return column
+
+
+def _only(sessions: SessionFrame, mark: str) -> SessionFrame:
+    made = copy.copy(sessions)
+    made._keep(sessions.sides[mark])
+    return made
+
+
+def _pairs(sessions: SessionFrame) -> Tensor:
+    """Return each event's number of session and item, as one."""
+    return rows_of(sessions.offsets) * len(sessions.items) + sessions.values
+
+
+# What is learned from a part of the log, and found for sessions.
+
+
+class _Finder:
+    """Sources and features that have learned from a part of the log, in codes of the items of that part alone."""
+
+    def __init__(self, known: SessionFrame, sources: Any, k: int, kind: str | None, keep: bool) -> None:
+        self.known = torch.cat([torch.zeros(1, dtype=torch.int64), torch.unique(known.values)])
+        ids = as_column(known.items.decode(self.known[1:]), name="item")
+        self.items = Vocab.fit(ids)
+        self._codes = torch.zeros(len(known.items), dtype=torch.int64)
+        self._codes[self.known[1:]] = self.items.encode(ids)
+        self.known[self.items.encode(ids)] = self.known[1:].clone()
+        self.k, self.keep = k, keep
+        log = self.coded(known)
+        acts = _only(log, _ACT)
+        if not isinstance(sources, Mapping):
+            usual = usual_sources()
+            unknown = next((n for n in sources if n not in usual), None)
+            if unknown is not None or not sources:
+                raise DataError(f"there is no source {unknown!r}", remedy=f"Name some of {', '.join(usual)}")
+            sources = {n: usual[n]() for n in sources}
+        wrapped = {
+            n: s if isinstance(s, CandidateSource) else ModelSource(s, exclude_seen=not keep)
+            for n, s in sources.items()
+        }
+        if not bool((acts.lengths > 1).any()):
+            problem = "before the cut no group has two events: nothing says what follows what"
+            raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
+        self.candidates = Candidates(wrapped, k).fit(acts)
+        self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]
+        self._of_all = EventFeatures(kind).fit(log)
+
+    def coded(self, sessions: SessionFrame) -> SessionFrame:
+        """Return sessions in the codes of the items that are known; other items are left out."""
+        made = copy.copy(sessions)
+        made.items, made.values = self.items, self._codes[sessions.values]
+        made._keep(made.values > 0)
+        return made
+
+    def blocks(self, asked: SessionFrame) -> Iterator[tuple[Table, Table]]:
+        """Yield the union of the sources for some sessions, and the best ``k`` of each with features."""
+        asked = self.coded(asked)
+        acts = _only(asked, _ACT)
+        own = torch.unique(_pairs(acts))
+        for union in self.candidates.stream(acts):
+            if not self.keep:
+                union = union.take(~torch.isin(union["session"].values * len(self.items) + union["item"].values, own))
+            session, score = union["session"].values, self.candidates.fused(union)
+            rows = best_first(session, score)
+            place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
+            rows, place = rows[place < self.k], place[place < self.k]
+            order = torch.argsort(rows)  # by item: the order says nothing
+            taken = union.take(rows[order]).with_columns({"fused": score[rows[order]], "place": place[order] + 1.0})
+            for features in self._of_acts:
+                taken = features(taken, acts)
+            yield union, self._of_all(taken, asked)
+
+    def named(self, table: Table, ids: Column, group: str, item: str) -> Table:
+        """Return a table of ``blocks`` with the ids of groups and items in place of their numbers."""
+        about = {group: ids.take(table["session"].values), item: self.items.decode(table["item"].values)}
+        clash = next((n for n in about if n in table and n not in ("session", "item")), None)
+        if clash is not None:
+            raise DataError("a feature has this name", column=clash, remedy="Rename the column")
+        return Table({**about, **{n: table[n] for n in table.names if n not in ("session", "item")}})
+
+
+def _recall(parts: Sequence[Table], share: float, taken: float, k: int) -> Table:
+    """Return ``Candidates.recall`` of blocks as one, and the recall of those that are taken."""
+    names = ("recall", "gain", "candidates")
+    sums = {n: sum(part[n].values for part in parts) * (1 if n == "candidates" else share) for n in names}
+    sources = [*parts[0]["source"].to_arrow().to_pylist(), "taken"]
+    return Table(
+        {"source": sources, **{n: [*v.tolist(), float(k) if n == "candidates" else taken] for n, v in sums.items()}}
+    )
+
+
+# ``make_candidates``: where the log is cut, what is learned before, what is found, and what came after.
+
+Sources = Mapping[str, CandidateSource | SessionModel]
+
+
+def usual_sources() -> dict[str, Callable[[], CandidateSource | SessionModel]]:
+    """Return what makes each source by its name."""
+    return {
+        "next": lambda: CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), again=0.0),
+        "near": lambda: CoVisitation(hops=2),
+        "knn": VSTAN,
+        "ease": lambda: HistoryFilter(EASE(), decay=20.0),
+        "popular": PopularItems,
+        "late": lambda: PopularItems(recency=0.02),
+        "own": RepeatedItems,
+    }
+
+
+def make_candidates(
+    events: Any,
+    *,
+    item: str,
+    user: str | None = None,
+    session: str | None = None,
+    time: str | None = None,
+    kind: str | None = None,
+    targets: Sequence[str] | None = None,
+    shown: str | None = None,
+    test: Any = None,
+    k: int = 100,
+    sources: Sequence[str] | Sources | None = None,
+    seen: Literal["auto", "keep", "drop"] = "auto",
+    cut: str | float | None = None,
+    negatives: int | None = None,
+    groups: int = 20_000,
+    seed: int = 0,
+) -> CandidateTables:
+    """Turn a log of events into candidates with labels and candidates to rank, for ``fastrec.fit(group=…)``.
+
+    The log is cut. Sources learn from what is before the cut and find candidates; the label says which of them came
+    after it. Then the sources learn from the whole log, and find the candidates that are to be ranked.
+
+    Users with times are cut at one moment. Users without times are cut before their last event. Of sessions the last
+    tenth are cut anywhere, and sources learn from what was before the first of them.
+
+    Args:
+        events: one event a row: a path or a frame; or one row for each user or session with ``item`` as its list.
+        item: the column of items.
+        user: the column of users; a group is a user.
+        session: the column of sessions, in place of ``user``; a group is a session.
+        time: the column of times: numbers, dates or ISO 8601; None: the events are in order.
+        kind: a column that says what kind an event is.
+        targets: the kinds that are positives; None: all but ``shown``.
+        shown: the kind of events that say an item was shown. Such items are no history; if they are candidates and were
+            shown after the cut, they stay as negatives.
+        test: the events of the users or sessions that are to be ranked, with the same columns, or of users only their
+            column; None: all users of the log, or its last tenth of sessions.
+        k: candidates a group.
+        sources: names of ``next near knn ease popular late own``, or name → source; None: those that fit the log.
+        seen: whether a group's own items are candidates; ``auto``: if enough positives are repeats.
+        cut: the moment, as ``time`` writes it; None: the time of the first of the last tenth of events.
+        negatives: so many of each group in ``train``, at random; None: all candidates.
+        groups: so many groups in ``train``, at random.
+        seed: of what is random.
+
+    Returns:
+        The tables, and what the sources are worth.
+
+    Raises:
+        DataError: columns, times or options make no sense, or no group has events before and after the cut.
+
+    Example:
+        >>> from fastrec.retrieval import make_candidates
+        >>> log = {"who": [1, 1, 1, 2, 2, 2, 3, 3], "what": [5, 6, 7, 5, 6, 7, 6, 7]}
+        >>> made = make_candidates(log, user="who", item="what", sources=["next"])
+        >>> made.train.select(["who", "what", "label"]).to_arrow().to_pylist()
+        [{'who': 1, 'what': 7, 'label': 1.0}, {'who': 2, 'what': 7, 'label': 1.0}]
+    """
+    if k < 1 or groups < 1 or (negatives is not None and negatives < 1):
+        raise DataError(f"k={k}, groups={groups}, negatives={negatives}", remedy="Give numbers of 1 or more")
+    if (user is None) == (session is None):
+        raise DataError("a group is a user or a session", remedy="Name one column: user=… or session=…")
+    group = str(user if user is not None else session)
+    reading = _Log(group, item, time, kind, targets, shown, by_user=user is not None)
+    log = reading.read(events)
+    before, rows, middle = reading.cuts(log, cut, seed)
+    if len(rows) > groups:
+        drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:groups].sort().values
+        rows, middle = rows[drawn], middle[drawn]
+    asked, after = log.cut(log.offsets[rows], middle), log.cut(middle, log.offsets[rows + 1])
+    wanted = _only(after, _POSITIVE)
+    pairs = torch.unique(_pairs(wanted))
+    repeats = float(torch.isin(pairs, _pairs(_only(asked, _ACT))).float().mean())
+    keep = repeats >= limits.CANDIDATE_REPEATS if seen == "auto" else seen == "keep"
+    if sources is None:
+        sources = ["next", "near", "ease" if user is not None else "knn", "popular"]
+        sources += ["late"] * (log.times is not None) + ["own"] * keep
+
+    finder = _Finder(log.cut(log.offsets[:-1], before), sources, k, kind, keep)
+    coded, hard = finder.coded(wanted), _pairs(_only(after, _SHOWN))
+    share = len(torch.unique(_pairs(coded))) / len(pairs)  # of the positives that were known before the cut
+    parts, worth = [], []
+    for union, taken in finder.blocks(asked):
+        worth.append(finder.candidates.recall(union, coded, at=k))
+        pair = taken["session"].values * len(log.items) + finder.known[taken["item"].values]
+        label = torch.isin(pair, pairs)
+        taken = taken.with_columns({_LABEL: label.float()})
+        many = len(taken) if negatives is None else negatives
+        own = sample_negatives(taken, label | torch.isin(pair, hard), many, seed=seed)
+        parts.append(taken.take(own))
+    train = concat(parts)
+    right = train[_LABEL].values > 0
+    found = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, train["session"].values[right], True)
+    train = train.take(found[train["session"].values])
+    recall = _recall(worth, share, float(right.sum()) / len(pairs), k)
+    if not len(train):
+        problem = f"no source finds any of the {len(pairs)} positives of {len(rows)} groups: their items may all be new"
+        raise DataError(problem, column=item, remedy="Give a larger k, other sources, or a later cut")
+    train = finder.named(train, log.sessions.take(rows), group, item)
+
+    finder, asked = _Finder(log, sources, k, kind, keep), reading.asked(log, test)
+    rank = finder.named(concat([taken for _, taken in finder.blocks(asked)]), asked.sessions, group, item)
+    hit = float(found.float().mean())
+    return CandidateTables(train, rank, group, item, recall, len(rows), len(asked), hit, repeats, keep)

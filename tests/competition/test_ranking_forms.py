@@ -1,0 +1,341 @@
+"""A ranking's submission in every form, scored by every metric, against plain loops over its lists."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fastrec._core.progress import Stages
+from fastrec.cli import app
+from fastrec.competition import (
+    Competition,
+    SubmissionFormat,
+    ValueForm,
+    check_submission,
+    compare_runs,
+    run_competition,
+    score_values,
+)
+from fastrec.competition.forms.lists import ranking_form
+from fastrec.errors import DataError, SubmissionError
+from fastrec.estimators import LGBMModel
+from fastrec.report import write_report
+from fastrec.report.data import read_run
+
+METRICS = ("mrr", "mrr@3", "ndcg@5", "ndcg", "map@4", "hit_rate@2", "gauc")
+SCORES = ValueForm(ids=("search", "product"), values=("score",))
+RANKS = ValueForm(ids=("search", "product"), values=("rank",), ranks=True)
+LISTS = SubmissionFormat(
+    keys=("search",), prediction="products", candidates="product", candidates_sep=None, answer="product", max_items=99
+)
+
+
+def of_list(metric: str, rows: list[tuple[float, float]], missing: list[float], *, shown: bool) -> tuple[float, float]:
+    """A list's score and weight by a plain loop.
+
+    ``rows`` are (score, grade) in the order of the data, ``missing`` the grades of what is not listed. Equal scores
+    count against the model, or (``shown``) stand in the order of the data.
+    """
+    name, _, k = metric.partition("@")
+    k = int(k or 10**6)
+    ordered = sorted(rows, key=lambda r: (-r[0], 0 if shown else r[1]))
+    grades = [g for _, g in ordered]
+    relevant = sum(g > 0 for g in [*grades, *missing])
+    if name == "gauc":
+        listed = [(-float(i), g) for i, (_, g) in enumerate(ordered)] if shown else rows
+        every = [*listed, *((-math.inf, g) for g in missing)]
+        pairs = [(a, b) for (a, x), (b, y) in itertools.product(every, every) if x > 0 and not y > 0]
+        return (sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs) if pairs else 0.0), len(every) * bool(pairs)
+    if not relevant:
+        return 0.0, 1
+    hits = [i for i, g in enumerate(grades[:k], 1) if g > 0]
+    if name in ("mrr", "hit_rate"):
+        best = max((s for s, g in rows if g > 0), default=None)
+        if best is None:
+            return 0.0, 1
+        rank = next(i for i, g in enumerate(grades, 1) if g > 0) if shown else sum(s >= best for s, _ in rows)
+        return (0.0 if rank > k else 1.0 if name == "hit_rate" else 1 / rank), 1
+    if name == "map":
+        return sum(sum(h <= i for h in hits) / i for i in hits) / min(relevant, k), 1
+    ideal = sorted([*grades, *missing], reverse=True)
+    made, best = (sum((2**g - 1) / math.log2(i + 1) for i, g in enumerate(gs[:k], 1)) for gs in (grades, ideal))
+    return made / best, 1
+
+
+def oracle(metric: str, frame: pd.DataFrame, *, shown: bool, most: int | None = None) -> float:
+    """The metric of a frame with search, score and label; ``most``: lists end there."""
+    if most is not None and metric in ("mrr", "ndcg", "map"):
+        metric = f"{metric}@{most}"
+    values = []
+    for _, rows in frame.groupby("search", sort=False):
+        cut = len(rows) if most is None else most
+        rows = rows if most is None else rows.sort_values("score", ascending=False, kind="stable")
+        pairs = list(zip(rows["score"], rows["label"], strict=True))
+        values.append(of_list(metric, pairs[:cut], [g for _, g in pairs[cut:] if g > 0], shown=shown))
+    return float(np.average([v for v, _ in values], weights=[w for _, w in values]))
+
+
+def ranks_of(frame: pd.DataFrame) -> pd.Series:
+    return frame.groupby("search")["score"].rank(ascending=False, method="first").astype(int)
+
+
+def write_form(path: Path, frame: pd.DataFrame, form: str, most: int | None = None) -> Path:
+    frame = frame.assign(rank=ranks_of(frame))
+    frame = frame if most is None else frame[frame["rank"] <= most]
+    if form == "lists":
+        ordered = frame.sort_values("rank", kind="stable")
+        made = ordered.groupby("search", sort=False)["product"].agg(" ".join).rename("products").reset_index()
+    else:
+        made = frame[["search", "product", "score" if form == "scores" else "rank"]]
+    made.to_csv(path, index=False)
+    return path
+
+
+graded = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=7), min_size=2)
+
+
+def as_frame(lists: list[list[tuple[int, int]]]) -> pd.DataFrame:
+    rows = [
+        {"search": f"s{i}", "product": f"p{j}", "score": float(s), "label": g}
+        for i, rows in enumerate(lists)
+        for j, (s, g) in enumerate(rows)
+    ]
+    return pd.DataFrame(rows)
+
+
+@given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_every_form_and_metric_equal_a_plain_loop(tmp_path_factory, lists, metric, form, positives_alone):
+    frame = as_frame(lists)
+    if positives_alone:
+        frame["label"] = frame["label"].clip(upper=1)
+    both = frame.groupby("search")["label"].agg(lambda g: (g > 0).any() and not (g > 0).all())
+    if not both.any():
+        return
+    folder = tmp_path_factory.mktemp("forms")
+    truth = frame[["search", "product", "label"]].sample(frac=1.0, random_state=0)
+    if positives_alone:  # lists without a relevant item are not in such a truth, and do not count
+        truth = truth.loc[truth["label"] > 0, ["search", "product"]]
+        frame = frame[frame["search"].isin(truth["search"])]
+    truth.to_csv(folder / "truth.csv", index=False)
+    path = write_form(folder / "s.csv", frame, form)
+    kind = {"scores": SCORES, "ranks": RANKS, "lists": LISTS}[form]
+    if form == "lists":  # a limit that no list reaches
+        kind = replace(LISTS, max_items=10)
+    found = score_values(path, folder / "truth.csv", kind, metric=metric, target=None, label="label")
+    assert found.value == pytest.approx(oracle(metric, frame, shown=form != "scores"))
+    assert found.metric == metric
+
+
+@given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_relevant_items_that_a_short_list_lacks_count(tmp_path_factory, lists, metric, form, most):
+    frame = as_frame(lists)
+    # No equal scores: which of them a list of a limited length leaves out is chance.
+    frame["score"] = -ranks_of(frame).astype(float)
+    folder = tmp_path_factory.mktemp("short")
+    kind = {"scores": replace(SCORES, per_list=most), "ranks": replace(RANKS, per_list=most)}
+    kind["lists"] = replace(LISTS, max_items=most)
+    path = write_form(folder / "s.csv", frame, form, most)
+    frame[frame["label"] > 0][["search", "product", "label"]].to_csv(folder / "truth.csv", index=False)
+    listed = frame[frame["search"].isin(frame.loc[frame["label"] > 0, "search"])]
+    if not len(listed):
+        return
+    seen = listed[(ranks_of(listed) <= most) | (listed["label"] > 0)]
+    if (seen["label"] > 0).all():  # such a truth is refused: its labels are likely another column's
+        return
+    found = score_values(path, folder / "truth.csv", kind[form], metric=metric, target=None, label="label")
+    both = seen.groupby("search")["label"].agg(lambda g: (g > 0).any() and not (g > 0).all())
+    defined = metric != "gauc" or both.any()
+    value = oracle(metric, listed, shown=True, most=most) if defined else math.nan
+    assert found.value == pytest.approx(value, nan_ok=True)
+
+
+class Shop(Competition):
+    name, task = "shop", "ranking"
+    list_column, item, label = "search", "product", "bought"
+    n_folds = 2
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+
+    def models(self, *, bs):
+        return [LGBMModel("lgbm", rounds=4, early_stopping_rounds=None)]
+
+
+def candidates(seed: int, lists: int) -> pd.DataFrame:
+    """Lists of 2 to 6 rows, of few prices (so that scores tie), graded; some have no relevant row."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"search": np.repeat(np.arange(lists), rng.integers(2, 7, lists))})
+    frame["product"] = [f"p{i}" for i in frame.groupby("search").cumcount()]
+    frame["price"] = rng.integers(1, 4, len(frame))
+    frame["bought"] = (rng.random(len(frame)) < 0.5 / frame["price"]) * rng.integers(1, 4, len(frame))
+    return frame.assign(search="s" + (1000 * seed + frame["search"]).astype(str).str.zfill(5))
+
+
+TRAIN, TEST = candidates(1, 90), candidates(2, 40)
+
+
+def sample_of(form: str) -> pd.DataFrame | None:
+    """A sample submission that knows nothing: the candidates as they stand."""
+    if form == "lists":
+        return TEST.groupby("search")["product"].agg(",".join).rename("products").reset_index()
+    place = TEST.groupby("search").cumcount()
+    return TEST[["search", "product"]].assign(**({"rank": place + 1} if form == "ranks" else {"relevance": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("metric", "form"),
+    [("mrr", "ranks"), ("ndcg@5", "lists"), ("map@4", "scores"), ("hit_rate@2", "lists"), ("gauc", "ranks")],
+)
+def test_a_run_scores_compares_and_reports_by_its_metric(tmp_path, metric, form):
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    TRAIN.to_csv(data / "train.csv", index=False)
+    TEST.drop(columns="bought").to_csv(data / "test.csv", index=False)
+    TEST[["search", "product", "bought"]].to_csv(data / "truth.csv", index=False)
+    sample_of(form).to_csv(data / "sample_submission.csv", index=False)
+    run_competition(Shop(metric), data, run, stages=Stages(quiet=True))
+    scores = json.loads((run / "scores.json").read_text())
+    shown = metric == "mrr"  # what a run is scored by breaks ties as a submission of lists does
+    for model in ("lgbm", "stack"):
+        made = {s: pd.read_parquet(run / s / f"{model}.parquet") for s in ("oof", "test")}
+        made["oof"] = made["oof"].rename(columns={"bought": "label"})
+        made["test"]["label"] = made["test"].merge(TEST, on=["search", "product"], how="left")["bought"].to_numpy()
+        expected = {s: oracle(metric, frame, shown=shown) for s, frame in made.items()}
+        assert scores["oof"][model] == pytest.approx(expected["oof"])
+        assert scores["models"][model] == pytest.approx(expected["test"])
+        assert model == "stack" or made["test"].duplicated(["search", "score"]).any()
+    # The submission has the sample's form.
+    submission = pd.read_csv(run / "submission.csv")
+    assert submission.columns.tolist() == sample_of(form).columns.tolist()
+    ordered = made["test"].assign(place=ranks_of(made["test"])).sort_values(["search", "place"])
+    if form == "lists":
+        assert dict(submission.to_numpy()) == ordered.groupby("search")["product"].agg(",".join).to_dict()
+    elif form == "ranks":
+        found = submission.merge(ordered, on=["search", "product"])
+        assert len(found) == len(TEST)
+        assert (found["rank"] == found["place"]).all()
+    config = json.loads((run / "config.json").read_text())["submission"]
+    assert (config["kind"], config.get("ranks")) == {
+        "lists": ("lists", None), "ranks": ("values", True), "scores": ("values", False)
+    }[form]  # fmt: skip
+    # Scored and checked by the command; a sample of the form is one of its submissions.
+    done = CliRunner().invoke(app, ["score", str(run / "submission.csv"), str(data / "truth.csv")])
+    assert done.exit_code == 0, done.output
+    written = oracle(metric, made["test"], shown=form != "scores")
+    assert done.output.splitlines()[-1] == f"{metric} {written:.5f}"
+    for path in (run / "submission.csv", data / "sample_submission.csv"):
+        done = CliRunner().invoke(app, ["check", str(path), str(data / "test.csv"), "--run", str(run)])
+        assert (done.exit_code, done.output[:3]) == (0, "ok "), done.output
+    # Compared and reported by the same figures.
+    alone = compare_runs(run, run)[0]
+    assert (alone.a, alone.b, alone.difference.mean) == pytest.approx((expected["oof"], expected["oof"], 0.0))
+    results = read_run(run, repeats=50)
+    assert results.standings["oof"]["stack"].score.mean == pytest.approx(expected["oof"])
+    by_length = made["test"].groupby("search")["label"].transform("size")
+    two_to_five = oracle(metric, made["test"][by_length <= 5], shown=shown)
+    assert results.by_length["test"][0].means["stack"] == pytest.approx(two_to_five)
+    first = made["test"].groupby("search")["label"].transform(lambda g: (g > 0).to_numpy().argmax() if g.any() else -1)
+    assert results.by_place["test"][1].means["stack"] == pytest.approx(
+        oracle(metric, made["test"][first == 1], shown=shown)
+    )
+    lengths = TEST.groupby("search").size()
+    assert results.groups["test"]["lists"] == "40"
+    assert results.groups["test"]["rows of a list, mean"] == f"{lengths.mean():.2f}"
+    without = (TEST.groupby("search")["bought"].max() == 0).sum()
+    assert without > 0
+    assert results.groups["test"]["lists without a relevant row"] == str(without)
+    page = write_report(run, repeats=50).read_text()
+    assert f"{metric.upper()} by place of the relevant row" in page
+    assert "touched" not in page.split("Settings")[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ({"rank": [1, 1, 1]}, "is the rank of an earlier line of its list too"),
+        ({"rank": [1, 0, 1]}, "is no rank"),
+        ({"rank": [1, 1.5, 1]}, "is no rank"),
+    ],
+)
+def test_ranks_that_are_none_are_refused(tmp_path, rows, problem):
+    frame = pd.DataFrame({"search": ["a", "a", "b"], "product": ["x", "y", "x"]})
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    frame.assign(**rows).to_csv(tmp_path / "s.csv", index=False)
+    with pytest.raises(SubmissionError, match=problem) as error:
+        check_submission(tmp_path / "s.csv", tmp_path / "test.csv", RANKS)
+    assert (error.value.column, error.value.row) == ("rank", 1)
+
+
+def test_a_list_of_another_lists_item_is_refused(tmp_path):
+    pd.DataFrame({"search": ["a", "a", "b"], "product": ["x", "y", "z"]}).to_csv(tmp_path / "test.csv", index=False)
+    (tmp_path / "s.csv").write_text("search,products\nb,z\na,x z\n")
+    with pytest.raises(SubmissionError, match="'z' is not among the product of its row") as error:
+        check_submission(tmp_path / "s.csv", tmp_path / "test.csv", LISTS)
+    assert error.value.row == 1
+    (tmp_path / "s.csv").write_text("search,products\nb,z\n")
+    with pytest.raises(SubmissionError, match="search a"):
+        check_submission(tmp_path / "s.csv", tmp_path / "test.csv", LISTS)
+    (tmp_path / "s.csv").write_text("search,products\nb,z\na,y\n")
+    assert "1 product in 1 rows are not listed" in str(
+        check_submission(tmp_path / "s.csv", tmp_path / "test.csv", LISTS)
+    )
+
+
+PLACES = {"ids": ("search", "product"), "ranks": True}
+
+
+@pytest.mark.parametrize(
+    ("sample", "form"),
+    [
+        ("search,product,rank\na,x,1\na,y,2\nb,x,1\n", ValueForm(values=("rank",), per_list=2, **PLACES)),
+        ("search,product,place\na,x,0\n", ValueForm(values=("place",), per_list=1, **PLACES)),
+        ("search,product,score\na,x,1\nb,x,1\n", SCORES),
+        ("search,product,score\na,x,1\na,y,1\n", SCORES),
+        ("search\tproduct\tscore\na\tx\t.5\n", replace(SCORES, sep="\t")),
+        ("search,products\na,x y z\nb,x\n", replace(LISTS, max_items=3)),
+        ('search,product\na,"x,y"\nb,x\n', replace(LISTS, prediction="product", max_items=2, sep=",")),
+        ("row,score\n1,0\n2,0\n", ValueForm(ids=("row",), values=("score",))),
+    ],
+)
+def test_a_sample_decides_the_form(tmp_path, sample, form):
+    (tmp_path / "sample.csv").write_text(sample)
+    assert ranking_form(tmp_path / "sample.csv", "search", "product", ["row", "price"]) == form
+
+
+def test_a_sample_without_anything_to_predict_is_named(tmp_path):
+    (tmp_path / "sample.csv").write_text("search,product\na,x\na,y\n")
+    with pytest.raises(DataError, match="several lines of a list, and no column of scores or ranks"):
+        ranking_form(tmp_path / "sample.csv", "search", "product")
+
+
+def test_the_truth_says_the_list_of_a_row_that_an_id_names(tmp_path):
+    frame = as_frame([[(1, 0), (0, 1)], [(0, 2), (1, 0), (2, 1)]]).assign(row=lambda f: "r" + f.index.astype(str))
+    frame[["row", "score"]].iloc[::-1].to_csv(tmp_path / "s.csv", index=False)
+    frame[["label", "search", "row"]].to_csv(tmp_path / "truth.csv", index=False)
+    form = ValueForm(ids=("row",), values=("score",))
+    options = {"target": None, "label": "label", "lists": "search"}
+    for metric in METRICS:
+        found = score_values(tmp_path / "s.csv", tmp_path / "truth.csv", form, metric=metric, **options)
+        assert found.value == pytest.approx(oracle(metric, frame, shown=False))
+
+
+def test_a_column_of_grades_is_found_by_itself(tmp_path):
+    frame = as_frame([[(1, 0), (0, 3)], [(0, 2), (1, 0)]])
+    frame[["search", "product", "score"]].to_csv(tmp_path / "s.csv", index=False)
+    truth = frame[["search", "product"]].assign(grade=frame["label"], price=[0.5, 1, 2, 3])
+    truth.to_csv(tmp_path / "truth.csv", index=False)
+    found = score_values(tmp_path / "s.csv", tmp_path / "truth.csv", SCORES, metric="ndcg", target=None, label="bought")
+    assert found.relevant == "grade above 0"
+    assert found.value == pytest.approx(oracle("ndcg", frame, shown=False))

@@ -1,0 +1,273 @@
+"""Requests to an exported ranking: which columns they may hold, what the page says of them, one context for a group."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fastrec.competition import Competition, run_competition
+from fastrec.competition.predict import SavedRun
+from fastrec.competition.reading import Reading
+from fastrec.errors import MissingColumnError
+from fastrec.estimators import XGBRanker
+from fastrec.features import DatePart, FeatureSet, GroupRank
+from fastrec.serve import export_run, make_app
+from tests.serve.server.calls import get, post
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+pytest.importorskip("starlette")
+
+OF_QUERY = ["query_id", "age", "at", "member"]
+
+
+class Offers(Competition):
+    """Offers of a query, one of which is taken; folds are by user, of whom nothing is learned."""
+
+    name, task = "Offers", "ranking"
+    list_column, item, label, fold_key = "query_id", "offer", "taken", "user"
+    plain, categories = ("price", "stock", "rating", "age", "member", "opens"), ("city",)
+    reading = Reading(dates={"at": "%d/%m/%Y %H:%M"}, texts=["offer"])
+
+    def features(self):
+        return FeatureSet([GroupRank("price", by="query_id"), DatePart("at", ["hour"])])
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=20, max_depth=4)]
+
+
+def offers(n, seed):
+    rng = np.random.default_rng(seed)
+    query = np.repeat(np.arange(n), rng.integers(2, 7, n))
+    rows = len(query)
+    data = pd.DataFrame({"query_id": [f"q{seed}_{q}" for q in query], "user": query // 3 + 1000 * seed})
+    data["offer"] = [f"{i:05d}" for i in range(rows)]
+    data["price"] = rng.integers(1, 90, rows) / 4
+    data["stock"] = rng.integers(0, 50, rows)
+    data["rating"] = pd.array(rng.integers(1, 6, rows), "Int64")
+    data.loc[rng.random(rows) < 0.3, "rating"] = pd.NA
+    data["city"] = rng.choice(["Köln", "Oslo", None], rows)
+    data["opens"] = rng.choice(["7:30", "10:00"], rows)
+    data["age"] = rng.integers(20, 60, n)[query]
+    data["member"] = rng.choice([True, False], n)[query]
+    data["at"] = pd.Series(pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 10**6, n), "min"))[query].array
+    data["at"] = data["at"].dt.strftime("%d/%m/%Y %H:%M")
+    data["untouched"] = rng.random(rows)
+    worth = (
+        data["price"] - data["rating"].fillna(3).astype(float) * 3 + data["stock"] / 20 + 4 * (data["city"] == "Oslo")
+    )
+    worth += np.where(data["member"], 2, -2) * data["age"] / 40 + rng.normal(size=rows)
+    data["taken"] = (worth == worth.groupby(query).transform("min")).astype(int)
+    return data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("offers")
+    (folder / "data").mkdir()
+    offers(150, 0).to_csv(folder / "data/train.csv", index=False)
+    offers(20, 1).drop(columns="taken").to_csv(folder / "data/test.csv", index=False)
+    run_competition(Offers(), folder / "data", folder / "run")
+    export_run(folder / "run", folder / "out")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def app(run):
+    made = make_app(run / "out")
+    yield made
+    made.state.service.close()
+
+
+@pytest.fixture(scope="module")
+def asked(run):
+    """The test file's columns as they are written there: text and numbers."""
+    return pd.read_csv(run / "data/test.csv", dtype={"offer": str})
+
+
+def as_rows(frame):
+    return json.loads(frame.to_json(orient="records", force_ascii=False))
+
+
+def test_columns_of_training_that_no_model_reads_are_ignored(app, run, asked):
+    one = asked[asked["query_id"] == "q1_0"]
+    wanted = SavedRun(run / "run").predict(one).numpy()
+    sent = as_rows(one.assign(taken=0))  # with the fold key, a column that nothing reads, and the label
+    assert {"user", "untouched", "taken"} <= set(sent[0])
+    for body in ({"rows": sent}, {"columns": {n: [r[n] for r in sent] for n in sent[0]}}):
+        answer = post(app, "/v1/score", body)
+        assert answer.status == 200, answer.body
+        np.testing.assert_allclose(answer.json()["scores"], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("prise", "price"), ("query_idd", "query_id"), ("zzz", None)])
+def test_a_column_that_nobody_knows_is_refused(app, asked, name, meant):
+    rows = [{**r, name: 1} for r in as_rows(asked.head(2))]
+    said = post(app, "/v1/score", {"rows": rows}).json()
+    assert said["column"] == name
+    assert ("meant" in said["error"]) == (meant is not None)
+    assert meant is None or f"Is '{meant}' meant" in said["error"]
+
+
+def test_a_column_may_be_dropped_if_training_had_missing_values_in_it(app, run, asked):
+    one, saved = asked[asked["query_id"] == "q1_1"], SavedRun(run / "run")
+    for name in ("stock", "price", "age", "at", "member", "opens"):
+        rows = as_rows(one.drop(columns=name))
+        answer = post(app, "/v1/score", {"rows": rows})
+        assert (answer.status, answer.json().get("column")) == (422, name)
+        with pytest.raises(MissingColumnError, match=name):
+            saved.predict(one.drop(columns=name))
+        later = [as_rows(one)[0], *rows[1:]]
+        assert post(app, "/v1/score", {"rows": later}).json()["row"] == 1
+    for name in ("rating", "city"):
+        answer = post(app, "/v1/score", {"rows": as_rows(one.drop(columns=name))})
+        wanted = saved.predict(one.assign(**{name: None})).numpy()
+        np.testing.assert_allclose(answer.json()["scores"], wanted, atol=1e-5)
+
+
+def test_a_null_is_scored_as_fastrec_predict_scores_it(app, run, asked):
+    one = asked[asked["query_id"] == "q1_1"].assign(stock=None)
+    scores = post(app, "/v1/score", {"rows": as_rows(one)}).json()["scores"]
+    np.testing.assert_allclose(scores, SavedRun(run / "run").predict(one).numpy(), atol=1e-5)
+
+
+def test_text_of_yes_and_no_is_read_as_in_training(app, run, asked):
+    one = asked[asked["query_id"] == "q1_2"]
+    wanted = SavedRun(run / "run").predict(one).numpy()
+    for member in (one["member"], one["member"].astype(str), one["member"].astype(str).str.lower()):
+        scores = post(app, "/v1/score", {"rows": as_rows(one.assign(member=member))}).json()["scores"]
+        np.testing.assert_allclose(scores, wanted, atol=1e-5)
+
+
+TYPES = {
+    "query_id": ["string"],
+    "offer": ["string"],
+    "price": ["number"],
+    "stock": ["integer"],
+    "rating": ["integer", "null"],
+    "city": ["string", "null"],
+    "opens": ["string"],
+    "age": ["integer"],
+    "member": ["boolean"],
+    "at": ["string", "integer"],
+}
+
+
+def test_the_page_and_openapi_say_which_columns_there_are(app):
+    schemas = get(app, "/openapi.json").json()["paths"]
+    for path in ("/v1/score", "/v1/rank"):
+        content = schemas[path]["post"]["requestBody"]["content"]["application/json"]
+        row = content["schema"]["properties"]["rows"]["items"]["properties"]
+        assert {n: s["type"] for n, s in row.items() if "type" in s} == TYPES
+        assert row.keys() - TYPES == {"user", "untouched", "taken"}
+    for path in ("/", "/docs"):
+        page = get(app, path).body.decode()
+        cells = re.findall(r"<tr><td>(\w+)<td>([^<]+)<td>(yes|)<td>(yes|)<td>", page)
+        assert {n: bool(null) for n, _, _, null in cells} == {n: "null" in t for n, t in TYPES.items()}
+        assert {n: t.split(" or ") for n, t, _, _ in cells} == {
+            n: [t for t in k if t != "null"] for n, k in TYPES.items()
+        }
+        assert {n for n, _, required, _ in cells if required} == TYPES.keys() - {"query_id", "offer"}
+        assert "Accepted and ignored: user, untouched, taken" in page
+
+
+def test_the_examples_are_answered_and_have_the_types_that_are_told(app):
+    schemas = get(app, "/openapi.json").json()["paths"]
+    examples = {
+        path: schemas[path]["post"]["requestBody"]["content"]["application/json"]["example"]
+        for path in ("/v1/score", "/v1/rank")
+    }
+    types = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    for path, body in examples.items():
+        assert post(app, path, body).status == 200, body
+        rows = [{n: v[0] for n, v in body["columns"].items()}] if "columns" in body else body["candidates"]
+        for row in rows:
+            row |= body.get("context", {})
+            assert row.keys() == TYPES.keys()
+            assert all(types[type(v)] in TYPES[n] for n, v in row.items()), row
+    assert set(examples["/v1/rank"]["context"]) == set(OF_QUERY)
+    page = html.unescape(re.search(r"A body for (\S+)</h2><pre>", get(app, "/").body.decode())[1])
+    assert page == "/v1/rank"
+
+
+def of_query(frame):
+    """A body of ``/v1/rank``: the query's columns once, the offers' own each."""
+    rows = as_rows(frame)
+    context = {n: rows[0][n] for n in OF_QUERY}
+    return {"context": context, "candidates": [{n: v for n, v in r.items() if n not in OF_QUERY} for r in rows]}
+
+
+def test_one_context_and_many_candidates_are_ranked_as_the_run_ranks_them(app, run, asked):
+    saved = SavedRun(run / "run")
+    for _, one in asked.groupby("query_id"):
+        scores = saved.predict(one).numpy()
+        order = np.argsort(-scores, kind="stable")
+        answer = post(app, "/v1/rank", of_query(one))
+        assert answer.status == 200, answer.body
+        said = answer.json()
+        assert said["ids"] == one["offer"].to_numpy()[order].tolist()
+        assert said["positions"] == order.tolist()
+        np.testing.assert_allclose(said["scores"], scores[order], atol=1e-5)
+        best = post(app, "/v1/rank", {**of_query(one), "k": 2}).json()
+        assert best == {n: v[:2] for n, v in said.items()}
+
+
+def test_a_context_without_the_group_and_candidates_without_a_context(app, asked):
+    one = asked[asked["query_id"] == "q1_3"]
+    body, wanted = of_query(one), post(app, "/v1/rank", of_query(one)).json()
+    del body["context"]["query_id"]
+    assert post(app, "/v1/rank", body).json() == wanted
+    assert post(app, "/v1/rank", {"candidates": as_rows(one)}).json() == wanted
+
+
+def changed(body, **changes):
+    """The body with another second candidate; a column of None is left out."""
+    first, second, *more = body["candidates"]
+    second = {n: v for n, v in {**second, **changes}.items() if v is not None}
+    return {**body, "candidates": [first, second, *more]}
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "column", "row"),
+    [
+        (lambda b: {**b, "candidates": []}, "there are no candidates", None, None),
+        (lambda b: {**b, "candidates": {}}, "no list of objects", None, None),
+        (lambda b: {**b, "candidates": None}, "no list of objects", None, None),
+        (lambda b: {**b, "candidates": [*b["candidates"], 5]}, "is no object", None, -1),
+        (lambda b: {**b, "rows": []}, "none, or several, of columns, rows, candidates", None, None),
+        (lambda b: {"context": b["context"]}, "none, or several, of columns, rows, candidates", None, None),
+        (lambda b: {**b, "context": [1]}, "context is no object", None, None),
+        (lambda b: changed(b, age=30), "in context and in a candidate", "age", 1),
+        (lambda b: changed(b, offer=b["candidates"][0]["offer"]), "an earlier candidate has this item", "offer", 1),
+        (lambda b: changed(b, offer=None), "no id of an item", "offer", 1),
+        (lambda b: {**b, "candidates": b["candidates"] * 2}, "earlier", "offer", -1),
+        (
+            lambda b: {**b, "candidates": [{n: v for n, v in c.items() if n != "offer"} for c in b["candidates"]]},
+            "the candidates lack their ids",
+            "offer",
+            None,
+        ),
+        (lambda b: changed(b, price=None), "the row does not have this column", "price", 1),
+        (lambda b: changed(b, colour="red"), "the model has no such column", "colour", None),
+        (lambda b: {**b, "context": {**b["context"], "colour": 1}}, "the model has no such column", "colour", None),
+    ],
+)
+def test_what_is_no_group_of_candidates(app, asked, change, says, column, row):
+    one = asked[asked["query_id"] == "q1_4"]
+    answer = post(app, "/v1/rank", change(of_query(one)))
+    said = answer.json()
+    assert answer.status == 422
+    assert says in said["error"]
+    assert said.get("column") == column
+    assert said.get("row") == (len(one) if row == -1 else row)
+
+
+def test_candidates_are_of_rank_alone(app, asked):
+    answer = post(app, "/v1/score", of_query(asked.head(1)))
+    assert answer.status == 422
+    assert "unknown field candidates" in answer.json()["error"].replace("'", "")
