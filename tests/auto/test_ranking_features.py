@@ -161,7 +161,7 @@ def test_what_is_cheap_beside_others_is_found(signal):
     assert chosen.metric == "mrr"
     frame = problem.train.to_pandas()
     label, price, lists = (torch.tensor(frame[n].to_numpy()) for n in ("clicked", "price", "list"))
-    assert get_metric("mrr")(label, -price, groups=lists) > 0.9  # what the rank can tell
+    assert get_metric("mrr")(label, -price, groups=lists) > 0.85  # what the rank can tell
 
 
 def test_columns_of_the_group_that_do_not_pay_are_left_out(signal):
