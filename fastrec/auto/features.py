@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
+from fastrec.auto import rankings
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem
 from fastrec.errors import FastrecError
@@ -91,7 +92,8 @@ _DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # 
 def asked_for(problem: Problem) -> list[Family]:
     """Return features for columns that are neither numbers nor categories."""
     made: list[Family] = []
-    times = problem.kinds("time")
+    # Of a ranking the times of a whole group order nothing by themselves: they are tried.
+    times = [c for c in problem.kinds("time") if c.name not in problem.shared]
     if times:
         days, clock = ("year", "month", "day", "dayofweek", "dayofyear"), ("hour", "minute")
         parts = [DatePart(c.name, [*days, *(clock if _has_clock(problem, c.name) else ())]) for c in times]
@@ -208,18 +210,35 @@ class QuickTrial:
         self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
         self.hurried = False
         table = Table.read(problem.train)
-        self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
-        known = self.target.known(table).nonzero().squeeze(1)
-        if len(known) > rows:
-            # sorted again: rows in order of time stay so
-            known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:rows].sort().values]
-        self.table = table.take(known)
-        self.label = self.target.encode(self.table)
+        draw = torch.Generator().manual_seed(0)
+        self.target: Target | None = None
+        if problem.task == "ranking":
+            if not problem.as_shown:  # as the recipe does it
+                table = table.take(torch.randperm(len(table), generator=draw))
+            codes = table[str(problem.lists)].coded().codes.long()
+            table = table.take(torch.argsort(codes, stable=True))
+            size = torch.bincount(codes)
+            # whole groups, drawn at random
+            drawn = torch.randperm(len(size), generator=draw)
+            few = torch.zeros(len(size), dtype=torch.bool)
+            few[drawn[size[drawn].cumsum(0) <= max(rows, int(size.max()))]] = True
+            self.table = table.take(few[codes.sort().values].nonzero().squeeze(1))
+            self.label = self.table[problem.target[0]].number(torch.float64).cpu()
+        else:
+            self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
+            known = self.target.known(table).nonzero().squeeze(1)
+            if len(known) > rows:
+                # sorted again: rows in order of time stay so
+                known = known[torch.randperm(len(known), generator=draw)[:rows].sort().values]
+            self.table = table.take(known)
+            self.label = self.target.encode(self.table)
         self.folds = self._cut()
-        self.metric = get_metric("logloss" if problem.task == "multiclass" else default_metric(problem.task))
+        usual = {"multiclass": "logloss", "ranking": problem.metric}
+        self.metric = get_metric(usual.get(problem.task) or default_metric(problem.task))
         self.tables = {n: Table.read(t) for n, t in problem.files.side.items()}
-        numbers = [c.name for c in problem.kinds("number")]
-        self.cats, self.conts = [c.name for c in problem.kinds("category")], numbers
+        # Columns that are one for a whole group have to pay, too.
+        own = [c for c in problem.kinds("number", "category") if c.name not in problem.shared]
+        self.cats, self.conts = ([c.name for c in own if c.kind == k] for k in ("category", "number"))
         self.rows = self._rows(self.table, [])
         self._score: tuple[torch.Tensor, float] | None = None
 
@@ -230,9 +249,18 @@ class QuickTrial:
             return Folds.group(self.table, problem.group, self.n_folds)
         if problem.time is not None and problem.time in self.table:
             times = self.table[problem.time].number(torch.float64).cpu()
+            if problem.lists is not None:  # a group's is that of its first row
+                _, of, size = torch.unique_consecutive(
+                    self.table[problem.lists].coded().codes, return_inverse=True, return_counts=True
+                )
+                first = (size.cumsum(0) - size)[of]
+                block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
+                return Folds(block[first], method="blocks of time")
             place = torch.empty(len(times), dtype=torch.int64)
             place[torch.argsort(times, stable=True)] = torch.arange(len(times))
             return Folds(place * self.n_folds // len(times), method="blocks of time")
+        if problem.lists is not None:
+            return Folds.group(self.table, problem.lists, self.n_folds)
         if problem.task in ("binary", "multiclass"):
             return Folds.stratified(self.table, self.label.long(), self.n_folds)
         return Folds.kfold(len(self.table), self.n_folds)
@@ -240,7 +268,7 @@ class QuickTrial:
     @property
     def target_options(self) -> dict[str, Any] | None:
         """What a ``TargetEncode`` of the raw target is to be told; None: the target has no means."""
-        if self.problem.task == "regression":
+        if self.problem.task in ("regression", "ranking"):
             return {}
         if self.problem.task == "binary":
             one = self.problem.classes[-1]
@@ -267,41 +295,68 @@ class QuickTrial:
         n, k = len(y), len(count)
         return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
 
-    def family(self, name: str, features: list[Feature]) -> Family:
-        """Try features; if they improve the score by more than its error, they are kept and join the base."""
+    def family(self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = ()) -> Family:
+        """Try features, or further columns; if they improve the score by more than its error, they join the base."""
         if self._score is None:
             self._score = self._cross_fitted(self.base)
         before, _ = self._score
+        own = self.cats, self.conts
+        self.cats, self.conts = (
+            [*had, *(c.name for c in columns if c.kind == k)] for had, k in zip(own, ("category", "number"))
+        )
         after, new = self._cross_fitted([*self.base, *features])
-        gain, error = self.gain(self.rows.label, after, before)
+        gain, error = self.gain(self.rows.label, after, before, self.rows.groups)
         kept = is_worth(gain, error)
         if kept:
             self.base, self._score = [*self.base, *features], (after, new)
+        else:
+            self.cats, self.conts = own
         return Family(name, features, gain, error, kept)
 
-    def gain(self, label: torch.Tensor | None, after: torch.Tensor, before: torch.Tensor) -> tuple[float, float]:
-        """Return the gain of predictions over others of the same rows, and its standard error."""
-        seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0)
+    def gain(
+        self,
+        label: torch.Tensor | None,
+        after: torch.Tensor,
+        before: torch.Tensor,
+        groups: torch.Tensor | None = None,
+    ) -> tuple[float, float]:
+        """Return the gain of predictions over others of the same rows, and its standard error.
+
+        ``groups``: of a ranking; what is independent are the groups that folds do not split.
+        """
+        options = {"groups": groups, "clusters": self.clusters if groups is not None else None}
+        seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0, **options)
         apart = seen.difference("after", "before")
         sign = 1.0 if self.metric.greater_is_better else -1.0
-        gain = sign * (self.metric(label, after) - self.metric(label, before))
+        gain = sign * (self.metric(label, after, groups=groups) - self.metric(label, before, groups=groups))
         return gain, (apart.high - apart.low) / 3.92
+
+    @property
+    def clusters(self) -> torch.Tensor | None:
+        """What rows of a ranking are independent of each other by: users, or the like; None: the groups are."""
+        key = self.problem.group
+        return self.table[key].coded().codes.long() if key is not None and key in self.table else None
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
         """Iterate over the rows outside and inside of each fold, with the features."""
         return self._parts(self.base)
 
     def _rows(self, table: Table, made: Sequence[str]) -> Rows:
-        label = self.target.encode(table)
-        task, n = self.problem.task, self.target.n_outputs
-        return Rows(table, task, cats=self.cats, conts=[*self.conts, *made], label=label, n_outputs=n)
+        task, columns = self.problem.task, {"cats": self.cats, "conts": [*self.conts, *made]}
+        if self.target is None:
+            label = table[self.problem.target[0]].number(torch.float64).cpu()
+            return Rows(
+                table, task, **columns, label=label, groups=table[str(self.problem.lists)].group_numbers().cpu()
+            )
+        label, n = self.target.encode(table), self.target.n_outputs
+        return Rows(table, task, **columns, label=label, n_outputs=n)
 
     def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
         if not features:
             for outside, inside in self.folds:
                 yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
             return
-        made = FeatureSet(list(features))
+        made = FeatureSet(list(features), key=rankings.feature_key(self.problem))
         for train, valid in made.cross_fit(self.table, self.folds.codes, tables=self.tables):
             outputs = [n for n in made.outputs if train[n].plain().kind == "number"]
             yield self._rows(train, outputs), self._rows(valid, outputs)
@@ -310,7 +365,7 @@ class QuickTrial:
         oof: torch.Tensor | None = None
         # It learns all it can: with a weak model every encoding looks like a gain.
         kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
-        judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1})
+        judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
             model = judge.fresh()
             # The time is shared by 24 fits, a few more than there are.
@@ -324,7 +379,21 @@ class QuickTrial:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
             oof[inside] = said
         assert oof is not None
-        return oof, self.metric(self.rows.label, oof)
+        if self.problem.task == "ranking":
+            # Metrics count equal scores as the worst order: whatever told rows apart would be a gain.
+            drawn = torch.randperm(len(oof), generator=torch.Generator().manual_seed(0))
+            ascending = drawn[torch.argsort(oof[drawn], stable=True)]
+            oof[ascending] = torch.arange(len(oof), dtype=torch.float64)
+        return oof, self.metric(self.rows.label, oof, groups=self.rows.groups)
+
+    def pointwise(self, kind: type[LGBMModel] | type[XGBModel]) -> dict[str, Any]:
+        """Return the judge's parameters: of a ranking row by row, as it stops by a loss that is smoother than ranks."""
+        if self.problem.task != "ranking":
+            return {}
+        flags = bool((self.label <= 1).all())
+        if kind is LGBMModel:
+            return {"objective": "binary" if flags else "regression", "num_leaves": 15, "min_data_in_leaf": 100}
+        return {"objective": "binary:logistic" if flags else "reg:squarederror", "max_depth": 4, "min_child_weight": 5}
 
 
 def is_worth(gain: float, error: float, times: float = 1.0) -> bool:
@@ -344,17 +413,20 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
-    if (
-        problem.task in ("multilabel", "ranking")
-        or len(problem.target) > 1
-        or len(problem.classes) > 40
-        or seconds <= 0
-    ):
+    if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:
         return chosen
-    trial = QuickTrial(problem, chosen.features, seconds)
+    ranking = problem.task == "ranking"
+    trial = QuickTrial(problem, chosen.features, seconds, rows=limits.RANKED_TRIAL_ROWS if ranking else 50_000)
     chosen.metric, chosen.rows = trial.metric.name, len(trial.table)
+
+    def note(family: Family) -> None:
+        word = "kept" if family.kept else "left out"
+        chosen.families.append(family)
+        chosen.hurried = trial.hurried
+        say(f"{family.name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
+
     # what was kept joins the base: the next idea has to pay beside it
-    for name, make in _IDEAS:
+    for name, make in rankings.IDEAS if ranking else _IDEAS:
         if time.monotonic() > ends:
             break
         try:
@@ -362,12 +434,15 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         except FastrecError as error:
             say(f"{name}: not tried ({error.problem})")
             continue
-        if not features:
-            continue
-        family = trial.family(name, features)
-        chosen.families.append(family)
-        chosen.hurried, word = trial.hurried, "kept" if family.kept else "left out"
-        say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
+        if features:
+            note(trial.family(name, features))
+    shared = rankings.shared_columns(problem) if ranking else []
+    for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
+        if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:
+            note(family := trial.family(f"columns of the group of {word} values", [], some))
+            if not family.kept:
+                why = f"it is one for a whole group, and a trial's {chosen.metric} is no better with such columns"
+                problem.drop |= {c.name: why for c in some}
     return chosen
 
 

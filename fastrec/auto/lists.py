@@ -36,6 +36,7 @@ _GROUPS = re.compile(
     r"(?<![a-z])(session|search|srch|query|qid|q|group|list|slate|impressions?|request|user|customer|visitor|visit|"
     rf"display|page_?view|basket|order|auction|race|choice){_WHOSE}"
 )
+_SIGNS = re.compile(r"\s*[|;,\s]\s*")  # between the candidates of a list in text
 _ITEMS = re.compile(
     r"(?<![a-z])(item|product|prod|article|doc|document|movie|film|song|track|hotel|prop|property|ad|offer|candidate|"
     rf"url|news|sku|asin|isbn|book|video|recipe|business|poi|place|job|horse|option){_WHOSE}"
@@ -101,6 +102,18 @@ def refuse_absent(made: Problem, name: str, what: str) -> None:
             raise DataError(f"the row has no {what}", file=file, column=name, row=row, remedy=remedy)
 
 
+def _offers(lists: pa.ChunkedArray, chosen: pa.ChunkedArray) -> bool:
+    """Return whether what was chosen stands in lists of candidates, each in one row."""
+    some = [
+        [
+            v if isinstance(v, list) else _SIGNS.split(v) if isinstance(v, str) else []
+            for v in c.slice(0, 50).to_pylist()
+        ]
+        for c in (lists, chosen)
+    ]
+    return all(c and len(o) > 1 and set(c) <= set(o) for o, c in zip(*some, strict=True))
+
+
 def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
     """Return how relevant each training row is: float64 ``[n]``, 0 = it was not chosen, NaN where there is no label.
 
@@ -111,16 +124,17 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
     """
     name, file = made.target[0], made.files.folder / made.files.names["train"]
     column = made.train[name]
-    if pa.types.is_nested(column.type):
-        raise DataError(
-            "the label is a list, and a ranking has one row for each candidate", file=file, column=name,
-            remedy=f"Call df.explode on the column of the candidates; the label is 1 where {name} has the candidate",
-        )  # fmt: skip
-    if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise DataError(
-            f"the label is of type {column.type}: it says no order", file=file, column=name,
-            remedy="Make it 1 for what was chosen and 0 for the others, or a grade from 0",
-        )  # fmt: skip
+    number = pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if not number:
+        remedy = "Make it 1 for what was chosen and 0 for the others, or a grade from 0"
+        offered = next((n for n in made.train.column_names if n != name and _offers(made.train[n], column)), None)
+        if offered is not None:
+            remedy = (
+                f"Give a row for each of {offered} (in pandas df.explode({offered!r}), of texts after .str.split), "
+            )
+            remedy += f"and label 1 where it is of {name}, else 0"
+        problem = f"the label is of type {column.type}, no number"
+        raise DataError(problem, file=file, column=name, remedy=remedy)
     flags = pa.types.is_boolean(column.type)
     values = (column.cast(pa.int8()) if flags else column).cast(pa.float64(), safe=False).to_numpy()
     missing = np.isnan(values)

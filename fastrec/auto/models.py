@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
@@ -136,8 +138,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     if problem.task == "ranking":
-        trees = [ModelLine("LGBMModel", 'LGBMModel("lgbm")')] if lgbm else []
-        return [*trees, ModelLine("XGBRanker", 'XGBRanker("xgb")'), ModelLine("NetRanker", 'NetRanker("net", bs=bs)')]
+        return _rankers(problem, chosen)
     tried = any(f.kept for f in chosen.families if f.gain is not None)
     # Without a trial of sizes large trees are taken from 30,000 rows on: they learn more in less time.
     wide, many = len(problem.learned) > 100, len(problem.train) >= 30_000
@@ -178,6 +179,31 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
             ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
         )
     return made + [m for m in logs if m not in made]
+
+
+def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
+    """Choose the models of a ranking: trees and a net by row and by list, whose errors differ.
+
+    Few rows are chosen: small trees learn more, and lists of the context's categories less. A model row by row comes
+    first: it stops by a loss, which is smoother than an order, and is the best alone more often than not.
+    """
+    small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
+    tried = any(f.kept for f in chosen.families if f.gain is not None)
+    own = ", columns=OWN" if tried and chosen.hurried else ""
+    label = problem.train[problem.target[0]]
+    flags = pa.types.is_boolean(label.type) or pc.max(label).as_py() <= 1
+    lgbm, many = find_spec("lightgbm") is not None, len(problem.train) > limits.SLOW_RANKER_ROWS
+    if lgbm:
+        by_row = {"objective": "binary" if flags else "regression", **small}
+        made.append(ModelLine("LGBMModel", f'LGBMModel("by_row"{_text(by_row)})'))
+    made.append(ModelLine("XGBRanker", f'XGBRanker("xgb"{own})'))
+    made.append(ModelLine("NetRanker", 'NetRanker("net", bs=bs)'))
+    if lgbm:
+        made.append(ModelLine("LGBMModel", f'LGBMModel("lgbm"{own}{_text(small)})'))
+    # CatBoost compares the rows of a list many times a round.
+    if find_spec("catboost") is not None and not many:
+        made.append(ModelLine("CatBoostModel", f'CatBoostModel("catboost"{own})'))
+    return made
 
 
 def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:

@@ -24,6 +24,7 @@ from fastrec.auto.columns import read_files
 from fastrec.auto.features import Chosen, choose_features
 from fastrec.auto.models import choose_models, choose_trees, own_columns
 from fastrec.auto.problem import AutoDecision, Problem, understand
+from fastrec.auto.rankings import feature_key
 from fastrec.competition.reading import ROW_NUMBER, Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
@@ -289,6 +290,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
         "own": laid_out(own_columns(problem, chosen), 0, used=6) if any("OWN" in m.text for m in models) else "",
         "attributes": _attributes(name, problem),
         "features": features,
+        "key": laid_out(key, 16) if (key := feature_key(problem)) is not None else "",
         # the categories, if they are others than texts and flags
         "categories": laid_out([c.name for c in cats], 8, used=7) if any(c.whole for c in cats) else "",
         "models": [m.text for m in models],

@@ -268,9 +268,12 @@ def test_groups_that_are_not_plain_name_what_they_may_be(tmp_path):
         found(tmp_path, rows, task="ranking")
 
 
-def test_a_list_of_candidates_in_one_row_is_refused():
-    rows = pd.DataFrame({"session_id": range(30), "shown": [["a", "b"]] * 30, "clicked": [["a"]] * 30})
-    with pytest.raises(DataError, match=r"the label is a list, and a ranking has one row for each candidate.*explode"):
+@pytest.mark.parametrize(
+    ("shown", "clicked"), [(["a", "b"], ["a"]), (["a", "b"], "b"), ("a|b", "a"), ("a, b, c", "b, c"), ("17 8 9", "8")]
+)
+def test_candidates_in_one_row_are_refused_and_how_to_part_them_is_said(shown, clicked):
+    rows = pd.DataFrame({"session_id": range(30), "shown": [shown] * 30, "clicked": [clicked] * 30})
+    with pytest.raises(DataError, match=r"no number. Give a row for each of shown .in pandas df.explode.'shown'"):
         fastrec.fit(rows, "clicked", group="session_id", minutes=0.1, quiet=True)
 
 

@@ -1,0 +1,173 @@
+"""Features of a ranking that are tried: of the group, of items, and of what stands before and after a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec._core import limits
+from fastrec.auto.columns import ColumnInfo
+from fastrec.auto.problem import Problem
+from fastrec.features import (
+    Bucketize,
+    CountEncode,
+    Cross,
+    CumCount,
+    CumTarget,
+    DatePart,
+    DeviationFromGroup,
+    GroupRank,
+    GroupStats,
+    Neighbours,
+    TargetEncode,
+)
+from fastrec.features.base import Feature
+
+if TYPE_CHECKING:
+    from fastrec.auto.features import QuickTrial
+
+
+def shared_columns(problem: Problem) -> list[ColumnInfo]:
+    """Return the numbers and categories that are one for a whole group: alone they order nothing."""
+    return [c for c in problem.kinds("number", "category") if c.name in problem.shared]
+
+
+def feature_key(problem: Problem) -> str | None:
+    """Return the column whose rows a ranking's target means do not cut; None: the task is no ranking.
+
+    Rows of one group know of each other: where one was clicked, others were not. So do a user's groups: what was
+    clicked in one is seldom new in the next. Of users whom the test does not know nothing is to be learned.
+    """
+    if problem.lists is None or problem.group is not None:
+        return problem.group if problem.lists is not None else None
+    test = problem.files.tables.get("test")
+    new = []
+    for name in problem.keys if test is not None else []:
+        if name in problem.columns_of("test"):
+            values = pc.unique(test[name])
+            seen = pc.mean(pc.is_in(values, pc.unique(problem.train[name]).cast(values.type))).as_py()
+            new += [name] if seen <= limits.SEEN_KEYS else []
+    distinct = {c.name: c.distinct for c in problem.columns}
+    return min(new, key=distinct.__getitem__, default=problem.lists)
+
+
+def _numbers(problem: Problem, trial: QuickTrial) -> list[str]:
+    """Return the numbers that differ within groups, the most informative ones."""
+    own = [c for c in problem.kinds("number") if c.name not in problem.shared]
+    return [c.name for c in sorted(own, key=lambda c: -trial.told_by(c))[: limits.RANKED_NUMBERS]]
+
+
+def _keys(problem: Problem, least: int) -> list[str]:
+    """Return the items, and the categories that differ within groups, of so many different values."""
+    own = [c.name for c in problem.kinds("category") if c.name not in problem.shared and c.distinct >= least]
+    return [*([problem.item] if problem.item is not None else []), *own[: limits.RANKED_NUMBERS]]
+
+
+def _placed(made: Feature, lists: str) -> list[Feature]:
+    """Return a feature, and where each row stands by it in its group: the largest first."""
+    return [made, GroupRank(made, by=lists, descending=True)]
+
+
+def _group(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    lists, numbers = str(problem.lists), _numbers(problem, trial)
+    made: list[Feature] = [GroupStats(lists, by=lists, stats="count", over="group")]
+    return [*made, GroupRank(numbers, by=lists)] if numbers else made
+
+
+def _places(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    return [CumCount(str(problem.lists))] if problem.as_shown else []
+
+
+def _differences(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    lists, numbers = str(problem.lists), _numbers(problem, trial)
+    return [DeviationFromGroup(numbers, by=lists, how=how) for how in ("diff", "ratio", "z")] if numbers else []
+
+
+def _extremes(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    lists, numbers = str(problem.lists), _numbers(problem, trial)
+    if not numbers:
+        return []
+    stats = GroupStats(numbers, by=lists, stats=["mean", "std", "min", "max"], over="group")
+    return [stats, Neighbours(numbers, by=lists, what=["above", "below"])]
+
+
+def _before_and_after(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    numbers = _numbers(problem, trial)
+    if not numbers or not problem.as_shown:
+        return []
+    return [Neighbours(numbers, by=str(problem.lists), what=["diff_previous", "diff_next"])]
+
+
+def _counts(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    keys, lists = _keys(problem, limits.COUNTED_VALUES), str(problem.lists)
+    if not keys:
+        return []
+    counts = CountEncode(keys, log=True)
+    return [*_placed(counts, lists), DeviationFromGroup(counts, by=lists)]
+
+
+def _usual(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Compare a row with other rows of its item: a price with the item's usual one, a place with its usual place."""
+    if problem.item is None:
+        return []
+    items, table = trial.table[problem.item].coded(), trial.table
+    # A number that is one for all rows of an item is no news about a row.
+    moving: list[str | Feature] = [
+        n for n in _numbers(problem, trial) if len(table.coded([problem.item, n]).keys) > 1.05 * len(items.keys)
+    ]
+    if problem.as_shown:
+        moving.append(CumCount(str(problem.lists)))
+    if not moving:
+        return []
+    made = [GroupStats(moving, by=problem.item, stats="mean")]
+    return [*made, *(DeviationFromGroup(moving, by=problem.item, over="train", how=how) for how in ("diff", "ratio"))]
+
+
+def _means(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    keys = _keys(problem, limits.MEAN_VALUES)
+    return _placed(TargetEncode(keys, problem.target[0], smooth=20), str(problem.lists)) if keys else []
+
+
+def _rates(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Return rates of the items at earlier times only, as those of the rows to predict are."""
+    times = [c.name for c in problem.columns if c.kind == "time" and not c.missing and c.name in trial.table]
+    time = problem.time or next(iter(times), None)
+    if problem.item is None or time is None or time not in trial.table or trial.table[time].is_missing().any():
+        return []
+    return _placed(CumTarget(problem.item, problem.target[0], order=time, smooth=20), str(problem.lists))
+
+
+def _crosses(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Return target means of items, and of steps of numbers, in each context."""
+    contexts = [c for c in shared_columns(problem) if c.kind == "category" and c.distinct >= 2]
+    contexts = sorted(contexts, key=lambda c: c.distinct)[: limits.RANKED_CONTEXTS]
+    own: list[str | Feature] = [*_keys(problem, 2)[:2]]
+    own += [Bucketize(n, quantiles=20) for n in _numbers(problem, trial)[:2]]
+    pairs = [Cross(o, c.name) for o in own for c in contexts]
+    return [TargetEncode(pairs, problem.target[0], smooth=20)] if pairs else []
+
+
+def _times(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    times = [c.name for c in problem.kinds("time") if c.name in problem.shared]
+    with_clock = [n for n in times if not pa.types.is_date(problem.train[n].type)]
+    return [
+        *(DatePart(n, ["hour"]) for n in with_clock[:1]), *(DatePart(n, ["dayofweek", "month"]) for n in times[:1])
+    ]  # fmt: skip
+
+
+IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
+    ("size of the group and ranks in it", _group),
+    ("place in the group", _places),
+    ("differences from the group", _differences),
+    ("extremes of the group and next values", _extremes),
+    ("differences from the rows before and after", _before_and_after),
+    ("counts of items", _counts),
+    ("differences from what is usual of an item", _usual),
+    ("target means of items", _means),
+    ("rates of items so far", _rates),
+    ("target means of items in a context", _crosses),
+    ("times of the group", _times),
+)

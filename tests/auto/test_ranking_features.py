@@ -1,0 +1,189 @@
+"""Features of a ranking beside plain loops, without a leak, and a trial that hears of signal and not of noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from fastrec.auto import rankings
+from fastrec.auto.columns import Files, look_at
+from fastrec.auto.features import QuickTrial, choose_features
+from fastrec.auto.models import choose_models
+from fastrec.auto.problem import Problem
+from fastrec.features import FeatureSet, check_leakage
+from fastrec.metrics import get_metric
+
+pytest.importorskip("lightgbm")
+C = 6  # candidates of a group
+
+
+def shop(groups: int, *, signal: bool, seed: int = 0) -> pd.DataFrame:
+    """Lists at one price level each: what is cheap beside the others is clicked, or anything is."""
+    rng = np.random.default_rng(seed)
+    of = np.repeat(np.arange(groups), C)
+    item = np.concatenate([rng.choice(30, C, replace=False) for _ in range(groups)])
+    price = rng.integers(1, 100, groups)[of] * 10.0 + rng.normal(size=len(of))
+    best = (rng.gumbel(size=len(of)) - signal * 4 * price).reshape(groups, C).argmax(1)
+    frame = {
+        "list": of, "user": [f"u{u}" for u in rng.integers(0, groups // 3, groups)[of]],
+        "device": rng.choice(["phone", "desk"], groups)[of],
+        "at": (pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.permutation(groups) * 61, "min"))[of],
+        "item": item, "price": price, "clicked": (best[:, None] == np.arange(C)).ravel().astype(int),
+    }  # fmt: skip
+    return pd.DataFrame(frame)
+
+
+def problem_of(frame: pd.DataFrame, **more: object) -> Problem:
+    train = pa.Table.from_pandas(frame, preserve_index=False)
+    given = {"lists": "list", "item": "item", "shared": ["user", "device", "at"], **more}
+    return Problem(
+        Files(Path(), {}, {"train": train}), look_at(train, ["clicked"]), ["clicked"], "ranking", "mrr", **given
+    )
+
+
+SMALL = shop(60, signal=True)
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Problem, QuickTrial]:
+    problem = problem_of(SMALL)
+    return problem, QuickTrial(problem, [], 60.0)
+
+
+def made_by(small: tuple[Problem, QuickTrial], name: str) -> pd.DataFrame:
+    return FeatureSet(dict(rankings.IDEAS)[name](*small), key="list").fit_transform(SMALL)
+
+
+def by_list(values: str, what) -> np.ndarray:
+    return np.concatenate([what(part[values].to_numpy()) for _, part in SMALL.groupby("list")])
+
+
+def test_features_of_the_group_are_those_of_plain_loops(small):
+    size = made_by(small, "size of the group and ranks in it")
+    assert (size["count_list__list"] == C).all()
+    ranks = by_list("price", lambda v: [1 + (v < x).sum() for x in v])
+    np.testing.assert_array_equal(size["rank_price__list"], ranks)
+    np.testing.assert_array_equal(made_by(small, "place in the group")["cumcount_list"], np.tile(np.arange(C), 60))
+    made = made_by(small, "differences from the group")
+    for word, expected in {
+        "diffmean": lambda v: v - v.mean(), "ratiomean": lambda v: v / v.mean(),
+        "zmean": lambda v: (v - v.mean()) / v.std(ddof=1),
+    }.items():  # fmt: skip
+        np.testing.assert_allclose(made[f"{word}_price__list"], by_list("price", expected), rtol=1e-9, atol=1e-9)
+    made = made_by(small, "extremes of the group and next values")
+    np.testing.assert_allclose(made["min_price__list"], by_list("price", lambda v: [v.min()] * C))
+    above = by_list("price", lambda v: [min((w - x for w in v if w > x), default=np.nan) for x in v])
+    np.testing.assert_allclose(made["above_price__list"], above)
+    made = made_by(small, "differences from the rows before and after")
+    np.testing.assert_allclose(
+        made["diff_next1_price__list"], by_list("price", lambda v: np.append(v[:-1] - v[1:], np.nan))
+    )
+
+
+def test_features_of_items_are_those_of_plain_loops(small):
+    made = made_by(small, "counts of items")
+    counts = SMALL.groupby("item")["price"].transform("size").to_numpy()
+    np.testing.assert_allclose(made["log_count_item"], np.log1p(counts), rtol=1e-6)
+    frame = SMALL.assign(n=counts)
+    ranks = np.concatenate([[1 + (p > x).sum() for x in p] for _, p in frame.groupby("list")["n"]])
+    np.testing.assert_array_equal(made["descrank_log_count_item__list"], ranks)
+    made = made_by(small, "differences from what is usual of an item")
+    usual = SMALL.groupby("item")["price"].transform("mean")
+    np.testing.assert_allclose(made["diffmean_price__item"], SMALL["price"] - usual, atol=1e-9)
+    places = pd.Series(np.tile(np.arange(C), 60))
+    np.testing.assert_allclose(made["mean_cumcount_list__item"], places.groupby(SMALL["item"]).transform("mean"))
+
+
+def test_no_feature_tells_the_label():
+    """Means of the label never see a row of the same list; rates of items are of earlier times alone."""
+    problem = problem_of(SMALL, time="at")
+    trial = QuickTrial(problem, [], 60.0)
+    assert rankings.feature_key(problem) == "list"
+    for name, make in rankings.IDEAS:
+        order = "at" if name == "rates of items so far" else None
+        features = FeatureSet(make(problem, trial), key="list")
+        check_leakage(features, SMALL, "clicked", order, key="list").raise_for_leaks()
+
+
+def test_means_of_the_label_keep_whole_users_of_a_new_test_together():
+    train, test = SMALL, SMALL.assign(user="new").drop(columns="clicked")
+    files = Files(
+        Path(), {}, {n: pa.Table.from_pandas(t, preserve_index=False) for n, t in (("train", train), ("test", test))}
+    )
+    problem = problem_of(train)
+    problem.files = files
+    infos = {c.name: c for c in problem.columns}
+    assert infos["user"].distinct >= 20 - 1
+    key = rankings.feature_key(problem)
+    assert key == ("user" if "user" in problem.keys else "list")
+    # the test has train's users: nothing is kept from learning about them
+    files.tables["test"] = files.tables["train"].drop(["clicked"])
+    assert rankings.feature_key(problem) == "list"
+    assert rankings.feature_key(problem_of(train, group="user")) == "user"
+
+
+def test_a_trial_takes_whole_lists_and_cuts_none():
+    problem = problem_of(SMALL.sample(frac=1, random_state=1))
+    for more in ({}, {"time": "at"}, {"group": "user"}):
+        for name, value in {"time": None, "group": None, **more}.items():
+            setattr(problem, name, value)
+        trial = QuickTrial(problem, [], 60.0, rows=100)
+        rows = trial.table.to_arrow().to_pandas()
+        assert (rows.groupby("list").size() == C).all()
+        assert C <= len(rows) <= 100
+        fold = pd.Series(trial.folds.codes.numpy())
+        assert (fold.groupby(rows["list"]).nunique() == 1).all()
+        if more.get("time"):
+            ends = rows.assign(fold=fold).groupby("fold")["at"].agg(["min", "max"])
+            assert (ends["max"].to_numpy()[:-1] < ends["min"].to_numpy()[1:]).all()
+        if more.get("group"):
+            assert (fold.groupby(rows["user"]).nunique() == 1).all()
+
+
+@pytest.fixture(scope="module")
+def signal() -> tuple[Problem, dict]:
+    problem = problem_of(shop(500, signal=True))
+    chosen = choose_features(problem, seconds=120)
+    return problem, chosen, {f.name: f for f in chosen.families}
+
+
+def test_what_is_cheap_beside_others_is_found(signal):
+    """No price tells by itself, its rank in the list tells nearly all; the gain is that of the metric asked for."""
+    problem, chosen, families = signal
+    ranks = families["size of the group and ranks in it"]
+    assert ranks.kept
+    assert ranks.gain > 10 * ranks.error
+    assert chosen.metric == "mrr"
+    frame = problem.train.to_pandas()
+    label, price, lists = (torch.tensor(frame[n].to_numpy()) for n in ("clicked", "price", "list"))
+    assert get_metric("mrr")(label, -price, groups=lists) > 0.85  # what the rank can tell
+
+
+def test_columns_of_the_group_that_do_not_pay_are_left_out(signal):
+    problem, _, families = signal
+    for name, column in (("few", "device"), ("many", "user")):
+        assert not families[f"columns of the group of {name} values"].kept
+        assert "no better" in problem.drop[column]
+        assert column not in [c.name for c in problem.learned]
+
+
+def test_noise_is_heard_as_noise():
+    """Where any row may be chosen no family gains more than chance gives: 3 standard errors of 10 tries."""
+    families = choose_features(problem_of(shop(300, signal=False)), seconds=120).families
+    tried = [f for f in families if f.gain is not None]
+    assert len(tried) >= 8
+    assert all(f.gain <= 3 * f.error for f in tried)
+
+
+def test_a_ranking_gets_models_by_row_and_by_list(signal):
+    problem, chosen, _ = signal
+    made = [m.text for m in choose_models(problem, chosen)]
+    assert [t.split('"')[1] for t in made][:4] == ["by_row", "xgb", "net", "lgbm"]
+    assert 'objective="binary"' in made[0].replace("'", '"')
+    graded = problem_of(SMALL.assign(clicked=SMALL.clicked * 3))
+    assert 'objective="regression"' in choose_models(graded, chosen)[0].text.replace("'", '"')
