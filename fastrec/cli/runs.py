@@ -88,7 +88,7 @@ def compare(
     a: _Run,
     b: _Run,
     model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
-    by: Annotated[str | None, typer.Option(help="A column of the rows (of lists: `length`, `touched`).")] = None,
+    by: Annotated[str | None, typer.Option(help="A column of the rows (lists: `length`, `place`, `touched`).")] = None,
 ) -> None:
     """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment.
 
