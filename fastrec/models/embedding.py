@@ -191,18 +191,6 @@ class EmbeddingTables(nn.Module):
         s = self.slices[column]
         return self.vectors(s.group, ids.long()[:, None] + s.start)
 
-    def on_device(self, x_cat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the parameters of a batch's columns by group, and places in them instead of its checked ids."""
-        groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
-        weights, places = {group: self.weights[group] for group in groups}, x_cat
-        if any(group in self.placed for group in groups):
-            places = x_cat.clone()
-            for group, rows in self.rows_by_group(x_cat).items():
-                if group in self.placed:
-                    weights[group], slots = self.placed[group].leased(rows)
-                    places.index_copy_(1, getattr(self, f"_columns_{group}"), slots.to(places.dtype))
-        return weights, places
-
     def count(self, x_cat: Tensor) -> None:
         """Count future lookups, ids ``[n, columns]``, so that ``'cached'`` tables begin with their hottest rows."""
         self.check(x_cat)
@@ -332,26 +320,18 @@ class EmbeddingTables(nn.Module):
 
     def check(self, x_cat: Tensor) -> None:
         """Refuse ids out of range if they are to be checked (see ``check_ids``)."""
-        self.check_shape(x_cat)
-        if not self._looks(x_cat) or not len(x_cat):
-            return
-        low, high = torch.aminmax(x_cat, dim=0)
-        if ((low < 0) | (high >= self._rows)).any():
-            self.refuse(x_cat)
-
-    def check_shape(self, x_cat: Tensor) -> None:
-        """Refuse another number of columns."""
         if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
             raise DataError(
                 f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}",
                 remedy=f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}",
             )
-
-    def refuse(self, x_cat: Tensor) -> None:
-        """Raise the error that names the first id out of range in a batch that has one."""
-        row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
-        s = self.slices[column]
-        raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
+        if not self._looks(x_cat) or not len(x_cat):
+            return
+        low, high = torch.aminmax(x_cat, dim=0)
+        if ((low < 0) | (high >= self._rows)).any():
+            row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
+            s = self.slices[column]
+            raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
 
     def _looks(self, ids: Tensor) -> bool:
         # a graph has no branches by values
