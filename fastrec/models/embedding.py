@@ -86,11 +86,8 @@ class EmbeddingTables(nn.Module):
         for name, other in (tie or {}).items():
             known = name in lists and other in sizes and other not in tie
             if not known or sizes[name] != sizes[other]:
-                raise DataError(
-                    f"the list column cannot use the table of {other!r}",
-                    column=name,
-                    remedy="Tie a list column to a column that has a table of its own, of the same rows and width",
-                )
+                remedy = "Tie a list column to a column that has a table of its own, of the same rows and width"
+                raise DataError(f"the list column cannot use the table of {other!r}", column=name, remedy=remedy)
         self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
         self.list_names = lists
         columns_of = self.slices[: len(names)]
@@ -150,10 +147,8 @@ class EmbeddingTables(nn.Module):
     def bags(self, lists: Sequence[ListBatch]) -> list[Tensor]:
         """Pool the list columns' vectors, ``[b, width]`` each."""
         if len(lists) != len(self.list_names):
-            raise DataError(
-                f"{len(lists)} list columns were given, {len(self.list_names)} are needed",
-                remedy=f"Give lists for {self.list_names}",
-            )
+            remedy = f"Give lists for {self.list_names}"
+            raise DataError(f"{len(lists)} list columns were given, {len(self.list_names)} are needed", remedy=remedy)
         return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
@@ -220,10 +215,8 @@ class EmbeddingTables(nn.Module):
         if placed is None:
             return _gather(self.weights[group], rows, rows=group.endswith("_rows"))
         if torch.compiler.is_compiling():
-            raise DataError(
-                "a graph cannot hold embedding tables whose rows are not on the device",
-                remedy="Load the weights into a model made without placement= and export or compile that",
-            )
+            remedy = "Load the weights into a model made without placement= and export or compile that"
+            raise DataError("a graph cannot hold embedding tables whose rows are not on the device", remedy=remedy)
         return placed.look_up(rows, key)
 
     def _columns(self, x_cat: Tensor) -> list[Tensor]:
@@ -321,10 +314,8 @@ class EmbeddingTables(nn.Module):
     def check(self, x_cat: Tensor) -> None:
         """Refuse ids out of range if they are to be checked (see ``check_ids``)."""
         if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
-            raise DataError(
-                f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}",
-                remedy=f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}",
-            )
+            remedy = f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}"
+            raise DataError(f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}", remedy=remedy)
         if not self._looks(x_cat) or not len(x_cat):
             return
         low, high = torch.aminmax(x_cat, dim=0)
@@ -368,12 +359,9 @@ def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
 
 
 def _out_of_range(name: str, found: int, s: TableSlice, row: int) -> DataError:
-    return DataError(
-        f"id {found} is outside the embedding table's 0 to {s.stop - s.start - 1}",
-        column=name,
-        row=row,
-        remedy="Encode rows with the vocabulary that the model was built from (the row is counted in the batch)",
-    )
+    problem = f"id {found} is outside the embedding table's 0 to {s.stop - s.start - 1}"
+    remedy = "Encode rows with the vocabulary that the model was built from (the row is counted in the batch)"
+    return DataError(problem, column=name, row=row, remedy=remedy)
 
 
 def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, metadata: Any) -> None:

@@ -340,10 +340,8 @@ class Lamb(RowOptimizer):
         adapt_tables: bool = True,
     ) -> None:
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
-            raise DataError(
-                f"LAMB with lr {lr}, betas {betas}, eps {eps}, weight_decay {weight_decay}",
-                remedy="lr, eps and weight_decay must be ≥ 0, betas from 0 up to, not including, 1",
-            )
+            remedy = "lr, eps and weight_decay must be ≥ 0, betas from 0 up to, not including, 1"
+            raise DataError(f"LAMB with lr {lr}, betas {betas}, eps {eps}, weight_decay {weight_decay}", remedy=remedy)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "clamp": clamp}
         super().__init__(params, {**defaults, "debias": debias, "adapt_1d": adapt_1d, "adapt_tables": adapt_tables})
 
@@ -371,10 +369,8 @@ class Lamb(RowOptimizer):
         state["step"] += 1
         mean = state["exp_avg"]
         if mean.shape != p.shape:
-            raise DataError(
-                f"a parameter is {list(p.shape)} and its running means, which were loaded, are {list(mean.shape)}",
-                remedy="Load the optimizer's state of the same model",
-            )
+            problem = f"a parameter is {list(p.shape)} and its running means, which were loaded, are {list(mean.shape)}"
+            raise DataError(problem, remedy="Load the optimizer's state of the same model")
         if grad.stride() != mean.stride():
             grad = torch.empty_like(mean).copy_(grad)
         return (p, grad, mean, state["exp_avg_sq"]), state["step"]
