@@ -269,11 +269,9 @@ def _refuse(error: Exception, what: str, remedy: str, device: torch.device, need
     wanted += [f"{shown_bytes(free[0])} free of {shown_bytes(free[1])}"] if free is not None else []
     amounts = f": {', '.join(wanted)}" if wanted else ""
     where = "the host" if device.type == "cpu" else f"the device {device}"
+    problem = f"{where} ran out of memory while {what}{amounts}"
     raise DeviceMemoryError(
-        f"{where} ran out of memory while {what}{amounts}",
-        remedy=remedy,
-        asked=need if asked is None else asked,
-        free=None if free is None else free[0],
+        problem, remedy=remedy, asked=need if asked is None else asked, free=None if free is None else free[0]
     ) from error
 
 

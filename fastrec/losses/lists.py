@@ -287,8 +287,6 @@ def _all_scores(scores: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor | No
         with torch.autocast(scores.device.type, enabled=False):
             return queries.to(exact) @ items.to(exact).T, scores.ids if ids is None else ids
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1]:
-        raise DataError(
-            f"scores of shape {list(scores.shape)} do not compare every row with every item",
-            remedy="Give what TwoTower returns, before anything is computed from it, or scores [b, b]",
-        )
+        remedy = "Give what TwoTower returns, before anything is computed from it, or scores [b, b]"
+        raise DataError(f"scores of shape {list(scores.shape)} do not compare every row with every item", remedy=remedy)
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores, ids

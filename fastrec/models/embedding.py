@@ -86,11 +86,8 @@ class EmbeddingTables(nn.Module):
         for name, other in (tie or {}).items():
             known = name in lists and other in sizes and other not in tie
             if not known or sizes[name] != sizes[other]:
-                raise DataError(
-                    f"the list column cannot use the table of {other!r}",
-                    column=name,
-                    remedy="Tie a list column to a column that has a table of its own, of the same rows and width",
-                )
+                remedy = "Tie a list column to a column that has a table of its own, of the same rows and width"
+                raise DataError(f"the list column cannot use the table of {other!r}", column=name, remedy=remedy)
         self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
         self.list_names = lists
         columns_of = self.slices[: len(names)]
@@ -150,10 +147,8 @@ class EmbeddingTables(nn.Module):
     def bags(self, lists: Sequence[ListBatch]) -> list[Tensor]:
         """Pool the list columns' vectors, ``[b, width]`` each."""
         if len(lists) != len(self.list_names):
-            raise DataError(
-                f"{len(lists)} list columns were given, {len(self.list_names)} are needed",
-                remedy=f"Give lists for {self.list_names}",
-            )
+            remedy = f"Give lists for {self.list_names}"
+            raise DataError(f"{len(lists)} list columns were given, {len(self.list_names)} are needed", remedy=remedy)
         return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
@@ -191,18 +186,6 @@ class EmbeddingTables(nn.Module):
         s = self.slices[column]
         return self.vectors(s.group, ids.long()[:, None] + s.start)
 
-    def on_device(self, x_cat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the parameters of a batch's columns by group, and places in them instead of its checked ids."""
-        groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
-        weights, places = {group: self.weights[group] for group in groups}, x_cat
-        if any(group in self.placed for group in groups):
-            places = x_cat.clone()
-            for group, rows in self.rows_by_group(x_cat).items():
-                if group in self.placed:
-                    weights[group], slots = self.placed[group].leased(rows)
-                    places.index_copy_(1, getattr(self, f"_columns_{group}"), slots.to(places.dtype))
-        return weights, places
-
     def count(self, x_cat: Tensor) -> None:
         """Count future lookups, ids ``[n, columns]``, so that ``'cached'`` tables begin with their hottest rows."""
         self.check(x_cat)
@@ -232,10 +215,8 @@ class EmbeddingTables(nn.Module):
         if placed is None:
             return _gather(self.weights[group], rows, rows=group.endswith("_rows"))
         if torch.compiler.is_compiling():
-            raise DataError(
-                "a graph cannot hold embedding tables whose rows are not on the device",
-                remedy="Load the weights into a model made without placement= and export or compile that",
-            )
+            remedy = "Load the weights into a model made without placement= and export or compile that"
+            raise DataError("a graph cannot hold embedding tables whose rows are not on the device", remedy=remedy)
         return placed.look_up(rows, key)
 
     def _columns(self, x_cat: Tensor) -> list[Tensor]:
@@ -332,26 +313,16 @@ class EmbeddingTables(nn.Module):
 
     def check(self, x_cat: Tensor) -> None:
         """Refuse ids out of range if they are to be checked (see ``check_ids``)."""
-        self.check_shape(x_cat)
+        if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
+            remedy = f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}"
+            raise DataError(f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}", remedy=remedy)
         if not self._looks(x_cat) or not len(x_cat):
             return
         low, high = torch.aminmax(x_cat, dim=0)
         if ((low < 0) | (high >= self._rows)).any():
-            self.refuse(x_cat)
-
-    def check_shape(self, x_cat: Tensor) -> None:
-        """Refuse another number of columns."""
-        if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
-            raise DataError(
-                f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}",
-                remedy=f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}",
-            )
-
-    def refuse(self, x_cat: Tensor) -> None:
-        """Raise the error that names the first id out of range in a batch that has one."""
-        row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
-        s = self.slices[column]
-        raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
+            row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
+            s = self.slices[column]
+            raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
 
     def _looks(self, ids: Tensor) -> bool:
         # a graph has no branches by values
@@ -388,12 +359,9 @@ def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
 
 
 def _out_of_range(name: str, found: int, s: TableSlice, row: int) -> DataError:
-    return DataError(
-        f"id {found} is outside the embedding table's 0 to {s.stop - s.start - 1}",
-        column=name,
-        row=row,
-        remedy="Encode rows with the vocabulary that the model was built from (the row is counted in the batch)",
-    )
+    problem = f"id {found} is outside the embedding table's 0 to {s.stop - s.start - 1}"
+    remedy = "Encode rows with the vocabulary that the model was built from (the row is counted in the batch)"
+    return DataError(problem, column=name, row=row, remedy=remedy)
 
 
 def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, metadata: Any) -> None:

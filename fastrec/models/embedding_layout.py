@@ -38,11 +38,8 @@ def embedding_sizes(
     """
     widths = dict(widths or {})
     if unknown := [n for n in widths if n not in names]:
-        raise MissingColumnError(
-            f"a width was given for {unknown[0]!r}, which is not a categorical column",
-            column=unknown[0],
-            remedy=f"The categorical columns are {list(names)}",
-        )
+        problem = f"a width was given for {unknown[0]!r}, which is not a categorical column"
+        raise MissingColumnError(problem, column=unknown[0], remedy=f"The categorical columns are {list(names)}")
     rows = [len(classes[n]) for n in names]
     return [(r, widths.get(n, emb_sz_rule(r, cap=cap))) for n, r in zip(names, rows, strict=True)]
 

@@ -241,10 +241,8 @@ class TwoTower(FieldNet):
         fields = [*cats, *(self.embeds.list_names if self.embeds is not None else [])]
         names = [*fields, *conts, *vectors]
         if len(conts) != self.n_cont or len(vectors) != len(sizes) or len(set(names)) != len(names):
-            raise DataError(
-                f"the columns' names {names} are not one each, all different",
-                remedy="Give cont_names and vector_names as many names as there are such columns",
-            )
+            remedy = "Give cont_names and vector_names as many names as there are such columns"
+            raise DataError(f"the columns' names {names} are not one each, all different", remedy=remedy)
         widths = [self.embeds.slice_of(n).width for n in fields] + [1] * self.n_cont + list(sizes)
         return dict(zip(names, widths, strict=True))
 

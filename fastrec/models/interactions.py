@@ -242,10 +242,9 @@ class DLRM(FieldNet):
         widths = [64, 16 if emb_dim is None else emb_dim] if bottom is None else list(bottom)
         if not widths or emb_dim not in (None, widths[-1]):
             wanted = "" if emb_dim is None else f", {emb_dim}"
-            raise DataError(
-                f"a bottom of layers {widths} does not end with the width of the embeddings{wanted}",
-                remedy="The bottom's last layer is as wide as the embeddings: give bottom alone, or both alike",
-            )
+            problem = f"a bottom of layers {widths} does not end with the width of the embeddings{wanted}"
+            remedy = "The bottom's last layer is as wide as the embeddings: give bottom alone, or both alike"
+            raise DataError(problem, remedy=remedy)
         hidden, width = widths[:-1], table_width(widths[-1], inputs)
         inputs["list_szs"] = of_width(inputs.get("list_szs", ()), width)
         super().__init__(of_width(emb_szs, width), n_cont, **inputs)

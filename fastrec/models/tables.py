@@ -83,12 +83,9 @@ def load_tables(
     saved, here = state["tables"], {s.name for s in embeds.slices}
     wanted = [n for n in saved if n in here] if names is None else list(names)
     if missing := [n for n in wanted if n not in saved] or ([] if wanted else [*saved][:1]):
-        raise MissingColumnError(
-            "has no table of that column, or the model has none",
-            file=folder,
-            column=missing[0],
-            remedy=f"Saved are {list(saved)}, the model has {sorted(here)}",
-        )
+        problem = "has no table of that column, or the model has none"
+        remedy = f"Saved are {list(saved)}, the model has {sorted(here)}"
+        raise MissingColumnError(problem, file=folder, column=missing[0], remedy=remedy)
     return {name: _load(embeds, classes, name, saved[name], folder) for name in wanted}
 
 
@@ -97,12 +94,9 @@ def _load(
 ) -> int:
     weights, width = saved["weights"], embeds.slice_of(name).width
     if weights.shape[1] != width:
-        raise DataError(
-            f"its vectors have {weights.shape[1]} numbers, the model's {width}",
-            file=folder,
-            column=name,
-            remedy=f"Make the model with emb_szs={{{name!r}: {weights.shape[1]}}}",
-        )
+        problem = f"its vectors have {weights.shape[1]} numbers, the model's {width}"
+        remedy = f"Make the model with emb_szs={{{name!r}: {weights.shape[1]}}}"
+        raise DataError(problem, file=folder, column=name, remedy=remedy)
     reserved, values = _parts(_classes(classes, name))
     rows = [reserved.index(r) if r in reserved else -1 for r in saved["reserved"]]
     found = Keys((saved["values"],), (name,)).find_in(Keys((values,), (name,)))

@@ -55,10 +55,8 @@ class PiecewiseLinear(nn.Module):
             raise DataError(f"{len(bins)} columns as vectors of {d_embedding}", remedy="Give 1 of each, or more")
         for i, edges in enumerate(bins):
             if edges.ndim != 1 or len(edges) < 2 or not edges.isfinite().all() or (edges[1:] <= edges[:-1]).any():
-                raise DataError(
-                    f"the bin edges of continuous column {i} are {edges.tolist()}",
-                    remedy="Give two edges or more, finite and increasing, as bins_of does",
-                )
+                remedy = "Give two edges or more, finite and increasing, as bins_of does"
+                raise DataError(f"the bin edges of continuous column {i} are {edges.tolist()}", remedy=remedy)
         self.n_columns, self.d_embedding, self.activation = len(bins), d_embedding, activation
         steps = max(len(b) - 1 for b in bins)
         for name, fill in (("left", 0.0), ("scale", 0.0), ("low", 0.0), ("high", 1.0)):
@@ -244,10 +242,8 @@ class TabM(FieldNet):
         if not layers or k < 1:
             raise DataError(f"TabM of {k} members and {len(layers)} layers", remedy="Give one of each, or more")
         if variant not in ("mini", "full") or combine not in (None, "mean", "sigmoid", "softmax"):
-            raise DataError(
-                f"variant={variant!r}, combine={combine!r}",
-                remedy="variant is 'mini' or 'full'; combine 'mean', 'sigmoid', 'softmax' or None",
-            )
+            remedy = "variant is 'mini' or 'full'; combine 'mean', 'sigmoid', 'softmax' or None"
+            raise DataError(f"variant={variant!r}, combine={combine!r}", remedy=remedy)
         if self.embeds is not None:
             self.embeds.reset_parameters(limits.TABM_EMB_STD)
         self.k, self.out_sz, self.combine = k, out_sz, combine
@@ -255,10 +251,8 @@ class TabM(FieldNet):
         if bins is not None and n_cont:
             self.numbers = bins if isinstance(bins, PiecewiseLinear) else PiecewiseLinear(bins, d_embedding)
             if self.numbers.n_columns != n_cont:
-                raise DataError(
-                    f"bins of {self.numbers.n_columns} columns for {n_cont} continuous columns",
-                    remedy="Give one set of each",
-                )
+                problem = f"bins of {self.numbers.n_columns} columns for {n_cont} continuous columns"
+                raise DataError(problem, remedy="Give one set of each")
         n_numbers = self.numbers.embedding_dim if self.numbers is not None else n_cont
         sizes = [self.n_emb + n_numbers + self.n_dense - n_cont, *layers]
         blocks: list[nn.Module] = []

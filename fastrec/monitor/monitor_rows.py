@@ -185,10 +185,8 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
             raise MissingFileError("the run holds no predictions", file=reference, remedy="Run the recipe again")
         old, new = prediction_columns(own), prediction_columns(scores)
     else:
-        raise DataError(
-            "predictions of the new rows alone have nothing to be compared with",
-            remedy="Give a run as reference, or a pair: those of the reference, those of the new rows",
-        )
+        remedy = "Give a run as reference, or a pair: those of the reference, those of the new rows"
+        raise DataError("predictions of the new rows alone have nothing to be compared with", remedy=remedy)
     if len(old) != len(new):
         raise DataError(f"{len(new)} columns of predictions, the reference has {len(old)}", remedy="Give as many")
     lengths = {len(c) for c in new.values()}
@@ -212,11 +210,9 @@ def prediction_columns(source: Any) -> dict[str, Column]:
     numbers = [n for n in table.names if table[n].kind == "number"]
     chosen = named or numbers
     if not named and len(numbers) != 1:
-        raise DataError(
-            f"which column holds predictions cannot be told ({', '.join(numbers[:8]) or 'no numbers'})",
-            file=source if isinstance(source, str | Path) else None,
-            remedy="Call it prediction or score",
-        )
+        problem = f"which column holds predictions cannot be told ({', '.join(numbers[:8]) or 'no numbers'})"
+        remedy = "Call it prediction or score"
+        raise DataError(problem, file=source if isinstance(source, str | Path) else None, remedy=remedy)
     return {n.removeprefix("prediction_"): table[n] for n in chosen}
 
 
@@ -276,10 +272,8 @@ def monitor(
     sides = read_sides(reference, new, drop=drop, scores=scores, trust=trust)
     few = next((i for i in (0, 1) if len(sides.tables[i]) < limits.MONITOR_ROWS), None)
     if few is not None:
-        raise DataError(
-            f"{sides.names[few]} has {len(sides.tables[few])} rows",
-            remedy=f"Give at least {limits.MONITOR_ROWS} of each side",
-        )
+        remedy = f"Give at least {limits.MONITOR_ROWS} of each side"
+        raise DataError(f"{sides.names[few]} has {len(sides.tables[few])} rows", remedy=remedy)
     pairs = [(n, sides.tables[0][n], sides.tables[1][n]) for n in sides.common]
     pairs += [(n, a, b) for n, (a, b) in sides.scores.items()]
     with ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as threads:

@@ -98,10 +98,8 @@ def periods_of(time: Any, every: Every, *, most: int | None = 400) -> tuple[list
         form = "%Y-%m-%d %H:00" if every == "hour" else "%Y-%m-%d"
         # Milliseconds taken for seconds lie beyond the last week that pandas' dates reach, in the year 2262.
         if len(distinct) and max(abs(int(distinct[0])), abs(int(distinct[-1]))) > 2**63 // 10**9 - 8 * 86_400:
-            raise DataError(
-                "these are no seconds since 1970", column=column.name or "time",
-                remedy="Divide milliseconds by 1000, or give dates",
-            )  # fmt: skip
+            remedy = "Divide milliseconds by 1000, or give dates"
+            raise DataError("these are no seconds since 1970", column=column.name or "time", remedy=remedy)
     else:
         raise DataError(f"there is no period {every!r}", remedy="Give 'hour', 'day', 'week' or 'value'")
     if most is not None and len(distinct) > most:
@@ -181,10 +179,8 @@ def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:
     names = [run.config["label"]] if run is not None and run.target is None else []
     names = [n for n in names if n in truth] or [n for n in truth.names if truth[n].plain().kind == "number"]
     if len(names) != 1:
-        raise DataError(
-            f"which column holds labels cannot be told ({', '.join(names[:8]) or 'no numbers'})", file=file,
-            remedy="Give a file with that column alone",
-        )  # fmt: skip
+        problem = f"which column holds labels cannot be told ({', '.join(names[:8]) or 'no numbers'})"
+        raise DataError(problem, file=file, remedy="Give a file with that column alone")
     return truth[names[0]].plain().number().numpy()
 
 

@@ -179,10 +179,9 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
         raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
     files = {"train": data} if data.is_file() else table_files(data, None)
     if "train" not in files:
-        raise MissingFileError(
-            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})", file=data,
-            remedy="Name the labelled new rows train.csv or train.parquet, or give the file itself",
-        )  # fmt: skip
+        problem = f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})"
+        remedy = "Name the labelled new rows train.csv or train.parquet, or give the file itself"
+        raise MissingFileError(problem, file=data, remedy=remedy)
     read = {n: saved.read(p, n, device=where) for n, p in files.items()}
     train, test = read.pop("train"), read.pop("test", None)
     hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
@@ -210,10 +209,8 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
     lists = rows[saved.config["list_column"]].group_numbers().cpu()
     both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
     if len(both):
-        raise DataError(
-            f"{len(both)} lists of the new rows (such as {both[0]}) are lists of the run too",
-            column=saved.config["list_column"], remedy="Give new lists numbers of their own",
-        )  # fmt: skip
+        problem = f"{len(both)} lists of the new rows (such as {both[0]}) are lists of the run too"
+        raise DataError(problem, column=saved.config["list_column"], remedy="Give new lists numbers of their own")
     order = torch.argsort(lists, stable=True)
     return rows.take(order.to(rows.device)), is_new[order]
 
@@ -232,10 +229,9 @@ def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, 
     # Ids that several old rows share name users or shops, not rows: they may come again.
     if len(again) and learned.max() == 1:
         value = ", ".join(f"{n} {rows[n].to_arrow()[old + int(again[0])]}" for n in ids)
-        raise DataError(
-            f"the run has learned from this row already: {value} ({len(again)} such rows in all)", file=file,
-            column=", ".join(ids), row=int(numbers[again[0]]), remedy="Give the rows that are new alone",
-        )  # fmt: skip
+        problem = f"the run has learned from this row already: {value} ({len(again)} such rows in all)"
+        remedy = "Give the rows that are new alone"
+        raise DataError(problem, file=file, column=", ".join(ids), row=int(numbers[again[0]]), remedy=remedy)
 
 
 def _needed(saved: SavedRun, old: Table) -> list[str]:
@@ -257,10 +253,8 @@ def _time_folds(
     last = np.unique(codes[new])[-scored:]
     last = last[[bool(past.known(k).any()) for k in last]]
     if not len(last):
-        raise DataError(
-            "nothing is older than the new rows",
-            remedy="Give rows of a later period, or a shorter --every; of a time that is a number --every value",
-        )
+        remedy = "Give rows of a later period, or a shorter --every; of a time that is a number --every value"
+        raise DataError("nothing is older than the new rows", remedy=remedy)
     known = past.known(last[0])
     earlier = np.unique(codes[known])[::-1]
     warm_up = next((k for k in earlier if bool(past.known(k).any())), None)
@@ -395,10 +389,8 @@ def _source_of(registry: Registry) -> Path:
         )
     source = Path(current.source)
     if not _same_run(current.run, source):
-        raise DataError(
-            f"the run that version {current.number} was copied from is not at {source} any more", file=registry.folder,
-            remedy="Give the run directory, with its parts beside it",
-        )  # fmt: skip
+        problem = f"the run that version {current.number} was copied from is not at {source} any more"
+        raise DataError(problem, file=registry.folder, remedy="Give the run directory, with its parts beside it")
     return source
 
 
@@ -512,10 +504,8 @@ def _enter(
     if current is not None and not _same_run(current.run, serving):
         other = f"version {current.number} is current, with which it was not compared"
         registry.keep(why=f"{out.name}: {other}", about=about)
-        raise DataError(
-            f"{other}: it was compared with {serving.name}", file=registry.folder,
-            remedy="Retrain the registry itself, or promote the new run (fastrec promote)",
-        )  # fmt: skip
+        remedy = "Retrain the registry itself, or promote the new run (fastrec promote)"
+        raise DataError(f"{other}: it was compared with {serving.name}", file=registry.folder, remedy=remedy)
     wanted = (current is not None and current.export is not None) if export is None else export
     if not wanted:
         return registry.promote(out, why=why, about=about).number

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -271,18 +271,15 @@ def fused_step(
     grads: Sequence[Tensor],
     means: Sequence[Tensor],
     squares: Sequence[Tensor],
-    step: float | Sequence[Tensor],
-    lr: float | Tensor,
+    step: float,
+    lr: float,
     betas: tuple[float, float],
     eps: float,
-    weight_decay: float = 0.0,
 ) -> None:
     """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed."""
-    if isinstance(step, int | float):
-        step = [torch.tensor(float(step), device=weights[0].device)] * len(weights)
-    held = *map(list, (weights, grads, means, squares)), [], list(step)
-    rest = {"beta1": betas[0], "beta2": betas[1], "weight_decay": weight_decay, "eps": eps}
-    torch._fused_adamw_(*held, amsgrad=False, lr=lr, **rest, maximize=False)
+    steps = [torch.tensor(float(step), device=weights[0].device)] * len(weights)
+    rest = {"beta1": betas[0], "beta2": betas[1], "weight_decay": 0.0, "eps": eps, "amsgrad": False, "maximize": False}
+    torch._fused_adamw_(*map(list, (weights, grads, means, squares)), [], steps, lr=lr, **rest)
 
 
 class AdamW(RowOptimizer, torch.optim.AdamW):
@@ -304,36 +301,7 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
     def _step_dense(self) -> None:
-        # torch's own step otherwise: on a GPU, or with options that are not set here
-        if not self._step_on_cpu():
-            torch.optim.AdamW.step(self)
-
-    def _step_on_cpu(self) -> bool:
-        """Step dense gradients on a CPU with a third of torch's Python; return whether it was possible."""
-        if hasattr(self, "found_inf") or hasattr(self, "grad_scale"):  # a gradient scaler's
-            return False
-        ready = []
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            unusual = group["amsgrad"] or group["maximize"] or not group["fused"] or torch.is_tensor(group["lr"])
-            if unusual or any(p.device.type != "cpu" or p.dtype != torch.float32 for p in params):
-                return False
-            ready.append((group, params))
-        for group, params in ready:
-            if params:
-                self._step_group(group, params)
-        return True
-
-    def _step_group(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        states = [self.state[p] for p in params]
-        for p, state in zip(params, states, strict=True):
-            if not state:  # as torch lays it out, so that either can go on from the other's
-                state |= {"step": torch.zeros((), dtype=torch.float32), **_zero_means(p)}
-        steps = [s["step"] for s in states]
-        torch._foreach_add_(steps, 1.0)
-        grads, means, squares = ([p.grad for p in params], *([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq")))
-        hypers = (group[k] for k in ("lr", "betas", "eps", "weight_decay"))
-        fused_step(params, grads, means, squares, steps, *hypers)
+        torch.optim.AdamW.step(self)
 
 
 class Lamb(RowOptimizer):
@@ -372,10 +340,8 @@ class Lamb(RowOptimizer):
         adapt_tables: bool = True,
     ) -> None:
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
-            raise DataError(
-                f"LAMB with lr {lr}, betas {betas}, eps {eps}, weight_decay {weight_decay}",
-                remedy="lr, eps and weight_decay must be ≥ 0, betas from 0 up to, not including, 1",
-            )
+            remedy = "lr, eps and weight_decay must be ≥ 0, betas from 0 up to, not including, 1"
+            raise DataError(f"LAMB with lr {lr}, betas {betas}, eps {eps}, weight_decay {weight_decay}", remedy=remedy)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "clamp": clamp}
         super().__init__(params, {**defaults, "debias": debias, "adapt_1d": adapt_1d, "adapt_tables": adapt_tables})
 
@@ -398,14 +364,13 @@ class Lamb(RowOptimizer):
         """Return a parameter, its gradient, running mean and mean square, in one layout; and the step number."""
         state, grad = self.state[p], p.grad
         if not state:
-            state |= {"step": 0, **_zero_means(p)}
+            zeros = partial(torch.zeros_like, p, memory_format=torch.preserve_format)
+            state |= {"step": 0, "exp_avg": zeros(), "exp_avg_sq": zeros()}
         state["step"] += 1
         mean = state["exp_avg"]
         if mean.shape != p.shape:
-            raise DataError(
-                f"a parameter is {list(p.shape)} and its running means, which were loaded, are {list(mean.shape)}",
-                remedy="Load the optimizer's state of the same model",
-            )
+            problem = f"a parameter is {list(p.shape)} and its running means, which were loaded, are {list(mean.shape)}"
+            raise DataError(problem, remedy="Load the optimizer's state of the same model")
         if grad.stride() != mean.stride():
             grad = torch.empty_like(mean).copy_(grad)
         return (p, grad, mean, state["exp_avg_sq"]), state["step"]
@@ -500,10 +465,6 @@ class Lamb(RowOptimizer):
             moves.append(torch.mul(p, -decay, out=room.as_strided(t.shape, t.stride(), at)))
             at += p.numel()
         return moves
-
-
-def _zero_means(p: Tensor) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(p, memory_format=torch.preserve_format) for name in ("exp_avg", "exp_avg_sq")}
 
 
 def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:

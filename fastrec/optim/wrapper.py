@@ -245,10 +245,8 @@ def scale_lr(
     """
     powers = {"sqrt": 0.5, "linear": 1.0, "cowclip": 0.5}
     if bs < 1 or base_bs < 1 or rule not in powers:
-        raise DataError(
-            f"no rate for batch sizes {bs} and {base_bs} by rule {rule!r}",
-            remedy="Batch sizes must be ≥ 1, the rule 'sqrt', 'linear' or 'cowclip'",
-        )
+        remedy = "Batch sizes must be ≥ 1, the rule 'sqrt', 'linear' or 'cowclip'"
+        raise DataError(f"no rate for batch sizes {bs} and {base_bs} by rule {rule!r}", remedy=remedy)
     scaled = lr * (bs / base_bs) ** powers[rule]
     return [lr, scaled] if rule == "cowclip" else scaled
 
@@ -289,8 +287,6 @@ def split_embeddings(model: nn.Module) -> list[list[nn.Parameter]]:
     own = {id(p): p for m in tables for p in m.parameters()}
     rest = [p for p in model.parameters() if id(p) not in own]
     if not own or not rest:
-        raise DataError(
-            f"{type(model).__name__} has {'nothing but' if own else 'no'} embedding tables",
-            remedy="Leave out splitter=split_embeddings",
-        )
+        remedy = "Leave out splitter=split_embeddings"
+        raise DataError(f"{type(model).__name__} has {'nothing but' if own else 'no'} embedding tables", remedy=remedy)
     return [list(own.values()), rest]

@@ -268,10 +268,9 @@ class Column:
         if self.kind == "category":
             what = f"values of type {self.distinct.type}"
         first = (~self.is_missing()).nonzero()
-        return DataError(
-            f"holds {what} and cannot be used as {wanted}", column=self.name or None,
-            row=int(first[0]) if len(first) else None, remedy="Convert the column first, or choose another one",
-        )  # fmt: skip
+        problem = f"holds {what} and cannot be used as {wanted}"
+        remedy = "Convert the column first, or choose another one"
+        return DataError(problem, column=self.name or None, row=int(first[0]) if len(first) else None, remedy=remedy)
 
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:

@@ -146,18 +146,14 @@ def as_type(
     if make is None and kind is not None and kind.startswith(ZONED) and wanted.startswith(ZONED):
         return values.cast(pa.timestamp(values.type.unit, wanted.removeprefix(ZONED)))
     if make is None:
-        raise DataError(
-            f"holds {_called(kind, values.type)}, and is {wanted} in the run", file=file, column=column,
-            row=_first(values.is_valid()), remedy=_remedy(kind, wanted),
-        )  # fmt: skip
+        problem = f"holds {_called(kind, values.type)}, and is {wanted} in the run"
+        raise DataError(problem, file=file, column=column, row=_first(values.is_valid()), remedy=_remedy(kind, wanted))
     made = make(values)
     lost = pc.and_(pc.is_null(made), _is_value(values))
     row = _first(lost)
     if row is not None:
-        raise DataError(
-            f"{_shown(values[row])} is no {base}, which the column is in the run", file=file, column=column, row=row,
-            remedy=_remedy(kind, wanted),
-        )  # fmt: skip
+        problem = f"{_shown(values[row])} is no {base}, which the column is in the run"
+        raise DataError(problem, file=file, column=column, row=row, remedy=_remedy(kind, wanted))
     return made.cast(pa.timestamp("us", wanted.removeprefix(ZONED))) if wanted.startswith(ZONED) else made
 
 

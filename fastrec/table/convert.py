@@ -70,20 +70,14 @@ def as_column(values: Any, *, name: str = "") -> Column:
 
         return cudf.column_of(values, name=name)
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise DataError(
-            f"holds one {type(values).__name__} instead of a value for every row",
-            column=name or None,
-            remedy="Give a list or an array",
-        )
+        problem = f"holds one {type(values).__name__} instead of a value for every row"
+        raise DataError(problem, column=name or None, remedy="Give a list or an array")
     return arrow_column(_to_arrow(list(values), name=name), name=name)
 
 
 def _refuse_shape(dims: int, *, name: str) -> DataError:
-    return DataError(
-        f"holds an array of {dims} dimensions",
-        column=name or None,
-        remedy="Give one value, or one vector, for every row",
-    )
+    remedy = "Give one value, or one vector, for every row"
+    return DataError(f"holds an array of {dims} dimensions", column=name or None, remedy=remedy)
 
 
 # torch and numpy
@@ -175,11 +169,9 @@ def _pandas_column(values: Any, *, name: str) -> Column:
         try:
             kind = pa.array(series.iloc[:0]).type
         except pa.ArrowException as error:  # a fixed distance from UTC that is not of whole minutes
-            raise DataError(
-                f"is in the time zone {dtype.tz}, which Arrow does not know ({error})",
-                column=name or None,
-                remedy="Convert it first, for example with .dt.tz_convert('UTC')",
-            ) from error
+            problem = f"is in the time zone {dtype.tz}, which Arrow does not know ({error})"
+            remedy = "Convert it first, for example with .dt.tz_convert('UTC')"
+            raise DataError(problem, column=name or None, remedy=remedy) from error
         return replace(naive, zone=kind.tz)  # Arrow's name of the zone, which it can read back
     if isinstance(dtype, pd.CategoricalDtype):
         values = series.cat.categories
@@ -202,11 +194,8 @@ def _polars_column(series: Any, *, name: str) -> Column:
     try:
         column = as_column(series.to_arrow(), name=name)
     except pa.ArrowException as error:
-        raise DataError(
-            f"holds values of type {series.dtype}, which Arrow does not know",
-            column=name or None,
-            remedy="Cast it first",
-        ) from error
+        problem = f"holds values of type {series.dtype}, which Arrow does not know"
+        raise DataError(problem, column=name or None, remedy="Cast it first") from error
     return replace(column, ordered=False) if kind == "Enum" and column.kind == "category" else column
 
 

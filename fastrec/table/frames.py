@@ -76,11 +76,8 @@ def _check_lengths(frame: Any, columns: Mapping[str, Column]) -> None:
         rows = len(frame) if names or (library_of(frame) == "pandas" and len(frame.index)) else None
     for name, column in columns.items():
         if rows is not None and len(column) != rows:
-            raise DataError(
-                f"has {len(column)} values, but the frame has {rows} rows",
-                column=name,
-                remedy="Give one value for every row",
-            )
+            remedy = "Give one value for every row"
+            raise DataError(f"has {len(column)} values, but the frame has {rows} rows", column=name, remedy=remedy)
 
 
 def _attach_pandas(frame: Any, columns: Mapping[str, Column]) -> Any:

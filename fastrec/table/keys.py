@@ -86,11 +86,9 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
         left, right = match_type(a, kind, name=name), match_type(b, kind, name=name)
         if left.null_count == a.null_count and right.null_count == b.null_count:
             return left, right
-    raise DataError(
-        f"holds {b.type} here, but {a.type} before, and no one type holds all the values exactly",
-        column=name or None,
-        remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
-    )
+    problem = f"holds {b.type} here, but {a.type} before, and no one type holds all the values exactly"
+    remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
+    raise DataError(problem, column=name or None, remedy=remedy)
 
 
 def _missing(values: pa.Array) -> np.ndarray:

@@ -85,11 +85,9 @@ def read_file(
     except FastrecError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UnreadableFileError(
-            f"the file cannot be read ({str(error).splitlines()[0]})",
-            file=path,
-            remedy="Check that it is whole and of the kind that its name says",
-        ) from error
+        problem = f"the file cannot be read ({str(error).splitlines()[0]})"
+        remedy = "Check that it is whole and of the kind that its name says"
+        raise UnreadableFileError(problem, file=path, remedy=remedy) from error
 
 
 def open_text(path: Path) -> BinaryIO:
@@ -109,10 +107,8 @@ def open_text(path: Path) -> BinaryIO:
                 return io.BytesIO(archive.read(held[0]))
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # torn, or locked by a password
         raise UnreadableFileError(f"the archive cannot be read ({error})", file=path, remedy="Unpack it") from error
-    raise UnreadableFileError(
-        f"the archive holds {len(held)} files ({', '.join(held[:5])}) instead of one CSV file", file=path,
-        remedy="Unpack it: give a folder with CSV or Parquet files",
-    )  # fmt: skip
+    problem = f"the archive holds {len(held)} files ({', '.join(held[:5])}) instead of one CSV file"
+    raise UnreadableFileError(problem, file=path, remedy="Unpack it: give a folder with CSV or Parquet files")
 
 
 def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
@@ -125,10 +121,8 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
     known = set(names)
     for name in columns if columns is not None else ():
         if name not in known:
-            raise MissingColumnError(
-                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}", file=file, column=name,
-                remedy="Check the spelling, or add the column",
-            )  # fmt: skip
+            problem = f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}"
+            raise MissingColumnError(problem, file=file, column=name, remedy="Check the spelling, or add the column")
     if len(known) == len(names):
         return
     wanted = known if columns is None else set(columns)
@@ -232,11 +226,9 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: E
     options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
     raw = pa_csv.read_csv(_source(path), how.read, how.parse, options)[name]
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
-    return DataError(
-        f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",
-        file=path, column=name, row=row if found and row >= 0 else None,
-        remedy="Ask for another type, or mend the file",
-    )  # fmt: skip
+    problem = f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}"
+    remedy = "Ask for another type, or mend the file"
+    return DataError(problem, file=path, column=name, row=row if found and row >= 0 else None, remedy=remedy)
 
 
 # CSV files whose every value is text: ids and keys stay exactly what the file says.

@@ -42,11 +42,8 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
         try:
             save_file(tensors, part / "state.safetensors")
         except SafetensorError as error:  # its own class, also for a full disk
-            raise WriteError(
-                f"could not be written ({error})",
-                file=folder,
-                remedy="Free disk space or choose another place; what was there before is untouched",
-            ) from error
+            remedy = "Free disk space or choose another place; what was there before is untouched"
+            raise WriteError(f"could not be written ({error})", file=folder, remedy=remedy) from error
 
 
 def load_state(folder: str | Path) -> dict[str, Any]:
@@ -192,10 +189,8 @@ def settings_of(thing: object) -> dict[str, Any]:
             elif argument.kind is Parameter.VAR_KEYWORD:
                 passed_on = True
             elif argument.kind is not Parameter.VAR_POSITIONAL:
-                raise DataError(
-                    f"{type(thing).__name__} keeps no attribute {name!r} to be saved by",
-                    remedy="Keep the constructor's arguments as attributes of their names, or define settings()",
-                )
+                remedy = "Keep the constructor's arguments as attributes of their names, or define settings()"
+                raise DataError(f"{type(thing).__name__} keeps no attribute {name!r} to be saved by", remedy=remedy)
         if not passed_on:
             break
     return given
@@ -233,10 +228,8 @@ def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> typ
             getattr(import_module(f"fastrec.{above}"), name, None)  # some names are imported when they are asked for
             found = known_classes(base)
     if name not in found:
-        raise DataError(
-            f"it holds a {name!r}, which is not known here",
-            remedy="Import the module that defines a class of your own first",
-        )
+        remedy = "Import the module that defines a class of your own first"
+        raise DataError(f"it holds a {name!r}, which is not known here", remedy=remedy)
     if not issubclass(found[name], asked):
         raise DataError(f"it holds a {name!r}, which is no {asked.__name__}", remedy=f"Use the load of {base.__name__}")
     return found[name]

@@ -104,11 +104,8 @@ class Table:
         try:
             return self._columns[name]
         except KeyError:
-            raise MissingColumnError(
-                f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}",
-                column=name,
-                remedy="Check the spelling, or add the column",
-            ) from None
+            problem = f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}"
+            raise MissingColumnError(problem, column=name, remedy="Check the spelling, or add the column") from None
 
     def select(self, names: Iterable[str]) -> Table:
         """Return the table with these columns only, in this order."""
@@ -335,11 +332,9 @@ def _stack_numbers(parts: Sequence[Column], model: Column) -> Column:
         for part in (p for p in parts if p.values.dtype == torch.int64):
             lost = (~part.is_missing() & (part.values.abs() > 1 << 53)).nonzero()
             if len(lost):
-                raise DataError(
-                    "holds floats in one table and integers beyond 2^53, which floats do not hold, in another",
-                    column=part.name or None, row=int(lost[0]),
-                    remedy="Give the column the same type in every frame (ids with missing values: nullable Int64)",
-                )  # fmt: skip
+                problem = "holds floats in one table and integers beyond 2^53, which floats do not hold, in another"
+                remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
+                raise DataError(problem, column=part.name or None, row=int(lost[0]), remedy=remedy)
         return replace(model, values=torch.cat([p.number() for p in parts]), missing=None)
     missing = _stack_missing(parts)  # joined values take the widest of the types
     return replace(model, values=torch.cat([p.values for p in parts]), missing=missing)
@@ -368,11 +363,9 @@ def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:
         array = part.to_arrow()
         if not array.type.equals(joined.type):
             if "opaque" in (part.kind, model.kind) or {part.kind, model.kind} & {"list", "vector"}:
-                raise DataError(
-                    f"holds {array.type} in one table and {joined.type} in another",
-                    column=model.name or None,
-                    remedy="Give the column the same type in every frame",
-                )
+                problem = f"holds {array.type} in one table and {joined.type} in another"
+                remedy = "Give the column the same type in every frame"
+                raise DataError(problem, column=model.name or None, remedy=remedy)
             joined, array = align_types(joined, array, name=model.name)
         joined = pa.concat_arrays([joined, array])
     return as_column(joined, name=model.name)

@@ -87,10 +87,8 @@ class Vocab:
             The vocabulary, and the codes int64 ``[1 + K]`` of missing and of these values.
         """
         if min_count < 0 or (max_size is not None and max_size < 0):
-            raise DataError(
-                f"min_count={min_count}, max_size={max_size}: neither can be negative", column=name or None,
-                remedy="Leave it out to keep every value",
-            )  # fmt: skip
+            problem = f"min_count={min_count}, max_size={max_size}: neither can be negative"
+            raise DataError(problem, column=name or None, remedy="Leave it out to keep every value")
         order = counts.nonzero().squeeze(1) if ordered is None else torch.arange(len(counts))
         if ordered is None:
             order = order[(keys if len(order) == len(counts) else keys.take(order)).sort_order()]
@@ -175,10 +173,9 @@ class Vocab:
         bad = (codes < 0) | (codes >= len(self))
         if bad.any():
             row = int(bad.nonzero()[0])
-            raise DataError(
-                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes", column=self.name or None,
-                row=row, remedy="Decode only codes made by this vocabulary",
-            )  # fmt: skip
+            problem = f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes"
+            remedy = "Decode only codes made by this vocabulary"
+            raise DataError(problem, column=self.name or None, row=row, remedy=remedy)
         index = codes - len(self.reserved)
         return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
 

@@ -33,11 +33,9 @@ def local_seconds(column: Column) -> torch.Tensor:
         try:
             local = local + utc_offsets(seconds, column.zone)
         except (KeyError, ValueError, OSError) as error:  # zoneinfo's ways to say that there is no such zone
-            raise DataError(
-                f"is in the time zone {column.zone!r}, of which there are no rules",
-                column=column.name or None,
-                remedy="Convert the times to a zone of the tz database, or install its rules with pip install tzdata",
-            ) from error
+            problem = f"is in the time zone {column.zone!r}, of which there are no rules"
+            remedy = "Convert the times to a zone of the tz database, or install its rules with pip install tzdata"
+            raise DataError(problem, column=column.name or None, remedy=remedy) from error
     return torch.where(missing, torch.nan, local)
 
 

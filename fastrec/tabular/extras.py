@@ -152,12 +152,8 @@ def _read(frame: Any, name: str) -> Column:
         row = _mixed_row(frame[name])
         if row is None:
             raise
-        raise DataError(
-            "holds lists of values of several types",
-            column=name,
-            row=row,
-            remedy="Make all elements strings, or all of them numbers",
-        ) from error
+        remedy = "Make all elements strings, or all of them numbers"
+        raise DataError("holds lists of values of several types", column=name, row=row, remedy=remedy) from error
 
 
 def _mixed_row(values: Iterable[Any]) -> int | None:
@@ -200,10 +196,9 @@ def _lists_of(column: Column) -> Column:
         return packed(column) if column.kind == "list" else of_vectors(column)
     missing = column.is_missing()
     if not bool(missing.all()):
-        raise DataError(
-            f"is among list_names and holds {_held(column)}, no lists", column=column.name, row=_first(~missing),
-            remedy="Name it in cat_names or cont_names, or split its text into lists first",
-        )  # fmt: skip
+        problem = f"is among list_names and holds {_held(column)}, no lists"
+        remedy = "Name it in cat_names or cont_names, or split its text into lists first"
+        raise DataError(problem, column=column.name, row=_first(~missing), remedy=remedy)
     offsets = torch.zeros(len(column) + 1, dtype=torch.int64, device=missing.device)
     nothing = Column("number", torch.zeros(0, device=missing.device), name=column.name)
     return Column("list", offsets, name=column.name, missing=missing, elements=nothing)
@@ -233,10 +228,9 @@ def _coded_lists(
 
 def _whole(elements: Column) -> Tensor:
     if elements.kind == "category":
-        raise DataError(
-            "holds values that are no codes yet", column=elements.name, row=_first(elements.values > 0),
-            remedy="Add Categorify to procs",
-        )  # fmt: skip
+        problem = "holds values that are no codes yet"
+        remedy = "Add Categorify to procs"
+        raise DataError(problem, column=elements.name, row=_first(elements.values > 0), remedy=remedy)
     if elements.kind == "number" and elements.values.is_floating_point():  # whole numbers that met a missing one
         whole = elements._as_whole(elements.is_missing())
         return elements.integer() if whole is None else whole
@@ -256,10 +250,9 @@ def _width_of(column: Column, rows: int) -> int:
 
 
 def _no_vectors(column: Column) -> DataError:
-    return DataError(
-        f"is among vector_names and holds {_held(column)}, no vectors", column=column.name,
-        row=_first(~column.is_missing()), remedy="Name it in cat_names or cont_names",
-    )  # fmt: skip
+    problem = f"is among vector_names and holds {_held(column)}, no vectors"
+    remedy = "Name it in cat_names or cont_names"
+    return DataError(problem, column=column.name, row=_first(~column.is_missing()), remedy=remedy)
 
 
 def _vectors(column: Column, width: int) -> Tensor:
@@ -275,10 +268,9 @@ def _vectors(column: Column, width: int) -> Tensor:
     odd = _first(~missing if not width else (lengths != width) & ~missing)
     if odd is not None:
         wanted = f"where {width} are expected" if width else "and there is nothing in it to learn from"
-        raise DataError(
-            f"holds a vector of {int(lengths[odd])} numbers, {wanted}", column=column.name, row=odd,
-            remedy="Give every row a vector of the training rows' length, or none (None)",
-        )  # fmt: skip
+        problem = f"holds a vector of {int(lengths[odd])} numbers, {wanted}"
+        remedy = "Give every row a vector of the training rows' length, or none (None)"
+        raise DataError(problem, column=column.name, row=odd, remedy=remedy)
     if column.kind == "vector":
         made = column.values.to(torch.float32)
     else:

@@ -165,10 +165,8 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
     """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken."""
     splits = list(splits)
     if any(not isinstance(s, slice | Iterable) or getattr(s, "ndim", 1) == 0 for s in splits):
-        raise DataError(
-            "splits are row numbers themselves",
-            remedy="Give one list for training and one for validation, as in (a, b)",
-        )
+        remedy = "Give one list for training and one for validation, as in (a, b)"
+        raise DataError("splits are row numbers themselves", remedy=remedy)
     rows = [_row_numbers(s, n) for s in splits]
     for part in rows:
         if len(part) and not (int(part.min()) >= 0 and int(part.max()) < n):
@@ -503,10 +501,8 @@ class TabularFrame(PandasViews, Tabular):
 
     def transform(self, cols: Any, f: Any, all_col: bool = True) -> None:
         """Refuse transforms of pandas columns."""
-        raise DataError(
-            "the columns of a TabularFrame are tensors",
-            remedy="Subclass fastrec.tabular.procs.ContProc, or change the frame before",
-        )
+        remedy = "Subclass fastrec.tabular.procs.ContProc, or change the frame before"
+        raise DataError("the columns of a TabularFrame are tensors", remedy=remedy)
 
     # ---- tensors for models
 

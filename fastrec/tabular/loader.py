@@ -103,10 +103,9 @@ def check_joined(world_size: int) -> None:
     import torch.distributed as group
 
     if not (group.is_available() and group.is_initialized() and group.get_world_size() == world_size):
-        raise DataError(
-            f"{world_size} ranks must draw the same order, and no process group of as many joins them",
-            remedy="Give the same seed= on every rank, or call torch.distributed.init_process_group before",
-        )
+        problem = f"{world_size} ranks must draw the same order, and no process group of as many joins them"
+        remedy = "Give the same seed= on every rank, or call torch.distributed.init_process_group before"
+        raise DataError(problem, remedy=remedy)
 
 
 def shared_seed(seed: int, world_size: int) -> int:
@@ -295,10 +294,8 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
             or (weights < 0).any()
             or (self.n and weights.sum() == 0)
         ):
-            raise DataError(
-                f"{weights.size} weights for {self.n} rows, or not all of them numbers ≥ 0",
-                remedy="Give one weight per training row",
-            )
+            remedy = "Give one weight per training row"
+            raise DataError(f"{weights.size} weights for {self.n} rows, or not all of them numbers ≥ 0", remedy=remedy)
         return np.cumsum(weights)
 
     def _check_share(self) -> None:
@@ -394,10 +391,9 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
             DataError: another loader asks (fastai's ``DistributedDL``), which would share out this rank's share again.
         """
         if self.world_size > 1 and not self._ours:
-            raise DataError(
-                f"this loader yields a share of the rows already, rank {self.rank} of {self.world_size}",
-                remedy="Give rank=0, world_size=1 for a loader that fastai's DistributedDL is to share out",
-            )
+            problem = f"this loader yields a share of the rows already, rank {self.rank} of {self.world_size}"
+            remedy = "Give rank=0, world_size=1 for a loader that fastai's DistributedDL is to share out"
+            raise DataError(problem, remedy=remedy)
         extras = self._extras()
         batches = self._packed_batches(samps, first)
         return batches if extras is None else (self._with_extras(batch, extras) for batch in batches)

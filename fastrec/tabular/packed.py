@@ -40,10 +40,8 @@ class Layout:
     def __post_init__(self) -> None:
         known = (torch.float32, torch.float64, torch.int64)
         if self.cat_dtype not in (torch.int32, torch.int64) or self.y_dtype not in known:
-            raise DataError(
-                f"rows cannot be packed with codes of {self.cat_dtype} and targets of {self.y_dtype}",
-                remedy="Use int32 or int64 codes, and float32, float64 or int64 targets",
-            )
+            problem = f"rows cannot be packed with codes of {self.cat_dtype} and targets of {self.y_dtype}"
+            raise DataError(problem, remedy="Use int32 or int64 codes, and float32, float64 or int64 targets")
 
     @property
     def fields(self) -> dict[str, tuple[int, int, torch.dtype]]:

@@ -129,10 +129,9 @@ class FrameRecipe:
         taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
         again = next((n for n in self.flagged if f"{n}_na" in taken), None)
         if again is not None:
-            raise DataError(
-                f"FillMissing makes a column of this name, for where {again!r} is missing", column=f"{again}_na",
-                remedy="Rename the column, or use FillMissing(add_col=False)",
-            )  # fmt: skip
+            problem = f"FillMissing makes a column of this name, for where {again!r} is missing"
+            remedy = "Rename the column, or use FillMissing(add_col=False)"
+            raise DataError(problem, column=f"{again}_na", remedy=remedy)
         categorify = self.proc(Categorify)
         for name in self.flagged if categorify is not None else []:
             categorify.set_vocab(f"{name}_na", Vocab(pa.array([False, True])))

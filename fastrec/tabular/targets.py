@@ -125,10 +125,8 @@ def _kind_of(tfms: Sequence[Any]) -> LabelKind:
         return "multi"
     kinds = [type(t) for t in tfms if isinstance(t, Categorize)]
     if kinds and kinds[0] is not Categorize:
-        raise DataError(
-            "targets that are lists of classes cannot be packed",
-            remedy="Use MultiCategoryBlock(encoded=True, vocab=y_names)",
-        )
+        remedy = "Use MultiCategoryBlock(encoded=True, vocab=y_names)"
+        raise DataError("targets that are lists of classes cannot be packed", remedy=remedy)
     return "category" if kinds else "number"
 
 

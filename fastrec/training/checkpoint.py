@@ -47,10 +47,8 @@ def plain(value: Any, path: str = "state") -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise DataError(
-        f"{path} holds a {type(value).__name__}, which a checkpoint cannot keep",
-        remedy="Keep numbers, text, tensors, and lists and dicts of these",
-    )
+    remedy = "Keep numbers, text, tensors, and lists and dicts of these"
+    raise DataError(f"{path} holds a {type(value).__name__}, which a checkpoint cannot keep", remedy=remedy)
 
 
 def random_state() -> dict[str, Any]:
@@ -350,10 +348,8 @@ class Checkpoint(Callback):
             return
         self._on = True
         if ranks.world_size() > 1 and any(isinstance(cb, GradientAccumulation) for cb in learn.cbs):
-            raise DataError(
-                "a checkpoint does not keep what several processes have accumulated",
-                remedy="Leave out Checkpoint or GradientAccumulation, or train in one process",
-            )
+            remedy = "Leave out Checkpoint or GradientAccumulation, or train in one process"
+            raise DataError("a checkpoint does not keep what several processes have accumulated", remedy=remedy)
         self._mute: dict[Any, bool] = {}
         self._resumed: dict[str, Any] | None = None
         self._begin: dict[str, Any] | None = None
@@ -374,11 +370,8 @@ class Checkpoint(Callback):
         except MissingFileError as error:
             if ranks.is_first():
                 raise
-            raise MissingFileError(
-                f"rank {ranks.rank()} cannot see the checkpoint that rank 0 sees",
-                file=found,
-                remedy="Give a folder that all machines share",
-            ) from error
+            problem = f"rank {ranks.rank()} cannot see the checkpoint that rank 0 sees"
+            raise MissingFileError(problem, file=found, remedy="Give a folder that all machines share") from error
         # Without this rank 0 might remove the state before another rank has read it.
         ranks.agree(True, "checkpoint")  # all have read it: rank 0 may replace it
         self._resume(state, found)
@@ -594,8 +587,5 @@ def _check_same(was: dict[str, Any], now: dict[str, Any], file: Path) -> bool:
             part = next(k for k in dict.fromkeys([*a, *b]) if a.get(k) != b.get(k))
             key, a, b = f"{key}: {part}", a.get(part), b.get(part)
         told.append(f"{key} was {a} and is {b}")
-    raise DataError(
-        f"the checkpoint is of another training ({'; '.join(told)})",
-        file=file,
-        remedy="Train with the same data and settings as before, or give another folder",
-    )
+    remedy = "Train with the same data and settings as before, or give another folder"
+    raise DataError(f"the checkpoint is of another training ({'; '.join(told)})", file=file, remedy=remedy)

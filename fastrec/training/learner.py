@@ -99,10 +99,9 @@ def check_takes_extras(net: nn.Module, dls: Any) -> None:
     try:
         inspect.signature(net.forward).bind(*range(2 + len(names)))
     except TypeError:
-        raise DataError(
-            f"{type(net).__name__} takes no lists or vectors, but the frame has {names}",
-            remedy="Pass a model with forward(x_cat, x_cont, *extras), or leave out list_names and vector_names",
-        ) from None
+        problem = f"{type(net).__name__} takes no lists or vectors, but the frame has {names}"
+        remedy = "Pass a model with forward(x_cat, x_cont, *extras), or leave out list_names and vector_names"
+        raise DataError(problem, remedy=remedy) from None
 
 
 def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[list[Any], list[Any]]:
@@ -110,10 +109,8 @@ def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[
     if given is None or isinstance(given, Mapping):
         given = embedding_sizes(frame.classes if every else {}, every, widths=given)
     elif len(given) != len(every):
-        raise DataError(
-            f"{len(given)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns",
-            remedy=f"Give one each for {every}",
-        )
+        problem = f"{len(given)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns"
+        raise DataError(problem, remedy=f"Give one each for {every}")
     return list(given[: len(names)]), list(given[len(names) :])
 
 
@@ -421,10 +418,8 @@ class RecLearner(LeanLearner, TabularLearner):
         except KeyError as error:
             if isinstance(error, MissingColumnError):
                 raise
-            raise MissingColumnError(
-                f"the row lacks a column that the model needs: {error}",
-                remedy=f"Give every column that the model was trained on; the row has {list(row)}",
-            ) from error
+            remedy = f"Give every column that the model was trained on; the row has {list(row)}"
+            raise MissingColumnError(f"the row lacks a column that the model needs: {error}", remedy=remedy) from error
 
 
 def _is_share(dl: Any) -> bool:
@@ -518,10 +513,8 @@ def _as_mapping(row: Any) -> Mapping[str, Any]:
         row = row[0] if isinstance(row, list) else row
     if not isinstance(row, Mapping):
         many = "" if rows is None else f" of {rows:,} rows"
-        raise DataError(
-            f"one row is needed, not {type(row).__name__}{many}",
-            remedy="Give a dict, a Series or a named row; for a frame: learn.get_preds(dl=learn.dls.test_dl(frame))",
-        )
+        remedy = "Give a dict, a Series or a named row; for a frame: learn.get_preds(dl=learn.dls.test_dl(frame))"
+        raise DataError(f"one row is needed, not {type(row).__name__}{many}", remedy=remedy)
     return row
 
 

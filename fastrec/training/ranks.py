@@ -73,10 +73,8 @@ class JoinedGrads:
                 parts += [torch.zeros(0, dtype=torch.int64, device=p.device), p.new_zeros(0, *p.shape[1:])]
                 continue
             if not p.grad.is_sparse:
-                raise RankError(
-                    "a table's gradient was row-sparse before and is dense now",
-                    remedy="Use grads='dense' for this model",
-                )
+                remedy = "Use grads='dense' for this model"
+                raise RankError("a table's gradient was row-sparse before and is dense now", remedy=remedy)
             own = SparseRows.of(p.grad, self._places)
             parts += [own.ids, own.grads]
         self.sent["rows"] += sum(t.numel() * t.element_size() for t in parts)
@@ -182,18 +180,14 @@ class DataParallel(Callback):
         self.leave()  # a training before this one may not have come to its end
         for dl in learn.dls.loaders:
             if not hasattr(dl, "set_rank"):
-                raise DataError(
-                    f"a {type(dl).__name__} does not share its rows out to {world_size()} ranks",
-                    remedy="Make the loaders by TabularFrame or ParquetFrame",
-                )
+                problem = f"a {type(dl).__name__} does not share its rows out to {world_size()} ranks"
+                raise DataError(problem, remedy="Make the loaders by TabularFrame or ParquetFrame")
             self._loaders.append((dl, dl.rank, dl.world_size))
             dl.set_rank()
         placed = [p.placed for p in learn.model.parameters() if getattr(p, "placed", None) is not None]
         if any(getattr(one, "ranks", 1) != world_size() for one in placed):
-            raise DataError(
-                "the model's embedding tables were placed before the processes were joined",
-                remedy="Call fastrec.scale.join_ranks() first in the script, and give placement='row-sharded'",
-            )
+            remedy = "Call fastrec.scale.join_ranks() first in the script, and give placement='row-sharded'"
+            raise DataError("the model's embedding tables were placed before the processes were joined", remedy=remedy)
         parameters = {n: p for n, p in learn.model.named_parameters() if not is_sharded(p)}
         agree([(n, str(p.dtype), tuple(p.shape)) for n, p in parameters.items()], "model")
         agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
@@ -321,10 +315,9 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
         return
     place = torch.device(place)
     if place.type == "cuda" and place.index not in (None, torch.cuda.current_device()):
-        raise DeviceError(
-            f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}",
-            remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
-        )
+        problem = f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}"
+        remedy = "Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU"
+        raise DeviceError(problem, remedy=remedy)
     cb, logger = DataParallel(sync_bn=sync_bn), learn.logger
     # one progress bar for all
     hidden = [] if is_first() else [c for c in learn.cbs if isinstance(c, ProgressCallback)]
@@ -367,10 +360,8 @@ def join_ranks(place: DeviceLike = "auto", *, timeout: float = 60.0) -> int:
     if on_gpu:
         own = int(os.environ.get("LOCAL_RANK", "0"))
         if own >= torch.cuda.device_count():
-            raise DeviceError(
-                f"process {own} of this machine has no GPU of its own: there are {torch.cuda.device_count()}",
-                remedy="Start as many processes as there are GPUs, or train on the CPU",
-            )
+            problem = f"process {own} of this machine has no GPU of its own: there are {torch.cuda.device_count()}"
+            raise DeviceError(problem, remedy="Start as many processes as there are GPUs, or train on the CPU")
         torch.cuda.set_device(own)
     with naming_lost_ranks("joining the others"):
         group.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout))

@@ -34,10 +34,8 @@ class FetchRows(Callback):
             return
         inner = getattr(self.learn.opt, "opt", self.learn.opt)
         if not isinstance(inner, RowOptimizer):  # what it keeps of a row would stay where the row was
-            raise DataError(
-                f"{type(inner).__name__} cannot train embedding tables whose rows come and go",
-                remedy="Give opt_func=adamw or lamb, or a model without placement=",
-            )
+            problem = f"{type(inner).__name__} cannot train embedding tables whose rows come and go"
+            raise DataError(problem, remedy="Give opt_func=adamw or lamb, or a model without placement=")
         dls = self.learn.dls
         if len(getattr(dls.train_ds, "packed", ())) and len(dls.cat_names):
             cats, _, _ = training_rows(dls, limits.COUNTED_ROWS)

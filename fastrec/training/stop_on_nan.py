@@ -127,10 +127,8 @@ class StopOnNaN(Callback):
                 return _entry_error(kind, value, column, number, where=place)
         weights = (*learn.model.named_parameters(), *learn.model.named_buffers())
         if (name := next((n for n, x in weights if _first(x.detach()) is not None), None)) is not None:
-            return TrainingError(
-                f"the weights {name} hold NaN or infinity in {where}; inputs and targets are finite",
-                remedy="Load sound weights, or train again with a lower learning rate",
-            )
+            problem = f"the weights {name} hold NaN or infinity in {where}; inputs and targets are finite"
+            return TrainingError(problem, remedy="Load sound weights, or train again with a lower learning rate")
         return _loss_error(where, "inputs, targets and weights are finite")
 
     def _row(self, row: int, where: str) -> tuple[int | None, str]:
@@ -186,7 +184,5 @@ def _entry_error(
 
 
 def _loss_error(where: str, sound: str = "its inputs and targets are finite") -> TrainingError:
-    return TrainingError(
-        f"the loss is no finite number in {where}; {sound}",
-        remedy="Lower the learning rate, clip gradients (fastai's GradientClip), or scale inputs with Normalize",
-    )
+    remedy = "Lower the learning rate, clip gradients (fastai's GradientClip), or scale inputs with Normalize"
+    return TrainingError(f"the loss is no finite number in {where}; {sound}", remedy=remedy)

@@ -15,12 +15,7 @@ from torch import nn
 
 from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
-from fastrec.errors import DataError
-from fastrec.models import EmbeddingTables
-from fastrec.models._lookup.joined import can_compile, join
-from fastrec.models.embedding import side_by_side
 from fastrec.optim import AdamW, Lamb
-from tests._core.refusals import refused
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 
@@ -43,77 +38,9 @@ def parts(monkeypatch):
     return set_to
 
 
-def tables_and_batch(sizes, rows, id_type, seed, **options):
-    torch.manual_seed(seed)
-    tables = EmbeddingTables(sizes, pad=False, std=1.0, **options)
-    return tables, torch.stack([torch.randint(0, n, (rows,)) for n, _ in sizes], 1).to(id_type)
-
-
 def sparse(ids, values, like):
     """A row-sparse gradient."""
     return torch.sparse_coo_tensor(torch.tensor([ids]), values, like.shape, check_invariants=True)
-
-
-def grads_of(out, pull, params):
-    found = torch.autograd.grad((out.float() * pull).sum(), params)
-    return [g.to_dense() if g.is_sparse else g for g in found]
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    widths=st.lists(st.integers(1, 20), min_size=1, max_size=7),
-    others=st.lists(st.integers(1, 3), max_size=2),
-    rows=st.integers(0, 40),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-    id_type=st.sampled_from([torch.int64, torch.int32]),
-    grads=st.sampled_from(["dense", "rows"]),
-    count=PARTS,
-    seed=st.integers(0, 99),
-)
-def test_joined_lookups_are_those_of_the_pieces(widths, others, rows, dtype, id_type, grads, count, seed):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "SPARSE_FROM", 6)
-        patch.setattr(kernels, "threads_for", lambda numbers: count)
-        sizes = [(3 + i, w) for i, w in enumerate(widths)]
-        tables, x_cat = tables_and_batch(sizes, rows, id_type, seed, grads=grads)
-        values = [torch.randn(rows, w, requires_grad=True) for w in others]
-        params = [*tables.parameters(), *values]
-        out = join(tables, x_cat, values, dtype)
-        plain = side_by_side([*tables.pieces(x_cat), *values]).to(dtype)
-        assert torch.equal(out, plain)
-        pull = torch.randn(plain.shape)
-        for a, b in zip(grads_of(out, pull, params), grads_of(plain, pull, params), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-
-
-def test_numbers_that_are_none_and_those_without_end_stay_so():
-    tables, _ = tables_and_batch([(6, 2)], 1, torch.int64, 0)
-    odd = [[np.nan, np.inf], [-np.inf, -0.0], [3.4e38, 1e-40], [-np.nan, 1.0], [0.0, 1.00390625], [1.0, 2.0]]
-    odd = torch.tensor(odd)
-    tables.load_table("0", odd)
-    ids = torch.arange(6)[:, None]
-    for dtype in (torch.float32, torch.bfloat16):
-        torch.testing.assert_close(join(tables, ids, [], dtype), odd.to(dtype), rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize("bad", [-1, 6, 2**31 - 1])
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_id_out_of_range_is_named_before_anything_is_read(parts, bad, count):
-    parts(count)
-    tables, x_cat = tables_and_batch([(5, 4), (6, 4)], 9, torch.int32, 0)
-    x_cat[7, 1] = bad
-    refused(DataError, f"id {bad} is outside", lambda: join(tables, x_cat, [], torch.float32))
-    refused(DataError, r"shape \[b, 2\]", lambda: join(tables, x_cat[:, :1], [], torch.float32))
-
-
-def test_what_the_loops_do_not_take_is_refused_as_ever():
-    tables, x_cat = tables_and_batch([(5, 4), (6, 4)], 9, torch.int64, 0)
-    refused((RuntimeError, IndexError), r"index|indices", lambda: join(tables, x_cat.double(), [], torch.float32))
-    expected = join(tables, x_cat, [], torch.float32)
-    assert torch.equal(join(tables, x_cat.to(torch.uint8), [], torch.float32), expected)
-    # tables without memory on this side, as on a GPU: an address of theirs must not be read
-    assert can_compile(tables, x_cat, torch.float32)
-    assert not can_compile(tables.to("meta"), x_cat, torch.float32)
 
 
 @settings(max_examples=30, deadline=None)
@@ -194,7 +121,7 @@ def test_e_to_the_x_is_as_exact_as_a_float():
 
 def test_torchs_number_of_threads_stays_as_it_was_set():
     code = (
-        "import torch; torch.set_num_threads(1); from fastrec._core import kernels; kernels.net(); kernels.steps();"
+        "import torch; torch.set_num_threads(1); from fastrec._core import kernels; kernels.steps();"
         "kernels.threads_for(1 << 30); print(torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -241,9 +168,9 @@ def test_without_numba_torchs_calls_do_it():
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "import torch; from fastrec._core import kernels; from fastrec.models.embedding import EmbeddingTables\n"
-        "from fastrec.models._lookup.joined import join; from fastrec.optim import Lamb\n"
+        "from fastrec.optim import Lamb\n"
         "kernels.limits.LOOP_NUMBERS = 0; assert not kernels.compiled(1 << 30)\n"
-        "e = EmbeddingTables([(5, 4)]); join(e, torch.tensor([[1]]), [], torch.float32).sum().backward()\n"
+        "e = EmbeddingTables([(5, 4)]); e(torch.tensor([[1]])).sum().backward()\n"
         "Lamb(e.parameters()).step(); print('done')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,8 +6,6 @@ from fastai.tabular.model import TabularModel
 from torch import nn
 
 from fastrec.models import TabularNet
-from fastrec.models._lookup.joined import join
-from fastrec.table import ListBatch
 from tests.models.plain import assert_gradients, count
 
 SIZES = [(10, 4), (7, 8), (20, 4), (5, 12)]
@@ -97,34 +95,6 @@ def test_parameter_count():
 def test_gradients_are_right():
     net = TabularNet([(5, 3), (4, 4)], 2, 2, [6], act_cls=nn.Softplus).eval()
     assert_gradients(net, *batch(7, 2, sizes=[(5, 3), (4, 4)]))
-
-
-@pytest.mark.parametrize("p", [0.3, 1.0])
-@pytest.mark.parametrize("lists", [False, True])
-def test_dropout_on_embeddings_keeps_the_one_step_lookup(p, lists, monkeypatch):
-    from fastrec.models import tabular_net
-
-    joined = []
-    monkeypatch.setattr(tabular_net, "join", lambda *given: joined.append(1) or join(*given))
-    torch.manual_seed(0)
-    more = {"list_szs": [(9, 4)], "list_names": ["tags"]} if lists else {}
-    net = TabularNet(SIZES, 3, 2, [16], embed_p=p, **more)
-    for w in net.embeds.weights.values():
-        nn.init.normal_(w)
-    cats, conts = batch(50)
-    extras = [ListBatch(torch.arange(50) % 9, torch.arange(51))] if lists else []
-    outs = []
-    for fast in (True, False):
-        if not fast:
-            monkeypatch.setattr(tabular_net, "can_join", lambda *given: False)
-        net.zero_grad()
-        torch.manual_seed(1)
-        out = net(cats, conts, *extras)
-        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
-        outs.append([out.detach(), *(q.grad.clone() for q in net.parameters() if q.grad is not None)])
-    assert len(joined) == 1
-    for a, b in zip(*outs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
 def test_the_share_and_scale_of_dropped_embeddings():

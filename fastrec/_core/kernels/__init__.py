@@ -29,7 +29,6 @@ __all__ = [
     "compiled",
     "frames",
     "groups",
-    "net",
     "sessions",
     "shared",
     "steps",
@@ -121,7 +120,6 @@ def _loops(module: str, before: Callable[[], object]) -> Callable[[], ModuleType
     return load
 
 
-net = _loops("train_loops", _start)  # embedding lookups
 steps = _loops("train_loops", _start)  # optimizer steps
 groups = _loops("table_loops", _start)  # groups of rows
 sessions = _loops("session_loops", _start)
@@ -148,9 +146,8 @@ def _turn() -> AbstractContextManager[Any]:
 
 
 def view(x: Tensor) -> np.ndarray:
-    """Return a CPU tensor as numpy numbers that share its memory; bfloat16 as bits."""
-    x = x.detach()
-    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+    """Return a CPU tensor as numpy numbers that share its memory."""
+    return x.detach().numpy()
 
 
 def threads_for(numbers: int) -> int:

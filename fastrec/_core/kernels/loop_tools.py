@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
-
-_f32, _u16, _u32 = np.float32, np.uint16, np.uint32
+from numba.extending import intrinsic
 
 
 def _can_cache() -> bool:
@@ -38,31 +35,3 @@ def pointer(context, address):
         return builder.inttoptr(args[0], cgutils.voidptr_t)
 
     return types.voidptr(address), code
-
-
-def read(x):
-    """Read a number of either kind as a float32."""
-
-
-@overload(read, inline="always")
-def _read_of(x):
-    if isinstance(x, types.Float):
-        return lambda x: x
-    return lambda x: _u32(_u32(x) << _u32(16)).view(_f32)
-
-
-def fit(x, out):
-    """Convert a float32 to the array's type; to bfloat16 the nearest, ties to even."""
-
-
-@overload(fit, inline="always")
-def _fit_to(x, out):
-    if isinstance(out.dtype, types.Float):
-        return lambda x, out: x
-
-    def as_bits(x, out):
-        bits = _f32(x).view(_u32)
-        rounded = _u32(bits + _u32(0x7FFF) + _u32(_u32(bits >> _u32(16)) & _u32(1))) >> _u32(16)
-        return _u16(rounded) if _u32(bits & _u32(0x7FFFFFFF)) <= _u32(0x7F800000) else _u16(0x7FC0)
-
-    return as_bits

@@ -105,11 +105,8 @@ class Embeddings:
     def __post_init__(self) -> None:
         for name, asked in {"": self.placement, **self.tables}.items():
             if asked not in get_args(Placement):
-                raise DataError(
-                    f"{asked!r} is no placement of an embedding table",
-                    column=name or None,
-                    remedy=f"Give one of {', '.join(map(repr, get_args(Placement)))}",
-                )
+                remedy = f"Give one of {', '.join(map(repr, get_args(Placement)))}"
+                raise DataError(f"{asked!r} is no placement of an embedding table", column=name or None, remedy=remedy)
         if self.device_bytes is not None and self.device_bytes < 1:
             raise DataError(f"device_bytes={self.device_bytes}", remedy="Give the bytes that tables may take, or None")
 
@@ -396,10 +393,8 @@ def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[
     off = {g: group for g, group in groups.items() if group[0] != "sharded"}
     here = {s.name: (s.stop - s.start, s.width) for s in slices if s.group not in groups}
     if off and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        raise DataError(
-            "embedding tables on the host are trained by one process, not by several together",
-            remedy="Give placement='row-sharded', which shares the rows out to the processes",
-        )
+        problem = "embedding tables on the host are trained by one process, not by several together"
+        raise DataError(problem, remedy="Give placement='row-sharded', which shares the rows out to the processes")
     slots = device_slots(limited(asked), off, here) if off else {}
     return {
         g: ShardedRows(rows, width) if g not in off else RowCache(RowStore(rows, width, asked.folder), slots[g])

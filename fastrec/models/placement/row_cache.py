@@ -143,10 +143,9 @@ class _Leased(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         if ctx.lease.spent:
-            raise TrainingError(
-                "a second backward pass through embedding tables that do not lie on the device",
-                remedy="Their rows may have gone since; add the losses up before one backward pass",
-            )
+            problem = "a second backward pass through embedding tables that do not lie on the device"
+            remedy = "Their rows may have gone since; add the losses up before one backward pass"
+            raise TrainingError(problem, remedy=remedy)
         ctx.lease.spent = True
         return grad, None
 
@@ -177,10 +176,8 @@ class RowCache:
         moved = self.weight is not None and self.weight is not weight
         self.weight, weight.placed = weight, self
         if weight.dtype != self.store.columns["weight"].dtype:
-            raise DataError(
-                f"rows off the device are float32, the model is {weight.dtype}",
-                remedy="Train with amp='bf16', or with placement='device'",
-            )
+            remedy = "Train with amp='bf16', or with placement='device'"
+            raise DataError(f"rows off the device are float32, the model is {weight.dtype}", remedy=remedy)
         if moved:  # to another device, or by an assignment
             self.reload()
 

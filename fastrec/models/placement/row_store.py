@@ -120,11 +120,9 @@ class _Folder:
         """Map a file of so many zeros as a tensor."""
         free = shutil.disk_usage(self.path).free
         if free < 4 * count:
-            raise WriteError(
-                f"rows of embedding tables need {shown_bytes(4 * count)}, {shown_bytes(free)} are free",
-                file=self.path,
-                remedy="Give Embeddings(folder=…) on a larger disk, or narrower tables (emb_szs=)",
-            )
+            problem = f"rows of embedding tables need {shown_bytes(4 * count)}, {shown_bytes(free)} are free"
+            remedy = "Give Embeddings(folder=…) on a larger disk, or narrower tables (emb_szs=)"
+            raise WriteError(problem, file=self.path, remedy=remedy)
         self._count += 1
         path = self.path / f"{name}-{self._count}.f32"
         with path.open("wb") as file:
@@ -281,10 +279,8 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
     if codes is not None and (codes == _SHARDED).any():
         same = share is not None and was is not None and torch.equal(was.cpu(), share)
         if not same or not torch.equal(codes.cpu(), kind_codes(slices)):
-            raise DataError(
-                "these are one rank's rows of embedding tables that ranks share",
-                remedy="Make the model with the same placement, or save what embeds.table(name) gives on all ranks",
-            )
+            remedy = "Make the model with the same placement, or save what embeds.table(name) gives on all ranks"
+            raise DataError("these are one rank's rows of embedding tables that ranks share", remedy=remedy)
         return True
     here = {s.group: s.stop for s in slices}  # the last slice of a group ends it
     weights = {g.removeprefix(f"{prefix}weights."): w for g, w in saved.items() if g.startswith(f"{prefix}weights.")}

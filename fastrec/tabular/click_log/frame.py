@@ -217,10 +217,8 @@ def _names(letter: str, given: int | Sequence[str]) -> list[str]:
 def _check(form: LogForm) -> None:
     names = [form.label, *form.conts, *form.cats]
     if not form.cats or len(form.cats) > _MOST_CATS or len(names) > _MOST_FIELDS:
-        raise DataError(
-            f"a log of {len(form.conts)} numbers and {len(form.cats)} categories",
-            remedy=f"Give 1 to {_MOST_CATS} categories, and {_MOST_FIELDS} columns in all; else use ParquetFrame",
-        )
+        remedy = f"Give 1 to {_MOST_CATS} categories, and {_MOST_FIELDS} columns in all; else use ParquetFrame"
+        raise DataError(f"a log of {len(form.conts)} numbers and {len(form.cats)} categories", remedy=remedy)
     check_unique(names)
 
 

@@ -127,10 +127,8 @@ def _as_set(given: Any) -> Any:
     """Return the object that computes features."""
     absent = [n for n in MAKES_FEATURES if not hasattr(given, n)]
     if absent:
-        raise DataError(
-            f"{given!r} is no set of features: it has no {absent[0]}",
-            remedy="Give a FeatureSet, as in FeatureSet([CountEncode('city')])",
-        )
+        remedy = "Give a FeatureSet, as in FeatureSet([CountEncode('city')])"
+        raise DataError(f"{given!r} is no set of features: it has no {absent[0]}", remedy=remedy)
     return given
 
 

@@ -105,10 +105,8 @@ class FillMissing(ContProc):
     ) -> None:
         super().__init__()
         if not callable(fill_strategy) and fill_strategy not in ("median", "constant", "mode"):
-            raise DataError(
-                f"FillMissing, the proc: {fill_strategy!r} is no fill strategy",
-                remedy=f"Use 'median', 'constant' or 'mode'. {generator_of_that_name(self)}",
-            )
+            remedy = f"Use 'median', 'constant' or 'mode'. {generator_of_that_name(self)}"
+            raise DataError(f"FillMissing, the proc: {fill_strategy!r} is no fill strategy", remedy=remedy)
         self.fill_strategy, self.add_col, self.fill_vals = fill_strategy, add_col, dict(fill_vals or {})
 
     @property
@@ -225,11 +223,9 @@ class LogTransform(ContProc):
         """
         absent = next((n for n in self.names or () if n not in names), None)
         if absent is not None:
-            raise MissingColumnError(
-                "LogTransform is to change it, but it is no continuous column",
-                column=absent,
-                remedy="Add it to cont_names, or leave it out of LogTransform's names",
-            )
+            problem = "LogTransform is to change it, but it is no continuous column"
+            remedy = "Add it to cont_names, or leave it out of LogTransform's names"
+            raise MissingColumnError(problem, column=absent, remedy=remedy)
         self.lows = {n: 0.0 if self.names is None or n in self.names else None for n in names}
 
     def fit(self, name: str, values: torch.Tensor) -> None:

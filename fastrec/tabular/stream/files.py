@@ -89,11 +89,9 @@ class ParquetSource:
         except (pa.ArrowException, OSError, EOFError) as error:
             if isinstance(error, UnreadableFileError):
                 raise
-            raise UnreadableFileError(
-                f"row group {unit.group} cannot be read ({str(error).splitlines()[0]})",
-                file=self.files[unit.file],
-                remedy="Check that the file is whole and does not change while it is read; fetch or write it again",
-            ) from error
+            problem = f"row group {unit.group} cannot be read ({str(error).splitlines()[0]})"
+            remedy = "Check that the file is whole and does not change while it is read; fetch or write it again"
+            raise UnreadableFileError(problem, file=self.files[unit.file], remedy=remedy) from error
 
     def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Yield all rows in order as ``blocks`` does, reading several small row groups at a time."""
@@ -199,11 +197,8 @@ def _metadata(file: Path) -> Any:
     try:
         return pq.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableFileError(
-            f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})",
-            file=file,
-            remedy="Fetch or write it again",
-        ) from error
+        problem = f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})"
+        raise UnreadableFileError(problem, file=file, remedy="Fetch or write it again") from error
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -237,10 +232,9 @@ def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequen
             if first is None:
                 first, where = kind, file
             elif _family(kind) != _family(first):
-                raise DataError(
-                    f"holds {kind} here, but {first} in {where.name}", file=file, column=name,
-                    remedy="Write the files with the same types, or leave the odd one out",
-                )  # fmt: skip
+                problem = f"holds {kind} here, but {first} in {where.name}"
+                remedy = "Write the files with the same types, or leave the odd one out"
+                raise DataError(problem, file=file, column=name, remedy=remedy)
         fields.append(pa.field(name, first if first is not None else pa.null()))
     return pa.schema(fields)
 
