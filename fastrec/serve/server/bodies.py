@@ -49,7 +49,7 @@ def columns_of_rows(
     for column in spec.sent:
         if column.name not in columns and column.nullable and column.events is None:
             columns[column.name] = [None] * len(rows)
-        elif column.name in columns and column.required and not column.nullable and column.name not in context:
+        elif column.name in columns and not column.nullable and column.required and column.name not in context:
             lacking = next((i for i, row in enumerate(rows) if column.name not in row), None)
             if lacking is not None:
                 raise Refusal(422, "the row does not have this column", column=column.name, row=lacking)
@@ -128,19 +128,14 @@ def lists_of_rows(
     rows: list[dict[str, Any]], max_rows: int, context: Mapping[str, Any] | None = None
 ) -> dict[str, list[Any]]:
     """Turn rows of JSON into columns; where a row lacks a column, the value of ``context``, else None."""
-    context = context or {}
     if type(rows) is not list:
         raise Refusal(422, "rows is no list of objects")
     check_rows(len(rows), max_rows)
     bad = next((i for i, r in enumerate(rows) if type(r) is not dict), None)
     if bad is not None:
         raise Refusal(422, f"{shortened(rows[bad])} is no object", row=bad)
-    own = dict.fromkeys(chain.from_iterable(rows))
-    columns = {name: [value] * len(rows) for name, value in context.items() if name not in own}
-    for name in own:
-        value = context.get(name)
-        columns[name] = [row.get(name, value) for row in rows]
-    return columns
+    values = {**dict.fromkeys(chain.from_iterable(rows)), **(context or {})}
+    return {name: [row.get(name, value) for row in rows] for name, value in values.items()}
 
 
 def _check_names(spec: Spec, names: Iterable[str]) -> None:
