@@ -395,7 +395,11 @@ def _storing(init: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(init)
     def store(self: Parameters, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs)
+        try:
+            given = signature.bind(self, *args, **kwargs)
+        except TypeError:
+            init(self, *args, **kwargs)  # it refuses the call, and names the class
+            raise
         given.apply_defaults()
         kind, choices = type(self).__name__, _choices(init)
         for name, value in list(given.arguments.items())[1:]:

@@ -322,3 +322,9 @@ class Popularity(CollaborativeFilter):
 
     def _rows(self, users: np.ndarray) -> np.ndarray:
         return np.repeat(self._learned["sums"][None], len(users), axis=0)
+
+
+def best_first(session: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
+    """Return rows by session, within it the highest score first; of equal ones in their order."""
+    order = torch.argsort(score, descending=True, stable=True)
+    return order[torch.argsort(session[order], stable=True)]

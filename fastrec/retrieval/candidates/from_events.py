@@ -17,10 +17,10 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval._saved import Saved
+from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter
-from fastrec.retrieval.pipeline.stages import best_first
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import rows_of

@@ -18,9 +18,9 @@ from fastrec._core.atomic import atomic_folder, check_replaceable, recover
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.retrieval._saved import part_of, state_of
+from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, sample_negatives
-from fastrec.retrieval.pipeline.stages import best_first
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab, as_column, concat, load_state, save_state
 from fastrec.table.column import offsets_of

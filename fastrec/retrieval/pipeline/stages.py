@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.retrieval._saved import Saved, ids_of
+from fastrec.retrieval.base import best_first
 from fastrec.sequences import SessionFrame
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
@@ -257,12 +258,6 @@ class MMR(Saved):
             rank[row[every, best][chosen]] = i
             left[every, best] = False
             alike = torch.maximum(alike, (found @ found[every, best][:, :, None]).squeeze(2))
-
-
-def best_first(session: Tensor, score: Tensor) -> Tensor:
-    """Return rows by session, within it the highest score first; of equal ones in their order."""
-    order = torch.argsort(score, descending=True, stable=True)
-    return order[torch.argsort(session[order], stable=True)]
 
 
 def _bounds(session: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:

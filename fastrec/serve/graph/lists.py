@@ -147,7 +147,7 @@ def _lag(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
             column = table[name_of(col)]
             values = _numbers(column)
             there = lists.shifted(values, n)
-            name = step._name(col, n)
+            name = step._name(name_of(col), n)
             made[name] = Column("number", values - there if step._word == "diff" else there, name=name)
     return made
 
