@@ -229,11 +229,21 @@ def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None
 
 def _find_item(made: Problem, asked: str | None) -> None:
     rows = made.train
-    found = [asked] if asked is not None else [n for n in _item_like(made) if n != made.lists]
-    if not found:
+    like, groups = [], pd.factorize(rows[made.lists].to_pandas())[0]
+    for c in (c for c in made.columns if asked is None and c.name != made.lists):
+        whole = c.kind in ("category", "id", "text") or (c.kind == "number" and c.whole)
+        named = _ITEMS.search(words(c.name)) is not None
+        if not whole or c.missing or c.distinct < 2 or not (named or _ID_NAME.search(c.name)):
+            continue
+        twice = pd.DataFrame({"g": groups, "v": pd.factorize(rows[c.name].to_pandas())[0]}).duplicated().mean()
+        # Of a column that is one for a group, nearly every row has a value again; items come again in other groups.
+        if twice <= limits.TWICE_IN_GROUP:
+            like.append(((named, c.distinct < len(rows), -twice), c.name))
+    found = asked or max(like, default=(None, None))[1]
+    if found is None:
         made.decisions.append(AutoDecision("item", None, "no column names what the candidates are: rows are numbered"))
         return
-    made.item = found[0]
+    made.item = found
     for role in (r for r in ("train", "test") if r in made.files.tables):
         rows = made.files.tables[role]
         pairs = pd.DataFrame({n: pd.factorize(rows[n].to_pandas())[0] for n in (str(made.lists), made.item)})
@@ -248,24 +258,6 @@ def _find_item(made: Problem, asked: str | None) -> None:
     why = "as was asked for" if asked is not None else "it names the candidates: hardly one is twice in a group"
     distinct = f", {c.distinct:,} different ones" if c is not None else ""
     made.decisions.append(AutoDecision("item", made.item, why + distinct))
-
-
-def _item_like(made: Problem) -> list[str]:
-    """Return columns that may name the items, the likeliest first: they differ within groups, and come again."""
-    found = []
-    groups = pd.factorize(made.train[made.lists].to_pandas())[0]
-    for c in made.columns:
-        whole = c.kind in ("category", "id", "text") or (c.kind == "number" and c.whole)
-        named = _ITEMS.search(words(c.name)) is not None
-        if not whole or c.missing or c.distinct < 2 or not (named or _ID_NAME.search(c.name)):
-            continue
-        values = pd.factorize(made.train[c.name].to_pandas())[0]
-        twice = pd.DataFrame({"g": groups, "v": values}).duplicated().mean()
-        again = c.distinct < len(made.train)
-        # Of a column that is one for a group, nearly every row is its value again.
-        if twice <= limits.TWICE_IN_GROUP:
-            found.append(((named, again, -twice), c.name))
-    return [n for _, n in sorted(found, reverse=True)]
 
 
 def shared_in_groups(made: Problem) -> list[str]:

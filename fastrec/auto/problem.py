@@ -140,7 +140,12 @@ def understand(
         values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
         holds_classes = len(values) > 1 and values <= classes
     columns = _look(files, known, names)
-    lists = _one_in_each(known, columns, names[0]) if found_task == "binary" and task is None else None
+    lists = None
+    if found_task == "binary" and task is None:  # one row of each group may have the rarer class: it was chosen
+        counts = pc.value_counts(known[names[0]]).to_pylist()
+        rarer = pa.scalar(min(counts, key=lambda c: c["counts"])["values"], known[names[0]].type)
+        found, one = find_groups(known, columns, pc.equal(known[names[0]], rarer).to_numpy(zero_copy_only=False))
+        lists = found[0] if one else None
     if lists is not None:
         chosen = f"one row of each {lists} is chosen"
         flag = set(pc.unique(known[names[0]]).to_pylist()) == {0, 1}
@@ -384,14 +389,6 @@ def _task(
             why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
             return "multiclass", AutoDecision("task", "multiclass", why, sure=False)
     return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
-
-
-def _one_in_each(known: pa.Table, columns: list[ColumnInfo], target: str) -> str | None:
-    """Find a column of groups in which one row each has the rarer class: one candidate of each was chosen."""
-    counts = pc.value_counts(known[target]).to_pylist()
-    rarer = pa.scalar(min(counts, key=lambda c: c["counts"])["values"], known[target].type)
-    found, one = find_groups(known, columns, pc.equal(known[target], rarer).to_numpy(zero_copy_only=False))
-    return found[0] if one else None
 
 
 def _is_number(kind: pa.DataType) -> bool:
