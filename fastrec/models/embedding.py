@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded
-from fastrec.models.placement.plan import Embeddings, Placement, as_embeddings, kinds_of, make_placed
+from fastrec.models.placement.plan import Embeddings, Placement, as_embeddings, limited, make_placed, table_kinds
 from fastrec.models.placement.row_store import kind_codes, regroup
 from fastrec.table import ListBatch
 
@@ -78,7 +78,7 @@ class EmbeddingTables(nn.Module):
         tables = {n: (rows, padded(width) if pad else width) for n, (rows, width) in tables.items()}
         asked = as_embeddings(placement)
         grads = grads if asked is None else "rows"
-        kinds = kinds_of(asked, tables)
+        kinds = {} if asked is None else table_kinds(limited(asked), tables)
         self.slices = lay_out([*tables.values()], [*tables], grads=grads, kinds=kinds)
         self.placed = make_placed(asked, self.slices)
         self._by_name = {s.name: s for s in self.slices}

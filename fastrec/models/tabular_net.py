@@ -114,11 +114,9 @@ class TabularNet(FieldNet):
         if self.embeds is None or not self.embeds.n_columns or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
         on_cpu = next(self.embeds.parameters()).device.type == "cpu"
-        if self._drops() or not isinstance(self.layers[0][0], nn.Linear) or not on_cpu:
+        drops = self.training and self.emb_drop.p > 0
+        if drops or not isinstance(self.layers[0][0], nn.Linear) or not on_cpu:
             return None
         # of narrow tables a gather costs less than finding the batch's different ids
         wide = WideLinear(self.embeds, self.layers[0][0])
         return wide if wide.wide else None
-
-    def _drops(self) -> bool:
-        return self.training and self.emb_drop.p > 0

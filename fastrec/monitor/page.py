@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fastrec.report import charts
@@ -82,7 +81,8 @@ def _over_time(found: Any) -> list[Section]:
     chart = charts.line_chart(lines, x_label="period", y_label="metric", x_names=names) if len(known) else None
     panels = [] if chart is None else [Panel("By period", chart)]
     rows = [
-        (str(r.period), [f"{r.rows:,}", *_figures([r.value, r.low, r.high])]) for r in table.itertuples(index=False)
+        (str(r.period), [f"{r.rows:,}", *("" if v != v else f"{v:.4f}" for v in (r.value, r.low, r.high))])
+        for r in table.itertuples(index=False)
     ]
     heads = [("rows", ""), ("metric", ""), ("low", "95 %"), ("high", "95 %")]
     data = {"panels": panels, "legend": "", "tables": [{"title": "period", "heads": heads, "rows": rows}]}
@@ -123,7 +123,3 @@ def _table(found: Any) -> Section:
     if found.new_columns:
         note += f" Only the new rows have: {', '.join(found.new_columns[:20])}."
     return Section("All columns", "tables.html", data, note)
-
-
-def _figures(values: Sequence[float]) -> list[str]:
-    return ["" if v != v else f"{v:.4f}" for v in values]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel
 from fastrec.sequences.reading import SessionFrame
-from fastrec.table.column import rows_of, runs
+from fastrec.table.column import rows_of
 
 # Sessions that share items with a session, and what they make likely next: the sums that all session-kNN have.
 
@@ -105,7 +105,7 @@ class SessionIndex:
         known = values[values >= 0]
         work = int((self.starts[known + 1] - self.starts[known]).sum())
         if not compiled(work):
-            _with_tensors(self, queries, decays, factors, (sample, k), out)
+            _without_loops(self, queries, decays, factors, (sample, k), out)
             return out
         postings = (self.sessions, self.places, self.starts)
         given = (queries, (self.values, self.offsets), postings, tuple(decays), factors)
@@ -114,79 +114,40 @@ class SessionIndex:
         return out
 
 
-def _with_tensors(index, queries, decays, factors, at_most, out):
-    values, offsets = queries
-    # each session's known items once, the last first
-    row = rows_of(offsets)
-    place = torch.arange(len(values)).flip(0)
-    place = place[values[place] >= 0]
-    order = torch.argsort(values[place], stable=True)
-    place = place[order[torch.argsort(row[place][order], stable=True)]]
-    first = torch.ones(len(place), dtype=torch.bool)
-    first[1:] = (values[place][1:] != values[place][:-1]) | (row[place][1:] != row[place][:-1])
-    place = place[first].sort(descending=True).values
-    place = place[torch.argsort(row[place], stable=True)]
-    row, steps = row[place], offsets[row[place] + 1] - 1 - place
-    weight = decays.own[steps.clamp_max(len(decays.own) - 1)]
-    row, item, steps, weight = (x[weight > 0] for x in (row, values[place], steps, weight))
-    many = torch.cumsum(index.starts[item + 1] - index.starts[item], 0)
-    at = 0
-    while at < len(row):  # so many whole queries as fit
-        before = int(many[at - 1]) if at else 0
-        fits = int(torch.searchsorted(many, before + limits.BLOCK, right=True))
-        end = int(torch.searchsorted(row, row[fits])) if fits < len(row) else len(row)
-        end = end if end > at else int(torch.searchsorted(row, row[at], right=True))
-        part = slice(at, end)
-        _score_part(index, (row[part], item[part], steps[part], weight[part]), decays, factors, at_most, out)
-        at = end
-    out *= factors[1]
-
-
-def _score_part(
-    index: SessionIndex, events: Sequence[Tensor], decays: Decays, factors: Any, at_most: tuple[int, int], out: Tensor
+def _without_loops(
+    index: SessionIndex, queries: Any, decays: Decays, factors: Any, at_most: tuple[int, int], out: Tensor
 ) -> None:
-    """Add what the neighbours of some queries give; ``events`` are their items, the last of a query first."""
-    row, item, steps, weight = events
-    of, at = _stretches(index.starts[item], index.starts[item + 1])
-    pair = row[of] * (len(index.offsets) - 1) + index.sessions[at]
-    order = torch.argsort(pair, stable=True)
-    pair, which = torch.unique_consecutive(pair[order], return_inverse=True)
-    alike = torch.zeros(len(pair)).index_add_(0, which, weight[of][order])
-    first = torch.ones(len(order), dtype=torch.bool)
-    first[1:] = which[1:] != which[:-1]
-    place, back = index.places[at][order][first], steps[of][order][first]
-    query, session = pair // (len(index.offsets) - 1), pair % (len(index.offsets) - 1)
-
-    kept = _place_in_run(query.flip(0)).flip(0) < at_most[0]
-    query, session, place, back, alike = (x[kept] for x in (query, session, place, back, alike))
-    alike = alike * factors[0][session]
-    order = torch.argsort(alike.flip(0), descending=True, stable=True)  # of equal ones the later session first
-    order = (len(alike) - 1 - order)[torch.argsort(query.flip(0)[order], stable=True)]
-    order = order[_place_in_run(query[order]) < at_most[1]]
-    query, session, place, back, alike = (x[order] for x in (query, session, place, back, alike))
-
-    of, at = _stretches(index.offsets[session], index.offsets[session + 1])
-    away = at - index.offsets[session][of] - place[of]
-    near, far = decays.after, decays.before
-    by_place = torch.where(away >= 0, near[away.clamp(0, len(near) - 1)], far[(-away).clamp(0, len(far) - 1)])
-    given = (alike * decays.back[back.clamp_max(len(decays.back) - 1)])[of] * by_place
-    out.view(-1).index_add_(0, query[of] * out.shape[1] + index.values[at], given)
+    """Score as the compiled loop does, by numpy, one session after the other."""
+    (values, offsets), (of_session, of_item) = (tuple(x.numpy() for x in pair) for pair in (queries, factors))
+    names = ("values", "offsets", "sessions", "places", "starts")
+    log, log_offsets, sessions, places, starts = (getattr(index, n).numpy() for n in names)
+    own, by_end, after, before = (d.numpy() for d in decays)
+    for row, lo, hi in zip(out.numpy(), offsets[:-1], offsets[1:], strict=True):
+        items, steps = np.unique(values[lo:hi][::-1], return_index=True)  # each once, where it stands last
+        weight = own[steps.clip(max=len(own) - 1)]
+        items, steps, weight = (x[(items >= 0) & (weight > 0)] for x in (items, steps, weight))
+        order = np.argsort(steps)
+        items, steps, weight = items[order], steps[order], weight[order]
+        of, at = _stretches(starts, items)
+        near, first, which = np.unique(sessions[at], return_index=True, return_inverse=True)
+        alike = np.bincount(which, weight[of], len(near)).astype(np.float32)
+        place, back = places[at][first], steps[of][first]
+        near, alike, place, back = (x[-at_most[0] :] for x in (near, alike, place, back))
+        alike = alike * of_session[near]
+        best = np.lexsort((-near, -alike))[: at_most[1]]  # of equal ones the later session first
+        near, given, place = near[best], (alike * by_end[back.clip(max=len(by_end) - 1)])[best], place[best]
+        of, at = _stretches(log_offsets, near)
+        away = at - (log_offsets[near] + place)[of]
+        fades = np.where(away >= 0, after[away.clip(0, len(after) - 1)], before[(-away).clip(0, len(before) - 1)])
+        row += np.bincount(log[at], given[of] * fades, len(row)).astype(np.float32)
+        row *= of_item
 
 
-def _stretches(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all numbers from each start up to its end: which stretch, and the number."""
-    offsets, places = runs(starts, ends - starts)
-    return rows_of(offsets), places
-
-
-def _place_in_run(codes: Tensor) -> Tensor:
-    """Return the place of each row in its run of equal codes, from 0."""
-    if not len(codes):
-        return codes
-    first = torch.ones(len(codes), dtype=torch.bool)
-    first[1:] = codes[1:] != codes[:-1]
-    starts = first.nonzero().squeeze(1)
-    return torch.arange(len(codes)) - starts[torch.cumsum(first, 0) - 1]
+def _stretches(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of some rows' elements: for each the row's number among them, and the place."""
+    first, lengths = starts[rows], starts[rows + 1] - starts[rows]
+    of = np.repeat(np.arange(len(rows)), lengths)
+    return of, np.arange(len(of)) + (first - lengths.cumsum() + lengths)[of]
 
 
 # ``SessionKNN``: what the sessions that are like a session went on with.

@@ -313,11 +313,8 @@ class SessionLoader(DataLoader):
         self._sides = {n: v.to(device) for n, v in asked.sides.items()}
 
     def __len__(self) -> int:
-        return -(-int(self._positions().sum()) // self.tokens)
-
-    def _positions(self) -> Tensor:
-        """Return how many inputs each row's session has, int64 ``[rows]``."""
-        return (self.sessions.lengths[self.rows] - 1).clamp_max(self.max_len)
+        positions = (self.sessions.lengths[self.rows] - 1).clamp_max(self.max_len)  # inputs of each row's session
+        return -(-int(positions.sum()) // self.tokens)
 
     def new(self, sessions: SessionFrame, **changes: Any) -> SessionLoader:
         """Return a loader of other sessions with the same settings but for those given."""

@@ -26,37 +26,27 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
         values = torch.where(missing, values[int(missing.to(torch.uint8).argmin())], values)
     low, high = (int(v) for v in torch.aminmax(values))
     if high - low < max(limits.MARKED_VALUES, 4 * len(values)):
-        return _by_marks(values, missing, low, high)
-    codes, distinct = _by_sort(values, low, high)
-    if missing is None:
-        return codes, distinct
-    # Codes of missing rows that no other row has are dropped.
-    used = torch.bincount(codes[~missing] - 1, minlength=len(distinct)) > 0
-    return torch.where(missing, 0, torch.cumsum(used, 0).index_select(0, codes.sub_(1))), distinct[used]
-
-
-def _by_marks(
-    values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    place = (values - low).add_(1)
-    if missing is not None:
-        place.masked_fill_(missing, 0)
-    # A count marks what occurs twice as fast as writing marks does.
-    used = torch.bincount(place, minlength=high - low + 2) > 0
-    used[0] = False
-    table = torch.cumsum(used, 0)
-    table.mul_(used)
-    return table.index_select(0, place), used.nonzero().squeeze(1) - 1 + low
-
-
-def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Code values that are too far apart for a table: codes from 1 and the distinct values."""
+        place = (values - low).add_(1)
+        if missing is not None:
+            place.masked_fill_(missing, 0)
+        # A count marks what occurs twice as fast as writing marks does.
+        used = torch.bincount(place, minlength=high - low + 2) > 0
+        used[0] = False
+        table = torch.cumsum(used, 0)
+        table.mul_(used)
+        return table.index_select(0, place), used.nonzero().squeeze(1) - 1 + low
+    # The values are too far apart for a table.
     order, ordered = sort_rows(values, low, high)
     first = torch.ones(len(values), dtype=torch.bool, device=values.device)
     first[1:] = ordered[1:] != ordered[:-1]
     distinct = ordered[first]
     del ordered  # several columns of this size are held here: one less is a lower peak
-    return torch.empty_like(values).scatter_(0, order, torch.cumsum(first, 0)), distinct
+    codes = torch.empty_like(values).scatter_(0, order, torch.cumsum(first, 0))
+    if missing is None:
+        return codes, distinct
+    # Codes of missing rows that no other row has are dropped.
+    used = torch.bincount(codes[~missing] - 1, minlength=len(distinct)) > 0
+    return torch.where(missing, 0, torch.cumsum(used, 0).index_select(0, codes.sub_(1))), distinct[used]
 
 
 def sort_rows(

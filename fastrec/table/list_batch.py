@@ -138,15 +138,13 @@ def _sliced(lists: ListBatch, dim: int = 0, first: Any = None, end: Any = None, 
     return lists._take(torch.arange(start, stop, step, device=lists.device))
 
 
-def _split(lists: ListBatch, size: int, dim: int = 0) -> list[ListBatch]:
-    return [lists._between(i, min(i + size, len(lists))) for i in range(0, len(lists), size)]
-
-
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "_to_copy": _copied,
     "cat": _joined,
     "slice": _sliced,
-    "split": _split,
+    "split": lambda lists, size, dim=0: [
+        lists._between(i, min(i + size, len(lists))) for i in range(0, len(lists), size)
+    ],
     "index": lambda lists, index: lists._take(index[0]),
     "index_select": lambda lists, dim, index: lists._take(index),
     "select": lambda lists, dim, i: lists._take(torch.tensor([i])).values,

@@ -200,7 +200,10 @@ class Writer:
 
     def _write_block(self, start: int) -> None:
         stop = min(start + self.step, len(self.columns))
-        rows = self._rows(start, stop)
+        if self.places is None:
+            rows = self.columns.rows(start, stop)
+        else:
+            rows = slice(start, stop) if self.front is None else self.front[start:stop]
         # Gathered column by column and turned at once: that writes whole rows, which is twice as fast as columns.
         block = self.packed.buffer.new_empty((self.packed.layout.words, stop - start))
         block[-1:] = 0  # what pads the rows, if anything
@@ -212,12 +215,9 @@ class Writer:
                 self._put(block, "ys", i, y[start:stop])
             self.packed.buffer[start:stop].copy_(block.T)
         else:
-            self._scatter(block, rows)
-
-    def _rows(self, start: int, stop: int) -> Rows:
-        if self.places is None:
-            return self.columns.rows(start, stop)
-        return slice(start, stop) if self.front is None else self.front[start:stop]
+            turned = torch.empty((stop - start, len(block)), dtype=block.dtype)
+            turned.copy_(block.T)
+            put_rows(self.packed.buffer, self.places[rows if isinstance(rows, slice) else rows.numpy()], turned)
 
     def _put(self, block: torch.Tensor, field: str, i: int, values: torch.Tensor) -> None:
         at, _, dtype = self.fields[field]
@@ -256,11 +256,6 @@ class Writer:
                 out[row] = numbers_of(self.held[i], rows)
             else:
                 array[row] = plain[places]
-
-    def _scatter(self, block: torch.Tensor, rows: Rows) -> None:
-        turned = torch.empty((block.shape[1], block.shape[0]), dtype=block.dtype)
-        turned.copy_(block.T)
-        put_rows(self.packed.buffer, self.places[rows if isinstance(rows, slice) else rows.numpy()], turned)
 
     def _write_column(self, i: int) -> None:
         name = self.made.conts[i]

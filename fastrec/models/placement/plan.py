@@ -380,11 +380,6 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
     return len(some[0]) * bytes_per_row(width) / best
 
 
-def kinds_of(asked: Embeddings | None, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Return which tables do not lie on the device, see ``table_kinds``."""
-    return {} if asked is None else dict(table_kinds(limited(asked), sizes))
-
-
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:
     """Make the holders of each group of tables that is not on the device."""
     groups = {s.group: (_kind(s.group), s.stop, s.width) for s in slices if _kind(s.group)}  # the last slice ends it

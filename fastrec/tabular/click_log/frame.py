@@ -25,7 +25,7 @@ from fastrec.tabular.packed import Layout
 from fastrec.tabular.procs.procs import Categorify, LogTransform
 from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.frame import ParquetFrame
-from fastrec.tabular.stream.loader import _ROWS, CachedRows, _add_sums
+from fastrec.tabular.stream.loader import _ROWS, CachedRows, _add_sums, write_rows
 from fastrec.tabular.targets import Labels
 
 # Packed rows of a log in a folder: written once from the text, read by every epoch.
@@ -81,7 +81,7 @@ class LogRows(CachedRows):
     def _pack(self, folder: Path, encoder: LogEncoder | None, min_count: int, memory: int) -> tuple[int, list[int]]:
         path = folder / _ROWS
         if encoder is not None:
-            return self._write(path, encoder)  # type: ignore[arg-type]
+            return write_rows(path, self._encoded(encoder))
         encoder, rows = self._learn(path, min_count, memory)
         texts = [pa.array(v) for v in encoder.values]
         save_state(folder / _LEARNT, {"values": texts, "lows": encoder.lows.tolist()})
@@ -109,16 +109,10 @@ class LogRows(CachedRows):
         self.passes = tally.passes
         return LogEncoder(values, lows if total else np.zeros_like(lows)), total
 
-    def _write(self, path: Path, encoder: LogEncoder) -> tuple[int, list[int]]:  # type: ignore[override]
-        sums: list[int] = []
-        width, at, total = self._form.words * 4, 0, 0
-        with path.open("wb") as file:
-            for rows, _ in self._parsed():
-                encoder.encode(rows)
-                bytes_ = memoryview(rows).cast("B")
-                file.write(bytes_)
-                at, total = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width), total + len(rows)
-        return total, sums
+    def _encoded(self, encoder: LogEncoder) -> Iterator[np.ndarray]:
+        for rows, _ in self._parsed():
+            encoder.encode(rows)
+            yield rows
 
     def _parsed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for stretch in stretches(self._parts, limits.LOG_TEXT_BYTES):
@@ -189,7 +183,11 @@ class ClickLogFrame(ParquetFrame):
         advance: Callable[[int], None] | None = None,
     ) -> None:
         form = LogForm(_names("I", conts), _names("C", cats), label)
-        _check(form)
+        names = [label, *form.conts, *form.cats]
+        if not form.cats or len(form.cats) > _MOST_CATS or len(names) > _MOST_FIELDS:
+            remedy = f"Give 1 to {_MOST_CATS} categories, and {_MOST_FIELDS} columns in all; else use ParquetFrame"
+            raise DataError(f"a log of {len(form.conts)} numbers and {len(form.cats)} categories", remedy=remedy)
+        check_unique(names)
         categorify, logs, labels = Categorify(min_count=min_count, unseen=True), LogTransform(), _labels(label)
         self.recipe = FrameRecipe(list(form.cats), list(form.conts), [categorify, logs], labels)
         self.device = device
@@ -212,14 +210,6 @@ class ClickLogFrame(ParquetFrame):
 
 def _names(letter: str, given: int | Sequence[str]) -> list[str]:
     return [f"{letter}{i + 1}" for i in range(given)] if isinstance(given, int) else list(given)
-
-
-def _check(form: LogForm) -> None:
-    names = [form.label, *form.conts, *form.cats]
-    if not form.cats or len(form.cats) > _MOST_CATS or len(names) > _MOST_FIELDS:
-        remedy = f"Give 1 to {_MOST_CATS} categories, and {_MOST_FIELDS} columns in all; else use ParquetFrame"
-        raise DataError(f"a log of {len(form.conts)} numbers and {len(form.cats)} categories", remedy=remedy)
-    check_unique(names)
 
 
 def _labels(name: str) -> Labels:

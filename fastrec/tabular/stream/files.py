@@ -40,14 +40,13 @@ class ParquetSource:
             with ``.`` or ``_``), a pattern with ``*``, or a list of these.
     """
 
-    def __init__(self, paths: Paths, columns: Sequence[str], optional: Sequence[str] = ()) -> None:
+    def __init__(self, paths: Paths, columns: Sequence[str]) -> None:
         self.files = list_files(paths)
         self.stamps = [_stamp(file) for file in self.files]
         self._footers: list[str] | None = None
         self._metadata = [_metadata(file) for file in self.files]
         schemas = [_schema(m, file) for m, file in zip(self._metadata, self.files, strict=True)]
-        there = [n for n in optional if n not in columns and all(n in s.names for s in schemas)]
-        self.columns = list(dict.fromkeys([*columns, *there]))
+        self.columns = list(dict.fromkeys(columns))
         for schema, file in zip(schemas, self.files, strict=True):
             check_names(schema.names, self.columns, file=file)
         self.schema = _agreed(schemas, self.files, self.columns)

@@ -8,7 +8,7 @@ import os
 import random
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
@@ -328,7 +328,8 @@ class CachedRows(StreamRows):
         self._fingerprint = rows.fingerprint()
         source = rows.source
         places = [[str(f.resolve()), written] for f, (_, written) in zip(source.files, source.stamps, strict=True)]
-        if self._open(cache, name, {**self._fingerprint, "places": places}, lambda folder: self._write(rows, folder)):
+        blocks = partial(self._blocks, rows)
+        if self._open(cache, name, {**self._fingerprint, "places": places}, lambda f: write_rows(f / _ROWS, blocks())):
             _warn_of_others(cache, name, self.folder)
 
     def _open(
@@ -379,16 +380,11 @@ class CachedRows(StreamRows):
         """Cut units into pieces small enough that many of them are mixed."""
         return _cut(len(self), min(limits.CACHED_ROWS, max(window // 32, 1)))
 
-    def _write(self, rows: FileRows, folder: Path) -> tuple[int, list[int]]:
-        width, sums, at = self.layout.words * 4, [], 0
-        with (folder / _ROWS).open("wb") as file:
-            for start, table in rows.tables():
-                room = Packed.empty(len(table), self.layout)
-                rows.pack(start, table, room)
-                bytes_ = memoryview(room.buffer.numpy()).cast("B")
-                file.write(bytes_)
-                at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * width)
-        return len(rows), sums
+    def _blocks(self, rows: FileRows) -> Iterator[np.ndarray]:
+        for start, table in rows.tables():
+            room = Packed.empty(len(table), self.layout)
+            rows.pack(start, table, room)
+            yield room.buffer.numpy()
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
         """Yield packed rows from the file."""
@@ -428,6 +424,19 @@ class CachedRows(StreamRows):
 
 def _cut(rows: int, size: int) -> list[Unit]:
     return [Unit(start, min(size, rows - start)) for start in range(0, rows, size)]
+
+
+def write_rows(path: Path, blocks: Iterable[np.ndarray]) -> tuple[int, list[int]]:
+    """Write blocks of packed rows, int32 ``[n, words]``; return how many rows there are, and their check sums."""
+    sums: list[int] = []
+    at = total = 0
+    with path.open("wb") as file:
+        for rows in blocks:
+            bytes_ = memoryview(rows).cast("B")
+            file.write(bytes_)
+            at = _add_sums(sums, at, bytes_, limits.CACHED_ROWS * 4 * rows.shape[1])
+            total += len(rows)
+    return total, sums
 
 
 def _add_sums(sums: list[int], at: int, bytes_: memoryview, size: int) -> int:
