@@ -145,10 +145,17 @@ def remedies(file):
     tree = ast.parse(file.read_text(encoding="utf-8"))
     within = {id(n): c.name for c in tree.body if isinstance(c, ast.ClassDef) for n in ast.walk(c)}
     for node in ast.walk(tree):
-        for keyword in node.keywords if isinstance(node, ast.Call) else ():
-            if keyword.arg == "remedy":
-                parts = [c.value for c in ast.walk(keyword.value) if isinstance(c, ast.Constant)]
-                yield node.lineno, within.get(id(node)), " ".join(p for p in parts if isinstance(p, str))
+        found = []
+        if isinstance(node, ast.Call):
+            found = [k.value for k in node.keywords if k.arg == "remedy"]
+            found += node.args[3:] if getattr(node.func, "id", "") == "refuse" else []
+        elif isinstance(node, ast.Assign):
+            names, value = node.targets[0], node.value
+            pairs = zip(names.elts, getattr(value, "elts", [])) if isinstance(names, ast.Tuple) else [(names, value)]
+            found = [v for n, v in pairs if getattr(n, "id", "") == "remedy"]
+        for value in found:
+            parts = [c.value for c in ast.walk(value) if isinstance(c, ast.Constant)]
+            yield node.lineno, within.get(id(node)), " ".join(p for p in parts if isinstance(p, str))
 
 
 def takers(module):
