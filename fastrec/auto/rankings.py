@@ -74,16 +74,10 @@ def _placed(made: Feature, lists: str) -> list[Feature]:
 def _group(problem: Problem, trial: QuickTrial) -> list[Feature]:
     lists, numbers = str(problem.lists), _numbers(problem, trial)
     made: list[Feature] = [GroupStats(lists, by=lists, stats="count", over="group")]
-    return [*made, GroupRank(numbers, by=lists)] if numbers else made
-
-
-def _places(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    return [CumCount(str(problem.lists))] if problem.as_shown else []
-
-
-def _differences(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    lists, numbers = str(problem.lists), _numbers(problem, trial)
-    return [DeviationFromGroup(numbers, by=lists, how=how) for how in ("diff", "ratio", "z")] if numbers else []
+    if numbers:
+        made.append(GroupRank(numbers, by=lists))
+        made += [DeviationFromGroup(numbers, by=lists, how=how) for how in ("diff", "ratio", "z")]
+    return made
 
 
 def _extremes(problem: Problem, trial: QuickTrial) -> list[Feature]:
@@ -94,11 +88,12 @@ def _extremes(problem: Problem, trial: QuickTrial) -> list[Feature]:
     return [stats, Neighbours(numbers, by=lists, what=["above", "below"])]
 
 
-def _before_and_after(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    numbers = _numbers(problem, trial)
-    if not numbers or not problem.as_shown:
+def _places(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    lists, numbers = str(problem.lists), _numbers(problem, trial)
+    if not problem.as_shown:
         return []
-    return [Neighbours(numbers, by=str(problem.lists), what=["diff_previous", "diff_next"])]
+    beside = [Neighbours(numbers, by=lists, what=["diff_previous", "diff_next"])] if numbers else []
+    return [CumCount(lists), *beside]
 
 
 def _counts(problem: Problem, trial: QuickTrial) -> list[Feature]:
@@ -159,14 +154,12 @@ def _times(problem: Problem, trial: QuickTrial) -> list[Feature]:
 
 
 IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
-    ("size of the group and ranks in it", _group),
-    ("place in the group", _places),
-    ("differences from the group", _differences),
-    ("extremes of the group and next values", _extremes),
-    ("differences from the rows before and after", _before_and_after),
+    ("ranks in the group and differences from it", _group),
     ("counts of items", _counts),
-    ("differences from what is usual of an item", _usual),
     ("target means of items", _means),
+    ("differences from what is usual of an item", _usual),
+    ("place in the group and the rows beside", _places),
+    ("extremes of the group and next values", _extremes),
     ("rates of items so far", _rates),
     ("target means of items in a context", _crosses),
     ("times of the group", _times),
