@@ -176,7 +176,32 @@ class _Log:
     def _table(self, events: Any) -> Table:
         names = [n for n in (self.group, self.item, self.time, self.kind) if n is not None]
         table = Table.read(events, list(dict.fromkeys(names)))
-        return table if self.time is None else table.with_columns({self.time: _times(table[self.time], self.time)})
+        return table if self.time is None else table.with_columns({self.time: self._times(table[self.time], self.time)})
+
+    @staticmethod
+    def _times(column: Column, name: str) -> Column:
+        """Return a column of numbers or times.
+
+        Raises:
+            DataError: a value is missing, or no time.
+        """
+        if column.kind not in ("number", "datetime"):
+            values = column.to_arrow()
+            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+            column = as_column(times_in_text(values), name=name)
+            lost = (column.is_missing() & torch.from_numpy(values.is_valid().to_numpy(zero_copy_only=False))).nonzero()
+            if len(lost):
+                row = int(lost[0])
+                problem, remedy = (
+                    f"{values[row].as_py()!r} is no time",
+                    "Write times as 2024-03-31 10:30:00, or as numbers",
+                )
+                raise DataError(problem, column=name, row=row, remedy=remedy)
+        missing = column.is_missing().nonzero()
+        if len(missing):
+            raise DataError("an event has no time", column=name, row=int(missing[0]), remedy="Drop such rows first")
+        return column
 
     def _marked(self, log: SessionFrame) -> SessionFrame:
         act = positive = torch.ones(len(log.values), dtype=torch.bool)
@@ -283,28 +308,6 @@ class _Log:
         return made
 
 
-def _times(column: Column, name: str) -> Column:
-    """Return a column of numbers or times.
-
-    Raises:
-        DataError: a value is missing, or no time.
-    """
-    if column.kind not in ("number", "datetime"):
-        values = column.to_arrow()
-        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-        values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-        column = as_column(times_in_text(values), name=name)
-        lost = (column.is_missing() & torch.from_numpy(values.is_valid().to_numpy(zero_copy_only=False))).nonzero()
-        if len(lost):
-            row = int(lost[0])
-            problem, remedy = f"{values[row].as_py()!r} is no time", "Write times as 2024-03-31 10:30:00, or as numbers"
-            raise DataError(problem, column=name, row=row, remedy=remedy)
-    missing = column.is_missing().nonzero()
-    if len(missing):
-        raise DataError("an event has no time", column=name, row=int(missing[0]), remedy="Drop such rows first")
-    return column
-
-
 def _only(sessions: SessionFrame, mark: str) -> SessionFrame:
     made = copy.copy(sessions)
     made._keep(sessions.sides[mark])
@@ -369,7 +372,8 @@ class _Finder:
         """Return the best ``k`` of each session, with features, by session and item: the order says nothing."""
         acts = _only(asked, _ACT)
         session, score = union["session"].values, self.candidates.fused(union, self._weights)
-        rows = best_first(session, score)
+        rows = torch.argsort(score, descending=True, stable=True)
+        rows = rows[torch.argsort(session[rows], stable=True)]
         place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
         rows, place = rows[place < self.k], place[place < self.k]
         order = torch.argsort(rows)
@@ -386,13 +390,13 @@ class _Finder:
             raise DataError("a feature has this name", column=clash, remedy="Rename the column")
         return Table({**about, **{n: table[n] for n in table.names if n not in ("session", "item")}})
 
-
-def _recall(parts: Sequence[Table], share: float, taken: tuple[float, float]) -> Table:
-    """Return ``Candidates.recall`` of blocks as one, and the recall and number of those that are taken."""
-    about: dict[str, list[Any]] = {"source": [*parts[0]["source"].to_arrow().to_pylist(), "taken"]}
-    for name, factor, last in (("recall", share, taken[0]), ("gain", share, taken[0]), ("candidates", 1, taken[1])):
-        about[name] = [*(factor * torch.stack([part[name].values for part in parts]).sum(0)).tolist(), last]
-    return Table(about)
+    @staticmethod
+    def recall(parts: Sequence[Table], share: float, taken: tuple[float, float]) -> Table:
+        """Return ``Candidates.recall`` of blocks as one, and the recall and number of those that are taken."""
+        about: dict[str, list[Any]] = {"source": [*parts[0]["source"].to_arrow().to_pylist(), "taken"]}
+        for name, factor, last in (("recall", share, taken[0]), ("gain", share, taken[0]), ("candidates", 1, taken[1])):
+            about[name] = [*(factor * torch.stack([part[name].values for part in parts]).sum(0)).tolist(), last]
+        return Table(about)
 
 
 # ``make_candidates``: where the log is cut, what is learned before, what is found, and what came after.
@@ -508,7 +512,7 @@ def make_candidates(
     right = train[_LABEL].values > 0
     found = torch.zeros(len(rows), dtype=torch.bool).index_fill_(0, train["session"].values[right], True)
     train = train.take(found[train["session"].values])
-    recall = _recall(worth, share, (float(right.sum()) / len(pairs), count / len(rows)))
+    recall = finder.recall(worth, share, (float(right.sum()) / len(pairs), count / len(rows)))
     if not len(train):
         problem = f"no source finds any of the {len(pairs)} positives of {len(rows)} groups: their items may all be new"
         raise DataError(problem, column=item, remedy="Give a larger k, other sources, or a later cut")
