@@ -128,11 +128,16 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         pairs = zip(rows, (first, second), strict=True)
         a_and_b = np.column_stack([_of_lists(r, model or _scores(run).get("final", "stack"), run) for r, run in pairs])
         known = np.isfinite(a_and_b).all(1)  # lists of one class have no area
-        weights = list_weights(rows[0], str(metric))
-        if weights is None:
-            some = {name: a_and_b[s & known].T for name, s in segments}
-            return [Comparison(n, len(x), x.mean(), y.mean(), paired_difference(x, y)) for n, (x, y) in some.items()]
-        return [_weighed(name, a_and_b[s & known], weights[s & known]) for name, s in segments]
+        weights, made = list_weights(rows[0], str(metric)), []
+        for name, some in segments:
+            values = a_and_b[some & known]
+            if weights is None:
+                (x, y), gap = values.mean(0), paired_difference(*values.T)
+            else:
+                (x, y), draws = cluster_means(values, np.arange(len(values)), weights=weights[some & known])
+                gap = interval_of(x - y, draws[:, 0] - draws[:, 1])
+            made.append(Comparison(name, len(values), float(x), float(y), gap))
+        return made
     return _of_rows((first, second), rows, segments, model or "stack", str(metric))
 
 
@@ -170,11 +175,6 @@ def _of_rows(
 
 # Files with a score of each list by each model, and the columns that are the same in two runs on the same rows.
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
-
-
-def _weighed(segment: str, values: np.ndarray, weights: np.ndarray) -> Comparison:
-    (a, b), draws = cluster_means(values, np.arange(len(values)), weights=weights)
-    return Comparison(segment, len(values), float(a), float(b), interval_of(a - b, draws[:, 0] - draws[:, 1]))
 
 
 def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
