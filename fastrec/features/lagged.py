@@ -26,8 +26,8 @@ from fastrec.features._engine.order import (
     ordered_groups,
     take_or_missing,
 )
-from fastrec.features.base import Cols, Context, Names, State
-from fastrec.features.columns import as_columns, as_list, number_of
+from fastrec.features.base import Col, Cols, Context, Names, State
+from fastrec.features.columns import as_columns, as_list, name_of, number_of
 from fastrec.segments import Groups, shift_in_group, windows
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
@@ -139,10 +139,10 @@ class Lag(OfColumns, KeepsRows):
     def outputs(self) -> list[str]:
         return [self._name(c, n) for c in self.columns for n in as_list(self.n)]
 
-    def _name(self, col: str, n: int) -> str:
+    def _name(self, col: Col, n: int) -> str:  # the graph's writer gives generators too
         word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
         known = "" if self.horizon is None else f"_{short(self.horizon)}"
-        return named(self, word + known, col)
+        return named(self, word + known, name_of(col))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))

@@ -201,7 +201,7 @@ def test_a_value_that_is_none_is_named(tmp_path):
     assert (caught.value.column, caught.value.row) == ("f", 2)
     with pytest.raises(DataError, match="needs text") as caught:
         TextEmbed("t", text_net()).transform(pd.DataFrame({"t": [1, 2]}))
-    with pytest.raises(DataError, match="0 values in a batch"):
+    with pytest.raises(DataError, match="TextEmbed: bs is 0"):
         TextEmbed("t", text_net(), bs=0)
 
 
