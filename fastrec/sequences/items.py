@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel
 from fastrec.sequences.neighbours import by_age, exponential
 from fastrec.sequences.reading import SessionFrame
-from fastrec.table.column import rows_of, runs
+from fastrec.table.column import rows_of
 
 # For every item those near it in sessions: the sums behind co-visitation, without listing all pairs.
 
@@ -71,7 +72,7 @@ def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearn
         given = (log, view(weights), view(times), nearness.farthest, tables, postings, nearness.cap)
         shared(sessions().co_visits, *given, *map(view, (of_item, items, scores)), numbers=work)
     else:
-        _with_tensors(log, weights, times, nearness, postings, of_item, items, scores)
+        _without_loops(log, weights, times, nearness, postings, of_item, items, scores)
     return items, scores
 
 
@@ -96,22 +97,14 @@ def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int 
     if compiled(work):
         shared(sessions().two_hops, view(near), view(weights), share, view(codes), view(found), numbers=work)
         return codes, found * total
-    step = max(1, limits.BLOCK // near.shape[1] ** 2)
-    for a in range(0, len(near), step):
-        first, given = near[a : a + step], weights[a : a + step]
-        middle = first.clamp_min(0)
-        second = torch.cat([first[:, :, None], near[middle]], 2)  # the near items themselves, and theirs
-        weight = given[:, :, None] * torch.cat([torch.ones_like(given)[:, :, None], share * weights[middle]], 2)
-        item = torch.arange(a, a + len(first))[:, None, None].expand_as(second)
-        kept = (first >= 0)[:, :, None] & (second >= 0) & (second != item) & (weight > 0)
-        _keep_best(*_summed((item * len(near) + second)[kept], weight[kept]), codes, found)
+    rows, sums, near, weights = (x.numpy() for x in (codes, found, near, weights))
+    for item, (first, given) in enumerate(zip(near, weights, strict=True)):
+        first = first[first >= 0]
+        second = np.column_stack([first, near[first]])  # the near items themselves, and theirs
+        weight = given[: len(first), None] * np.column_stack([np.ones_like(first), share * weights[first]])
+        kept = (second >= 0) & (second != item) & (weight > 0)
+        _keep_best(second[kept], weight[kept], rows[item], sums[item])
     return codes, found * total
-
-
-def _summed(pair: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each pair once, ascending, and the sum of its weights."""
-    pair, which = torch.unique(pair, return_inverse=True)
-    return pair, torch.zeros(len(pair)).index_add_(0, which, weight.float())
 
 
 def near_to_all(
@@ -136,52 +129,40 @@ def near_to_all(
         given = (view(x.contiguous()) for x in (events, weight, offsets, items, scores, found, sums))
         shared(sessions().near_to_all, *given, numbers=work)
         return found, sums
-    step = max(1, limits.BLOCK // max(1, items.shape[1]))
-    starts = torch.searchsorted(rows, rows[::step].contiguous()).unique()  # whole sessions
-    for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)]):
-        near, part = items[events[a:b]], scores[events[a:b]] * weight[a:b, None]
-        kept = (near >= 0) & (part > 0)
-        pair, score = _summed((rows[a:b, None] * len(items) + near)[kept], part[kept])
-        _keep_best(pair, score, found, sums, len(items))
+    events, weight, items, scores, best, of_best = (x.numpy() for x in (events, weight, items, scores, found, sums))
+    for row, part in enumerate(map(slice, offsets[:-1].tolist(), offsets[1:].tolist())):
+        near, weights = items[events[part]], scores[events[part]] * weight[part, None]
+        kept = (near >= 0) & (weights > 0)
+        _keep_best(near[kept], weights[kept], best[row], of_best[row])
     return found, sums
 
 
-def _with_tensors(log, weights, times, nearness, postings, of_item, items, scores):
-    values, offsets, rows = log
-    places, starts = postings
-    first = torch.maximum(starts[:-1], starts[1:] - nearness.cap)
-    span = len(nearness.after) + len(nearness.before)
-    many = torch.cumsum(starts[1:] - first, 0) * span
-    table = torch.cat([nearness.before.flip(0), torch.zeros(1), nearness.after])
-    away = torch.arange(-len(nearness.before), len(nearness.after) + 1)
-    at = 0
-    while at < len(first):
-        before = int(many[at - 1]) if at else 0
-        end = max(at + 1, int(torch.searchsorted(many, before + limits.BLOCK, right=True)))
-        p = places[runs(first[at:end], starts[at + 1 : end + 1] - first[at:end])[1]]
-        q = p[:, None] + away
-        inside = (q >= offsets[rows[p]][:, None]) & (q < offsets[rows[p] + 1][:, None])
-        q = q.clamp(0, max(len(values) - 1, 0))
-        weight = table * weights[q] * inside * (values[q] != values[p][:, None])
+def _without_loops(log, weights, times, nearness, postings, of_item, items, scores):
+    """Find near items as the compiled loop does, by numpy, one item after the other."""
+    values, offsets, rows = (x.numpy() for x in log)
+    places, starts = (x.numpy() for x in postings)
+    weights, times, of_item, items, scores = (x.numpy() for x in (weights, times, of_item, items, scores))
+    table = torch.cat([nearness.before.flip(0), torch.zeros(1), nearness.after]).numpy()
+    away = np.arange(-len(nearness.before), len(nearness.after) + 1)
+    for item, (lo, hi) in enumerate(pairwise(starts)):
+        p = places[max(lo, hi - nearness.cap) : hi, None]
+        inside = (p + away >= offsets[rows[p]]) & (p + away < offsets[rows[p] + 1])
+        q = (p + away).clip(0, max(len(values) - 1, 0))
+        weight = table * weights[q] * (inside & (values[q] != item))
         if len(times):
-            weight = weight * ((times[q] - times[p][:, None]).abs() <= nearness.farthest)
-        kept = weight > 0
-        pair, score = _summed((values[p][:, None] * len(of_item) + values[q])[kept], weight[kept])
-        _keep_best(pair, score * of_item[pair % len(of_item)], items, scores)
-        at = end
+            weight = weight * (np.abs(times[q] - times[p]) <= nearness.farthest)
+        _keep_best(values[q][weight > 0], weight[weight > 0], items[item], scores[item], of_item)
 
 
-def _keep_best(pair: Tensor, score: Tensor, items: Tensor, scores: Tensor, codes: int | None = None) -> None:
-    """Put the best of each row's items into it; pairs (``row * codes + item``) ascend."""
-    codes = len(items) if codes is None else codes
-    order = torch.argsort(score, descending=True, stable=True)
-    order = order[torch.argsort(pair[order] // codes, stable=True)]
-    item = pair[order] // codes
-    place = torch.arange(len(item)) - torch.searchsorted(item, item)
-    kept = place < items.shape[1]
-    order, item, place = order[kept], item[kept], place[kept]
-    items[item, place] = pair[order] % codes
-    scores[item, place] = score[order]
+def _keep_best(
+    codes: np.ndarray, weights: np.ndarray, items: np.ndarray, scores: np.ndarray, factor: np.ndarray | None = None
+) -> None:
+    """Put the codes with the largest sums of weights, times factors, into a row; of equal ones the lower first."""
+    codes, which = np.unique(codes, return_inverse=True)
+    sums = np.bincount(which, weights, len(codes)).astype(np.float32)
+    sums = sums if factor is None else sums * factor[codes]
+    best = np.argsort(-sums, kind="stable")[: len(items)]
+    items[: len(best)], scores[: len(best)] = codes[best], sums[best]
 
 
 # ``CoVisitation``: what others looked at next to a session's last items.
