@@ -11,7 +11,7 @@ import pytest
 from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.features import GroupRank, History, LastAction
-from fastrec.segments import order as compiled_groups
+from fastrec.segments import groups as compiled_groups
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 LONG = (1 << 18) + 77
