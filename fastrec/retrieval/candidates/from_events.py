@@ -348,8 +348,9 @@ class _Finder:
             problem = "before the cut no group has two events: nothing says what follows what"
             raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
         self.candidates = Candidates(wrapped, k).fit(acts)
-        few = [isinstance(s, ModelSource) and isinstance(s.model, PopularItems) for s in wrapped.values()]
-        self._weights = torch.tensor([limits.CANDIDATES_POPULAR_WEIGHT if p else 1.0 for p in few])
+        # what is popular, or near at two hops, fills up; as features such sources count like any other
+        few = [n in ("near", "popular", "late") for n in wrapped]
+        self._weights = torch.tensor([limits.CANDIDATES_FEW_WEIGHT if f else 1.0 for f in few])
         self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]
         self._of_all = EventFeatures(kind).fit(log)
 
@@ -492,7 +493,7 @@ def make_candidates(
     repeats = float(torch.isin(pairs, _pairs(_only(asked, _ACT))).float().mean())
     keep = repeats >= limits.CANDIDATE_REPEATS if seen == "auto" else seen == "keep"
     if sources is None:
-        sources = ["next", "knn", "near" if user is None else "ease", "popular"]
+        sources = ["next", "near", "knn", *["ease"] * (user is not None), "popular"]
         sources += ["late"] * (log.times is not None) + ["own"] * keep
 
     finder = _Finder(log.cut(log.offsets[:-1], before), sources, k, kind, keep)
