@@ -118,9 +118,6 @@ def _scores(files: list[Path] | None) -> Path | tuple[Path, Path] | None:
     return files[0] if len(files) == 1 else (files[0], files[1])
 
 
-# ``fastrec retrain``: a run made again from old and new rows, promoted if it is no worse.
-
-
 @app.command()
 def retrain(
     run: Annotated[Path, typer.Argument(help="The run that serves, or a registry.", show_default=False)],

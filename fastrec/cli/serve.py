@@ -92,8 +92,6 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-# ``fastrec export`` and ``fastrec verify``: a run as a graph that others can serve, and whether it says the same.
-
 _RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _DATA = Annotated[Path | None, typer.Option(help="Score the test rows of this data; else those that the run keeps.")]
 _FOLD = Annotated[int | None, typer.Option(help="The models of this fold alone: a fifth of the work of five.")]

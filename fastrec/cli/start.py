@@ -20,8 +20,6 @@ from fastrec.cli.app import Device, app, readable_errors
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, FastrecError
 
-# ``fastrec new``: a competition's folder from its files, without code.
-
 _Target = Annotated[
     list[str] | None, typer.Option("--target", "--label", help="Column to predict (several: give it several times).")
 ]
@@ -67,9 +65,6 @@ def _ask(question: str, answer: str) -> str:
         raise DataError(
             f"nobody can answer: {question}", remedy="Give --yes to take what is likeliest, or an option that says it"
         ) from None
-
-
-# ``fastrec candidates``: a log of events as the files of a ranking.
 
 
 @app.command()
@@ -130,9 +125,6 @@ def candidates(
         typer.echo(f"next   {shlex.join(['fastrec', 'new', 'competitions/mine', *where, '--target', made.label])}")
 
 
-# ``fastrec script``: a competition as one file for a machine without a network.
-
-
 @app.command("script")
 def write_offline_script(
     competition: Annotated[
@@ -153,8 +145,6 @@ def write_offline_script(
         made = write_script(competition, recipe, out, wheels=wheels, seed=seed, minutes=minutes, stages=stages)
         typer.echo(f"script {made}")
 
-
-# ``fastrec doctor``: what is installed here, and whether it works.
 
 _OK, _BAD, _ABSENT = Text("ok", "green"), Text("wrong", "bold red"), Text("absent", "yellow")
 

@@ -24,8 +24,6 @@ from fastrec.features._engine.digests import NoDigestError, class_digest, column
 from fastrec.stacking.stack import refuse_same_names
 from fastrec.validate import Rows, Trained
 
-# ``permutation_importance``: what a model's score loses where a feature's values are shuffled.
-
 
 def permutation_importance(
     model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40

@@ -34,8 +34,6 @@ from fastrec.table import Vocab, as_column, column_names, load_state, save_state
 from fastrec.table.column import offsets_of
 from fastrec.table.read import read_file
 
-# ``SessionParts``: what a run for next items has finished, so that an interrupted one goes on from there.
-
 
 class SessionParts:
     """The store of a ``SessionBlend``: fitted models and chosen weights, by a digest of all that they were made from.
@@ -105,9 +103,6 @@ class SessionParts:
         if place.is_dir():  # damaged, and could not be removed
             shutil.rmtree(place)
         save_state(place, state)
-
-
-# ``NextItemCompetition``: which item comes next in a session; ``fastrec run`` carries it out.
 
 
 class NextItemCompetition(Competition):
@@ -309,9 +304,6 @@ def column_names_of(path: Path) -> list[str]:
                 remedy="Check that it is whole and of the kind that its name says",
             ) from error  # fmt: skip
     return column_names(read_file(path))
-
-
-# ``SavedNextItems``: what a run for next items holds to predict other sessions with, without the recipe's code.
 
 
 def is_next_item_run(folder: str | Path) -> bool:

@@ -19,8 +19,6 @@ from fastrec._version import __version__
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError, DataWarning, MissingFileError, MissingPackageError, UnreadableFileError
 
-# The source of a recipe and of all modules of its workspace that it imports.
-
 
 @dataclass(frozen=True)
 class RecipeSources:

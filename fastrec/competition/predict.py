@@ -342,9 +342,6 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
     return [out / n for n in tables]
 
 
-# ``SavedRecipe``: a run's recipe as its directory knows it, to be carried out again on other rows.
-
-
 class SameBlend(Stack):
     """The kind of blend that a stack has chosen, where the base models are the same; else it is chosen anew.
 

@@ -282,8 +282,6 @@ class Competition(ABC):
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
 
 
-# Mistakes in a recipe that are refused before its data are read.
-
 _PACKAGE = str(Path(__file__).parents[1])
 _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
@@ -388,9 +386,6 @@ def not_learned_from(
 
 def _is_flag(column: Column) -> bool:
     return column.kind == "number" and column.values.dtype == torch.bool
-
-
-# ``EventsBefore``: which events a recipe's rankers read before each list.
 
 
 @dataclass(frozen=True)

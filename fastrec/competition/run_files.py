@@ -40,8 +40,6 @@ from fastrec.validate import Rows, Target
 
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catboost", "pyarrow", "pandas", "numpy")
 
-# Every kind of run --------------------------------------------------------------------------------------------------
-
 
 @contextmanager
 def run_folder(run: Run) -> Iterator[Path]:
@@ -134,9 +132,6 @@ def git_revision(recipe: type[Competition]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-# Runs over tables ---------------------------------------------------------------------------------------------------
 
 
 def write_table_run(run: TableRun) -> None:

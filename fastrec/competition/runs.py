@@ -239,8 +239,6 @@ def _parquet(path: Path) -> pa.Table:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error
 
 
-# ``log_run``: a run noted in MLflow, where somebody keeps their runs there.
-
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")
 _REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow takes in no name
 _FILES = ("report.html", "config.json", "scores.json", "gate.json")

@@ -19,8 +19,6 @@ from fastrec.estimators import ConstantModel, Estimator
 from fastrec.metrics import Metric
 from fastrec.validate import CrossFit, Predictions
 
-# Scores of a run's models while it trains: a table in a terminal, lines elsewhere.
-
 
 def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torch.Tensor) -> float:
     """Score predictions ``[m]`` or ``[m, k]`` of ``rows`` (numbers, or bool ``[n]``); NaN if they have no score."""
@@ -88,9 +86,6 @@ class LiveScores:
             return
         self._last = now
         self.stages.say(f"  {name}: {self.metric.name} {score:.5f} after {folds} of {total} folds")
-
-
-# Leaves models out that are far behind after their first fold.
 
 
 class FirstFold:

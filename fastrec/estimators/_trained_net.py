@@ -127,8 +127,6 @@ def missing_flags(data: Rows) -> dict[str, str]:
     return flags
 
 
-# ``NetStart``: what a trained net hands on to one that is trained anew: weights by name, embeddings by value.
-
 STARTED = "began with the weights that were there"  # what is said of a net that did
 
 

@@ -15,8 +15,6 @@ from fastrec.metrics.ranking import flat_tensor, refuse_rows
 from fastrec.metrics.registry import Metric, get_metric
 from fastrec.metrics.rows import paired
 
-# Bootstrap intervals of means and of paired differences, over independent values or over whole clusters of them.
-
 
 class Interval(NamedTuple):
     """A mean and the interval that holds it at the asked level."""

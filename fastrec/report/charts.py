@@ -299,9 +299,6 @@ def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup
     return render("chart.svg", shapes=shapes, label=label, width=WIDTH, height=height)
 
 
-# Parts of the report's page: cards with panels and tables.
-
-
 @dataclass(frozen=True)
 class Section:
     """One card of the page: ``data`` for its template, or in ``absent`` why there is none."""

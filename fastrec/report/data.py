@@ -23,8 +23,6 @@ from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFi
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, interval_of
 
-# Summarise targets and out-of-fold predictions of a run for its report.
-
 
 @dataclass(frozen=True)
 class Bin:
@@ -457,8 +455,6 @@ def _figures(content: Any) -> dict[str, float]:
     numbers = {str(name): _number(value) for name, value in (content or {}).items()}
     return {name: value for name, value in numbers.items() if value is not None}
 
-
-# Scores of a public leaderboard, noted by hand in the run directories.
 
 _FILE = "leaderboard.json"
 

@@ -38,8 +38,6 @@ from fastrec.report.text import (
     unit_of,
 )
 
-# The report's cards about rows: calibration, residuals, lift, confusions, and correlations of models.
-
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
     """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
@@ -107,9 +105,6 @@ def _confusion_section(rows: RowResults, best: str) -> Section:
     total = sum(map(sum, rows.confusion))
     note = f"{best}, out of fold: {right:,} of {total:,} rows are of the likeliest class."
     return Section("Confusions", "tables.html", {"tables": [table]}, note)
-
-
-# The report's chart of scores out of fold against scores of the leaderboard, over the runs of a folder.
 
 
 def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:

@@ -338,9 +338,6 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
     return weights.detach(), constant.detach()
 
 
-# Blends of rows that stand for themselves (every task but ranking): means, weighted sums, and one model alone.
-
-
 class OneBase(Rule):
     """One base model alone, as it is.
 
@@ -492,9 +489,6 @@ class PoolBlend(WeightedBlend):
         return sums.softmax(1)
 
 
-# ``RankMean``: the mean of what share of the training rows each base model puts lower.
-
-
 class RankMean(Estimator):
     """The mean rank of a row, for metrics that look at the order alone; models on different scales count alike.
 
@@ -566,8 +560,6 @@ def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
         distinct, shares = distinct[places], shares[places]
     return [distinct, shares]
 
-
-# ``TreeBlend``: XGBoost's trees that correct a fitted weighted sum, for rows that stand for themselves.
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
 _OBJECTIVE = {

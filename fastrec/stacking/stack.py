@@ -39,8 +39,6 @@ from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.table import Table, as_column
 from fastrec.validate import Lists, Predictions, Rows, folds_digest
 
-# ``StackModel``: a fitted stack that predicts from base models' predictions, kept in a folder.
-
 _FILE = "stack.json"
 
 
@@ -128,9 +126,6 @@ def level_two_of(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Seque
     if data.task == "ranking":
         raise DataError("the rows of a ranking task are no Lists", remedy="Give Lists(table, groups, …)")
     return by_row(predicted, data, extra)
-
-
-# Folds of level 2, made of the base models' own folds.
 
 
 @dataclass(frozen=True)

@@ -267,8 +267,6 @@ def predict_sides(
     return total / times.reshape(-1, *[1] * (total.dim() - 3)), gains  # 0 / 0 is NaN: a row that no fold scores
 
 
-# Permutation importance out of fold, with intervals.
-
 # for every fold the numbers of the rows that it scores, its training rows, and the rows that it scores
 FoldRows = tuple[torch.Tensor, Rows, Rows]
 

@@ -33,8 +33,6 @@ from fastrec.trials.reference import (
     without_random_splits,
 )
 
-# The log of tries on a run: one line of JSON each, in ``RUN.tries.jsonl`` beside the run directory.
-
 
 def tries_file(run: str | Path) -> Path:
     """Return the path of a run's log."""

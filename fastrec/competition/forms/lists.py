@@ -30,8 +30,6 @@ from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
 from fastrec.table.read import csv_header, read_text_csv
 
-# ``SubmissionFormat``: a submission of a list of item ids for each target (a row of the test file to rank).
-
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionFormat(SubmissionForm):
@@ -216,9 +214,6 @@ def run_around(path: str | Path) -> Path | None:
     # The nearest one: runs may lie in a folder of runs.
     runs = (p for p in Path(path).absolute().parents if (p / "scores.json").is_file())
     return next((p for p in runs if (p / "config.json").is_file()), None)
-
-
-# ``write_submission``: ranked lists as a file in the official form.
 
 
 def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:

@@ -33,8 +33,6 @@ from fastrec.tabular import ParquetFrame
 from fastrec.training import rec_learner
 from fastrec.validate import Rows, Target
 
-# ``LastRows``: what a net says of the last training rows before it learns from them, and a blend by it.
-
 
 class LastRows(Callback):
     """Keeps the probabilities of the last rows as they were when each row came, and their targets.

@@ -42,8 +42,6 @@ from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
-# ``Laid``: the parts of a streamed ranking on the disk, a file for each part and kind of rows.
-
 
 @dataclass
 class Laid:
@@ -105,8 +103,6 @@ def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
     folder.mkdir(exist_ok=True)
     pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
 
-
-# ``Work``: what a streamed ranking has done so far, which a process that begins anew goes on from.
 
 _FILE = "work.pickle"  # read by the process that wrote it alone: the folder's name says who that is
 
@@ -177,9 +173,6 @@ class ListsRun(Run):
     """
 
     work: Work = field(init=False)
-
-
-# The models of a streamed ranking: nets from the stream of rows, trees by XGBoost's external memory, their stack.
 
 
 def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:
@@ -368,9 +361,6 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
     table = Table.read(part)
     write_part(Path(folder), i, table.with_columns({n: table[n].number(torch.float32) for n in conts}))
     return len(table)
-
-
-# Predictions ---------------------------------------------------------------------------------------------------------
 
 
 def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int], None]) -> dict[str, float]:
