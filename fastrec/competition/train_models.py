@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition.resumable import KeptModels
-from fastrec.competition.table_record import TableRun
+from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
 from fastrec.metrics import Metric

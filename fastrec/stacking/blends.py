@@ -227,7 +227,7 @@ class BoostedBlend(Ranker):
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
 
-class AverageBlend(Ranker):
+class AverageBlend(Rule, Ranker):
     """The plain mean of what the base models say in each list: nothing is fitted, so nothing can be overfitted.
 
     Args:
@@ -242,20 +242,10 @@ class AverageBlend(Ranker):
         self.models, self.of, self.name = list(models), of, name or f"mean_{of}"
         self.forget()
 
-    def fit(
-        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Ranker:
-        """Return the blend as it is: there is nothing to learn."""
-        return self
-
     def predict(self, data: Lists) -> torch.Tensor:
         """Return the mean: float64 ``[n]``."""
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """Write nothing: nothing was learned."""
-        return {}
 
 
 # The fits of weighted sums: least squares, logistic and multinomial, each with a ridge and weights of rows.

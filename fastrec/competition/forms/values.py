@@ -307,11 +307,8 @@ def relevance(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels of candidates, float64 ``[n]``, and whether their list is in the truth, bool ``[n]``.
 
-    Args:
-        lines: candidates with the columns ``ids``: those of the list, and last the item.
-        truth: its ids and labels; lines that it lacks are irrelevant.
-        ids, path: those columns; the file of the truth, for errors.
-        label: the truth's column of labels; None: its lines are relevant, all of them.
+    ``lines`` and ``truth`` have the columns ``ids``: those of the list, and last the item. Lines that the truth lacks
+    are irrelevant; without a column of labels all of its own are relevant.
 
     Raises:
         DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
