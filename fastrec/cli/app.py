@@ -159,11 +159,7 @@ def simulate(
     sessions: Annotated[
         int,
         typer.Option(
-            "--sessions",
-            "--rows",
-            min=1,
-            help="How many sessions (or rows), train and test together.",
-            show_default=False,
+            "--sessions", "--rows", min=1, help="Sessions (or rows), train and test together.", show_default=False
         ),
     ],
     out: Annotated[
@@ -336,9 +332,10 @@ def readable_errors(stopped: str | Callable[[], str] = "nothing was written") ->
             typer.echo(f"stopped; {stopped if isinstance(stopped, str) else stopped()}", err=True)
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
         except Exception as error:
-            if not _is_out_of_memory(error):
+            said = _out_of_memory(error)
+            if said is None:
                 raise
-            typer.echo(f"error: {_out_of_memory(error)}", err=True)
+            typer.echo(f"error: {said}", err=True)
             raise typer.Exit(1) from None
 
 
@@ -365,16 +362,15 @@ def _stopping_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError) or "torch" not in sys.modules:  # no library is loaded where there is no room
-        return isinstance(error, MemoryError)
-    from fastrec._core.memory import is_out_of_memory
+def _out_of_memory(error: Exception) -> str | None:
+    """Say in one line what ran out of memory: the innermost stage, and the error's own text; None: nothing has."""
+    if not isinstance(error, MemoryError):
+        if "torch" not in sys.modules:  # no library is loaded where there is no room
+            return None
+        from fastrec._core.memory import is_out_of_memory
 
-    return is_out_of_memory(error)
-
-
-def _out_of_memory(error: Exception) -> str:
-    """Say in one line what ran out of memory: the innermost stage, and the error's own text."""
+        if not is_out_of_memory(error):
+            return None
     from fastrec._core.progress import STAGE_NOTE
 
     notes = [n.removeprefix(STAGE_NOTE) for n in getattr(error, "__notes__", ()) if n.startswith(STAGE_NOTE)]

@@ -88,7 +88,11 @@ def monitor(
 
         sizes = {"psi": psi, "js": js, "ks": ks, "missing": missing, "unseen": unseen, "auc": auc}
         thresholds = Thresholds(alpha=alpha, correction=correction, metric=metric_loss, **sizes)  # type: ignore[arg-type] - it says itself what it knows
-        given = _scores(scores)
+        if scores and len(scores) > 2:
+            raise DataError(
+                f"{len(scores)} files of predictions", remedy="Give one, or the reference's and the new rows'"
+            )
+        given = None if not scores else scores[0] if len(scores) == 1 else (scores[0], scores[1])
         over_time = None
         if labels is not None:
             if given is None or time is None:
@@ -108,17 +112,6 @@ def monitor(
             typer.echo(f"figures {found.save_json(json)}")
     if not found.ok:
         raise typer.Exit(3)
-
-
-def _scores(files: list[Path] | None) -> Path | tuple[Path, Path] | None:
-    if not files:
-        return None
-    if len(files) > 2:
-        raise DataError(f"{len(files)} files of predictions", remedy="Give one, or the reference's and the new rows'")
-    return files[0] if len(files) == 1 else (files[0], files[1])
-
-
-# ``fastrec retrain``: a run made again from old and new rows, promoted if it is no worse.
 
 
 @app.command()

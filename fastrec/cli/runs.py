@@ -16,8 +16,6 @@ from fastrec.cli.app import Device, Trust, app, readable_errors, trusted
 from fastrec.competition.run import load_competition
 from fastrec.errors import MissingFileError
 
-# Commands about finished runs: predict, layout, runs, compare.
-
 _Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _RunData = Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")]
 
@@ -115,8 +113,6 @@ def compare(
         console.print(whole.sentence(*names), markup=False)
 
 
-# ``fastrec promote``, ``fastrec rollback``, ``fastrec versions``: which version of a model is in use.
-
 _REGISTRY = Annotated[Path, typer.Option(help="The registry's folder.", show_default=False)]
 _WHY = Annotated[str, typer.Option(help="A word for the history.")]
 
@@ -184,8 +180,6 @@ def _there(folder: Path) -> Path:
         raise MissingFileError("there is no registry", file=folder, remedy="Promote a run into it first")
     return folder
 
-
-# Commands that try ideas on a finished run: try, tries, select, lb.
 
 _Model = Annotated[str | None, typer.Option(help="The run's model to train; else its best XGBoost or LightGBM model.")]
 
@@ -281,9 +275,6 @@ def lb(
 
 def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:+.5f}"
-
-
-# ``fastrec tune``: better settings for one of a run's models.
 
 
 @app.command()

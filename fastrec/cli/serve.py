@@ -62,22 +62,17 @@ def serve(
         sizes = {"batch_rows": batch_rows, "queue_rows": queue_rows, "max_rows": max_rows}
         sizes |= {"max_body": int(max_body * 2**20), "max_wait": max_wait / 1000, "timeout": timeout}
         limits = Limits(**sizes, workers=workers, threads=threads, device=device)
-        export = _as_export(export)
+        # A run is exported first, beside it.
+        if not (export / "serving.json").is_file() and (export / "decision.json").is_file():
+            from fastrec.serve.export import export_run
+
+            made = export.parent / f".{export.name}.served"
+            typer.echo(f"exporting the run to {made}")
+            export = export_run(export, made).folder
         some = None if canary is None else Canary.read(canary)
         with nullcontext() if is_registry(export) else open_events(export) as events:
             served = make_app(export, events=events, limits=limits, token=_token(token_file), canary=some)
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
-
-
-def _as_export(folder: Path) -> Path:
-    """Return the folder of an export; a run is exported first, beside it."""
-    if (folder / "serving.json").is_file() or not (folder / "decision.json").is_file():
-        return folder
-    from fastrec.serve.export import export_run
-
-    made = folder.parent / f".{folder.name}.served"
-    typer.echo(f"exporting the run to {made}")
-    return export_run(folder, made).folder
 
 
 def _token(file: Path | None) -> str | None:
@@ -91,8 +86,6 @@ def _token(file: Path | None) -> str | None:
         raise DataError("there is no token in it", file=file, remedy="Write one line with a token into it")
     return token
 
-
-# ``fastrec export`` and ``fastrec verify``: a run as a graph that others can serve, and whether it says the same.
 
 _RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _DATA = Annotated[Path | None, typer.Option(help="Score the test rows of this data; else those that the run keeps.")]
@@ -122,8 +115,18 @@ def export(
 
         sessions = is_next_item_run(run)
         if sessions:
+            from fastrec.serve.next_items import export_next_items
+
             asked = {"--fold": fold is not None, "--parts": parts, "--float16": float16, "--quantize": quantize}
-            _export_net(run, out, model, {**asked, "--triton": triton is not None}, trusted(trust), stages)
+            odd = next((name for name, given in {**asked, "--triton": triton is not None}.items() if given), None)
+            if odd is not None:
+                raise DataError(f"{odd} is not for runs for next items", remedy="Leave it out")
+            made = export_next_items(run, out, model=model, trust=trusted(trust), stages=stages)
+            _say_files(out, made.about)
+            typer.echo(f"the net {made.about['net']['name']!r} of {made.about['items']:,} items")
+            if made.about["left_out"]:
+                rest = ", ".join(made.about["left_out"])
+                typer.echo(f"not in the file: {rest} (fastrec serve {run} serves the run with all its models)")
     if sessions:
         verify(out, run, data, fold, trust)
         return
@@ -135,8 +138,7 @@ def export(
         compress: Literal["float16", "int8"] | None = "int8" if quantize else "float16" if float16 else None
         options = {"data": data, "fold": fold, "compress": compress}
         made = export_run(run, out, **options, parts=parts or triton is not None, trust=trusted(trust), stages=stages)
-        sizes = {f: (out / f).stat().st_size / 1e6 for f in made.about["model"]["files"]}
-        typer.echo(", ".join(f"{out / f} ({size:.1f} MB)" for f, size in sizes.items()))
+        _say_files(out, made.about)
         sent = [i["name"] for i in made.about["inputs"] if not i["made"]]
         rest = [i["name"] for i in made.about["inputs"] if i["made"]]
         typer.echo(f"{len(sent)} columns to send: {_some(sent)}")
@@ -185,21 +187,9 @@ def verify(
         raise typer.Exit(1)
 
 
-def _export_net(
-    run: Path, out: Path, model: str | None, asked: dict[str, bool], trust: tuple[str, ...], stages: Any
-) -> None:
-    from fastrec.serve.next_items import export_next_items
-
-    odd = next((name for name, given in asked.items() if given), None)
-    if odd is not None:
-        raise DataError(f"{odd} is not for runs for next items", remedy="Leave it out")
-    made = export_next_items(run, out, model=model, trust=trust, stages=stages)
-    sizes = {f: (out / f).stat().st_size / 1e6 for f in made.about["model"]["files"]}
+def _say_files(out: Path, about: dict[str, Any]) -> None:
+    sizes = {f: (out / f).stat().st_size / 1e6 for f in about["model"]["files"]}
     typer.echo(", ".join(f"{out / f} ({size:.1f} MB)" for f, size in sizes.items()))
-    typer.echo(f"the net {made.about['net']['name']!r} of {made.about['items']:,} items")
-    if made.about["left_out"]:
-        rest = ", ".join(made.about["left_out"])
-        typer.echo(f"not in the file: {rest} (fastrec serve {run} serves the run with all its models)")
 
 
 def _some(names: list[str]) -> str:

@@ -20,8 +20,6 @@ from fastrec.cli.app import Device, app, readable_errors
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, FastrecError
 
-# ``fastrec new``: a competition's folder from its files, without code.
-
 _Target = Annotated[
     list[str] | None, typer.Option("--target", "--label", help="Column to predict (several: give it several times).")
 ]
@@ -67,9 +65,6 @@ def _ask(question: str, answer: str) -> str:
         raise DataError(
             f"nobody can answer: {question}", remedy="Give --yes to take what is likeliest, or an option that says it"
         ) from None
-
-
-# ``fastrec candidates``: a log of events as the files of a ranking.
 
 
 @app.command()
@@ -130,9 +125,6 @@ def candidates(
         typer.echo(f"next   {shlex.join(['fastrec', 'new', 'competitions/mine', *where, '--target', made.label])}")
 
 
-# ``fastrec script``: a competition as one file for a machine without a network.
-
-
 @app.command("script")
 def write_offline_script(
     competition: Annotated[
@@ -154,8 +146,6 @@ def write_offline_script(
         typer.echo(f"script {made}")
 
 
-# ``fastrec doctor``: what is installed here, and whether it works.
-
 _OK, _BAD, _ABSENT = Text("ok", "green"), Text("wrong", "bold red"), Text("absent", "yellow")
 
 
@@ -166,11 +156,18 @@ def doctor(device: Device = "auto") -> None:
     The exit code is 1 where the self-test fails, or a package is older than it may be.
     """
     with readable_errors() as stages:
-        from fastrec._core.environment import machine
+        from fastrec._core.environment import REQUIRED, installed_version, is_older, machine
         from fastrec.competition.self_test import self_test
 
         console = Console()
-        versions, sound = _versions()
+        versions, sound = RichTable("package", "version", "at least", ""), True
+        versions.add_row("fastrec", __version__, "", "")
+        versions.add_row("python", platform.python_version(), "3.11", _OK)
+        for name, floor in REQUIRED.items():
+            found = installed_version(name)
+            good = found is not None and not is_older(found, floor)
+            sound &= good
+            versions.add_row(name, found or "none", floor, _OK if good else _BAD)
         about = RichTable("machine", "", title_justify="left")
         for name, said in machine(device).items():
             about.add_row(name, Text(said))
@@ -186,22 +183,6 @@ def doctor(device: Device = "auto") -> None:
         console.print(tests)
         if not sound or not all(c.ok for c in checks):
             raise typer.Exit(1)
-
-
-def _versions() -> tuple[RichTable, bool]:
-    """Return a table of the required packages, and whether each is new enough."""
-    from fastrec._core.environment import REQUIRED, installed_version, is_older
-
-    table = RichTable("package", "version", "at least", "")
-    table.add_row("fastrec", __version__, "", "")
-    table.add_row("python", platform.python_version(), "3.11", _OK)
-    sound = True
-    for name, floor in REQUIRED.items():
-        found = installed_version(name)
-        good = found is not None and not is_older(found, floor)
-        sound &= good
-        table.add_row(name, found or "none", floor, _OK if good else _BAD)
-    return table, sound
 
 
 def _parts() -> tuple[RichTable, list[str]]:

@@ -89,13 +89,10 @@ class Budget:
     def begin(
         self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool, beside: float = 0.0
     ) -> float | None:
-        """Return the seconds that the model's next fit may take; None: it keeps no limit.
+        """Return the seconds that the fit of the next ``fold`` of ``folds`` may take; None: the model keeps no limit.
 
-        Args:
-            model, fold, folds: the model, its next fold from 0, and how many there are.
-            ends: when the model's share ends, by the clock.
-            needed: nothing else has been fitted yet: it is to learn whatever it takes.
-            beside: seconds that the fold before took beyond its limit, to make its rows, to predict and to keep.
+        Its share ends at ``ends``, by the clock. If nothing else has been fitted yet it is ``needed``, whatever it
+        takes. The fold before took ``beside`` seconds beyond its limit, to make its rows, to predict and to keep.
 
         Raises:
             OutOfTimeError: there is too little time.

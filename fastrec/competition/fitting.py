@@ -13,8 +13,8 @@ from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.recipe import choose_columns, not_learned_from
 from fastrec.competition.resumable import KeptModels, RunFeatures
+from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Decision, Scorer
-from fastrec.competition.table_record import TableRun
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
@@ -23,8 +23,6 @@ from fastrec.features._engine.chain import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.stack import refuse_same_names
 from fastrec.validate import Rows, Trained
-
-# ``permutation_importance``: what a model's score loses where a feature's values are shuffled.
 
 
 def permutation_importance(
@@ -197,20 +195,8 @@ def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None)
 def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | None:
     """Map each model to a digest of all that its folds' models depend on; None: the rows have no digest."""
     recipe = run.recipe
-    names = [str(recipe.position_as) if recipe.position else None]
-    names = [
-        n
-        for n in (
-            *names,
-            recipe.position,
-            recipe.label,
-            recipe.weight,
-            recipe.time,
-            recipe.fold_key,
-            recipe.list_column,
-        )
-        if n
-    ]
+    columns = (getattr(recipe, n) for n in ("position", "label", "weight", "time", "fold_key", "list_column"))
+    names = [n for n in (str(recipe.position_as) if recipe.position else None, *columns) if n]
     minutes = None if run.budget is None else run.budget.minutes
     about = (__version__, run.prepared.digest, run.cats, run.conts, names, run.seed, run.device.type, str(run.target))
     about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))

@@ -29,7 +29,7 @@ from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Rows
 
 if TYPE_CHECKING:
-    from fastrec.competition.table_record import TableRun
+    from fastrec.competition.run_record import TableRun
 
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
 Pair = tuple[Table, Table]
@@ -166,12 +166,9 @@ class KeptRows:
             )  # fmt: skip
 
     def rows(self, table: Table, at: torch.Tensor | None = None, *, added: Sequence[str] = ()) -> Rows:
-        """Return a table's rows as estimators take them.
+        """Return rows ``[m]``, which are the training rows ``at`` (int64 ``[m]``; None: all), as estimators take them.
 
-        Args:
-            table: ``[m]`` rows with the columns that models learn from.
-            at: int64 ``[m]``: which of the training rows they are; None: all.
-            added: other columns than the run's that are learned from.
+        ``added`` are other columns than the run's that are learned from.
         """
         own = [n for n in added if table[n].plain().kind == "category"]
         cats, conts = [*self.cats, *own], [*self.conts, *(n for n in added if n not in own)]

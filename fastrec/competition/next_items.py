@@ -35,8 +35,6 @@ from fastrec.table import Vocab, as_column, column_names, load_state, save_state
 from fastrec.table.column import offsets_of
 from fastrec.table.read import read_file
 
-# ``SessionParts``: what a run for next items has finished, so that an interrupted one goes on from there.
-
 
 class SessionParts:
     """The store of a ``SessionBlend``: fitted models and chosen weights, by a digest of all that they were made from.
@@ -51,41 +49,49 @@ class SessionParts:
 
     def fit(self, model: SessionModel, sessions: SessionFrame, fit: Callable[[], object]) -> None:
         """See ``FitStore``."""
+
+        def restore(state: dict[str, Any]) -> None:
+            model.items = sessions.items
+            model._restore(state["learned"])
+
         key = self._key("model", sessions, [model])
+        self._found_or_made(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
+
+    def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
+        """See ``FitStore``."""
+
+        def restore(state: dict[str, Any]) -> None:
+            blend.weights, blend.valid, blend.held = state["weights"], state["valid"], state["held"]
+
+        settings = {**blend.settings(), "weights": None, "models": list(blend.models)}
+        key = self._key("weights", sessions, list(blend.models.values()), settings)
+        chosen = ("weights", "valid", "held")
+        self._found_or_made("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
+
+    def _found_or_made(
+        self,
+        kind: str,
+        key: str | None,
+        restore: Callable[[dict[str, Any]], None],
+        make: Callable[[], object],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Restore what an earlier run has kept, or make it and keep its state; without a key it is made each time."""
         if key is None:
-            fit()
+            make()
             return
-        place = self.parts.folder_of(f"model-{type(model).__name__}", key)
+        place = self.parts.folder_of(kind, key)
         if place.is_dir():
             try:
-                state = load_state(place)
-                model.items = sessions.items
-                model._restore(state["learned"])
+                restore(load_state(place))
                 self.parts.reused += 1
                 return
             except (FastrecError, KeyError, TypeError, ValueError, RuntimeError):
                 say_damaged(place)
-        fit()
-        self._keep(place, {"learned": model._state()})
-
-    def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
-        """See ``FitStore``."""
-        settings = {**blend.settings(), "weights": None, "models": list(blend.models)}
-        key = self._key("weights", sessions, list(blend.models.values()), settings)
-        if key is None:
-            choose()
-            return
-        place = self.parts.folder_of("weights", key)
-        if place.is_dir():
-            try:
-                state = load_state(place)
-                blend.weights, blend.valid, blend.held = state["weights"], state["valid"], state["held"]
-                self.parts.reused += 1
-                return
-            except (FastrecError, KeyError):
-                say_damaged(place)
-        choose()
-        self._keep(place, {"weights": blend.weights, "valid": blend.valid, "held": blend.held})
+        make()
+        if place.is_dir():  # damaged, and could not be removed
+            shutil.rmtree(place)
+        save_state(place, state())
 
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
@@ -101,14 +107,6 @@ class SessionParts:
             return digest(*self.about, kind, content, described, str(settings))[:20]
         except NoDigestError:
             return None
-
-    def _keep(self, place: Any, state: dict[str, Any]) -> None:
-        if place.is_dir():  # damaged, and could not be removed
-            shutil.rmtree(place)
-        save_state(place, state)
-
-
-# ``NextItemCompetition``: which item comes next in a session; ``fastrec run`` carries it out.
 
 
 class NextItemCompetition(Competition):
@@ -316,9 +314,6 @@ def column_names_of(path: Path) -> list[str]:
                 remedy="Check that it is whole and of the kind that its name says",
             ) from error  # fmt: skip
     return column_names(read_file(path))
-
-
-# ``SavedNextItems``: what a run for next items holds to predict other sessions with, without the recipe's code.
 
 
 def is_next_item_run(folder: str | Path) -> bool:

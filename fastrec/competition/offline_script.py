@@ -19,19 +19,13 @@ from fastrec._version import __version__
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError, DataWarning, MissingFileError, MissingPackageError, UnreadableFileError
 
-# The source of a recipe and of all modules of its workspace that it imports.
-
 
 @dataclass(frozen=True)
 class RecipeSources:
-    """What a recipe is made of.
+    """What a recipe is made of: its module, and module → source (of a package that of its ``__init__.py``).
 
-    Args:
-        entry: the module of the recipe.
-        modules: module → source; of a package the source of its ``__init__.py``.
-        packages: modules that are packages with an ``__init__.py``.
-        others: top-level names of other libraries that are imported.
-        beside: modules that ask for files beside them.
+    ``packages`` are those with an ``__init__.py``, ``others`` top-level names of other libraries, ``beside`` modules
+    that ask for files beside them.
     """
 
     entry: str
@@ -52,9 +46,6 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
 
     Modules are named as ``fastrec run`` names them: from the workspace, two folders above the recipe's own. What is
     imported under a name that is computed is not found.
-
-    Args:
-        folder: holds ``competition.py``.
 
     Raises:
         MissingFileError: there is no such file.
@@ -184,22 +175,19 @@ def write_script(
             (part / "wheels").mkdir()
             write_own_wheel(part / "wheels", version=__version__)
             with stages.stage("wheels", unit="files") as advance:
-                _download(part / "wheels", [*REQUIRED, *packages])
+                # All that they need comes along, in the versions that are installed here.
+                versions = {n: v for n in [*REQUIRED, *packages] if (v := installed_version(n)) is not None}
+                pins = [f"{n}=={v.partition('+')[0]}" for n, v in versions.items()]
+                options = ["--quiet", "--only-binary=:all:", "--dest", str(part / "wheels"), *pins]
+                command = [sys.executable, "-m", "pip", "download", *options]
+                done = subprocess.run(command, capture_output=True, text=True)
+                if done.returncode:
+                    lines = done.stderr.splitlines()
+                    said = next((line for line in lines if line.startswith("ERROR")), done.stderr.strip())
+                    remedy = "Mend its settings, or give --no-wheels and have fastrec installed where the script runs"
+                    raise MissingPackageError(f"pip could not download the wheels ({said[:300]})", remedy=remedy)
                 advance(len(list((part / "wheels").iterdir())))
     return out / "submit.py"
-
-
-def _download(folder: Path, packages: list[str]) -> None:
-    """Let pip download packages and all that they need, in the versions that are installed here."""
-    pins = [f"{n}=={v.partition('+')[0]}" for n in packages if (v := installed_version(n)) is not None]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(folder), *pins]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), done.stderr.strip())
-        raise MissingPackageError(
-            f"pip could not download the wheels ({said[:300]})",
-            remedy="Mend its settings, or give --no-wheels and have fastrec installed where the script runs",
-        )
 
 
 def _script(

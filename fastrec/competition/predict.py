@@ -30,9 +30,9 @@ from fastrec.competition.reading import CompetitionData, Reading, table_files, w
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_json import read_json
+from fastrec.competition.run_record import shown_first
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.competition.table_record import shown_first
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
@@ -89,7 +89,10 @@ class SavedRun:
         state = self.folder / "features"
         self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
         self.stack = StackModel.load(self.folder / "stack")
-        self._folders = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
+        self._folders = {
+            n: sorted((self.folder / "models" / n).glob("fold*"), key=lambda p: int(p.name.removeprefix("fold")))
+            for n in self.names
+        }
         self._models: dict[Path, Estimator] = {}  # those that have predicted
 
     @property
@@ -284,10 +287,6 @@ def read_rows(
     return table, rows
 
 
-def _number(folder: Path) -> int:
-    return int(folder.name.removeprefix("fold"))
-
-
 def _files(data: Path, reading: Reading) -> dict[str, Path]:
     if data.is_file():
         return {"test": data}
@@ -307,14 +306,8 @@ def _files(data: Path, reading: Reading) -> dict[str, Path]:
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:
     """Write the tables that a recipe lays out of a competition's files, as ``predict_run`` takes them.
 
-    Args:
-        recipe: the recipe.
-        data: the folder of the competition's files.
-        out: the folder to make: ``test.parquet``, a file for every other table and, where features look back to
-            training rows, ``history.parquet``.
-
-    Returns:
-        The files.
+    They are ``test.parquet``, a file for every other table and, where features look back to training rows,
+    ``history.parquet``, in a new folder ``out``; returns their paths.
 
     Raises:
         FastrecError: the data cannot be read, or ``out`` not written.
@@ -340,9 +333,6 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
         for name, table in tables.items():
             pq.write_table(table, part / name)
     return [out / n for n in tables]
-
-
-# ``SavedRecipe``: a run's recipe as its directory knows it, to be carried out again on other rows.
 
 
 class SameBlend(Stack):
@@ -371,9 +361,7 @@ class SavedRecipe(Competition):
     The second level is the blend that the run has chosen, fitted anew; with the recipe itself it is the recipe's.
 
     Args:
-        saved: the run.
-        found: the rows.
-        folds: how they are validated.
+        saved, found, folds: the run; the rows, and how they are validated.
         trust: modules of generators of one's own that may be imported.
         warm: models that can begin with what the run's have learned.
         cold_folds: folds whose rows the run has learned from: their models begin from nothing all the same, lest the

@@ -259,8 +259,6 @@ def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
     return made.take(coded.indices)
 
 
-# ``CompetitionData``: a competition's rows, laid out.
-
 _ALIKE = {"text", "number", "bool", "clock"}
 
 
@@ -321,8 +319,6 @@ def with_row_numbers(table: Table, item: str) -> Table:
         return table
     return table.with_columns({item: torch.arange(len(table), device=table.device)})
 
-
-# A folder of files as people have them: ``train``, ``test``, ``sample_submission`` and others.
 
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".csv.zip", ".tsv")
 SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called

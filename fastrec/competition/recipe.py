@@ -18,7 +18,7 @@ import torch
 
 from fastrec.competition.reading import CompetitionData, Reading, read_folder, with_row_numbers
 from fastrec.errors import DataError
-from fastrec.table import Column, Table
+from fastrec.table import Table
 from fastrec.validate import ListEvents, Target
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Competition(ABC):
     _kind: ClassVar[Kind] = Kind(
         "fastrec.competition.table_run:TABLE",
         frozenset({"bs", "minutes", "ranks", "scheduler"}),
-        "fastrec.competition.table_record:TableRun",
+        "fastrec.competition.run_record:TableRun",
         keeps_parts=True,
     )
     name: str
@@ -282,8 +282,6 @@ class Competition(ABC):
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
 
 
-# Mistakes in a recipe that are refused before its data are read.
-
 _PACKAGE = str(Path(__file__).parents[1])
 _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
@@ -343,29 +341,21 @@ def choose_columns(
     Raises:
         DataError: no column is left to learn from.
     """
-    own = _own_columns(recipe, found, target)
-    cats = own[0] if recipe.categories is None else list(recipe.categories)
-    plain = own[1] if recipe.plain is None else list(recipe.plain)
+    apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
+    own: dict[str, list[str]] = {"category": [], "number": []}
+    for name in found.train.names:
+        if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
+            continue
+        column = found.train[name].plain()
+        is_flag = column.kind == "number" and column.values.dtype == torch.bool
+        own.setdefault("category" if is_flag else column.kind, []).append(name)
+    cats = own["category"] if recipe.categories is None else list(recipe.categories)
+    plain = own["number"] if recipe.plain is None else list(recipe.plain)
     place = [recipe.position] if recipe.position and recipe.position_as == "feature" else []
     conts = [n for n in dict.fromkeys([*plain, *made, *place]) if n not in set(cats)]
     if not cats and not conts:
         problem = f"{recipe.name}: no column is left to learn from"
         raise DataError(problem, remedy="Name columns in the recipe, or make features")
-    return cats, conts
-
-
-def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
-    """Return categories and numbers among the columns that training and test rows share."""
-    apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
-    cats, conts = [], []
-    for name in found.train.names:
-        if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
-            continue
-        column = found.train[name].plain()
-        if column.kind == "category" or _is_flag(column):
-            cats.append(name)
-        elif column.kind == "number":
-            conts.append(name)
     return cats, conts
 
 
@@ -384,13 +374,6 @@ def not_learned_from(
     """Return the training rows' columns that are not ``used`` by models or features and have no other role."""
     other = {*used, *_roles(recipe, target)}
     return [n for n in found.train.names if n not in other and not n.startswith(_INDEX)]
-
-
-def _is_flag(column: Column) -> bool:
-    return column.kind == "number" and column.values.dtype == torch.bool
-
-
-# ``EventsBefore``: which events a recipe's rankers read before each list.
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from fastrec.competition.recipe import Competition, check_recipe
 from fastrec.competition.resumable import Parts
 from fastrec.errors import DataError, MissingFileError, WriteError
 
-# A competition's folder as its recipe.
-
 _SOURCE = "__fastrec_source__"
 
 

@@ -27,10 +27,9 @@ from fastrec._version import __version__
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.position import click_weights, examination
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_record import Run, now
+from fastrec.competition.run_record import Run, TableRun, now, shown_first
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.competition.table_record import TableRun, shown_first
 from fastrec.errors import WriteError
 from fastrec.estimators import ConstantModel, Estimator, Trace
 from fastrec.report import write_report
@@ -39,8 +38,6 @@ from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
 
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catboost", "pyarrow", "pandas", "numpy")
-
-# Every kind of run --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -134,9 +131,6 @@ def git_revision(recipe: type[Competition]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-# Runs over tables ---------------------------------------------------------------------------------------------------
 
 
 def write_table_run(run: TableRun) -> None:

@@ -10,9 +10,7 @@ from fastrec._core.atomic import recover
 from fastrec.errors import MissingFileError, UnreadableFileError
 
 
-def read_json(
-    path: Path, *, remedy: str = "Give a run directory", again: str = "Run the recipe again"
-) -> dict[str, Any]:
+def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, Any]:
     """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one.
 
     Raises:

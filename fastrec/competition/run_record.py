@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,13 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.resumable import Parts
+from fastrec.competition.position import click_weights, examination
+from fastrec.competition.reading import CompetitionData
+from fastrec.competition.resumable import Parts, RunFeatures
+from fastrec.competition.scoring import Decision, Scorer
+from fastrec.competition.submit import Form
+from fastrec.table import Table
+from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
 
 
 def now() -> str:
@@ -61,3 +68,104 @@ class Run:
         notes |= {"device": str(self.device), "rows": self.rows, "seed": self.seed, "bs": self.bs}
         notes |= {"minutes": minutes, "ranks": ranks, "scheduler": self.scheduler}
         return {name: value for name, value in notes.items() if value is not None}
+
+
+def shown_first(table: Table, place: Mapping[str, float]) -> Table:
+    """Return a table with the place of scores in all its rows; see ``TableRun.place_of_scores``."""
+    number = {n: torch.full((len(table),), at, dtype=torch.float64, device=table.device) for n, at in place.items()}
+    return table.with_columns(number) if number else table
+
+
+@dataclass(kw_only=True)
+class TableRun(Run):
+    """A run over rows and lists in memory. A field is absent until its step has set it.
+
+    Attributes:
+        found: the data; the test does not show its target. ``train``, ``test``: its rows with features.
+        target: None in a ranking task.
+        split: partitions a table for the workers of a cluster; None: features are computed here.
+        cats, conts: the columns that models see.
+        counted: the training rows that are scored.
+        predictions: estimator → its predictions; ``stack``, of the second level ``outcome``, is the last.
+        decision: how predictions become classes, or a ranking's scores chances.
+        chances: of the training rows' scores, each by what the other folds say.
+        permutation: feature → how much the best base model's score drops if its values are shuffled.
+        refitted: test rows are predicted by models of all training rows.
+        left_out: model → why it is not in the run.
+    """
+
+    found: CompetitionData = field(init=False)
+    target: Target | None = field(init=False)
+    form: Form = field(init=False)
+    split: Callable[[Table | None], Any] | None = None
+    folds: Folds = field(init=False)
+    scorer: Scorer = field(init=False)
+    prepared: RunFeatures = field(init=False)
+    cats: list[str] = field(init=False)
+    conts: list[str] = field(init=False)
+    train: Rows = field(init=False)
+    test: Rows | None = field(init=False)
+    counted: torch.Tensor = field(init=False)
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    outcome: Any = field(init=False)
+    decision: Decision = field(init=False)
+    chances: torch.Tensor | None = None
+    refitted: bool = False
+    permutation: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
+
+    def rows_of(self, table: Table, *, labelled: bool, scored: bool = False) -> Rows:
+        """Return a table as estimators take it; ``scored``: its labels are not learned from, they judge scores."""
+        recipe = self.recipe
+        weight = table[recipe.weight].number().cpu() if recipe.weight and labelled else None
+        if recipe.position and labelled and recipe.position_as == "weights":
+            by_place = self.weights_by_place(table)
+            weight = by_place if weight is None else weight * by_place
+        if scored or not labelled:
+            table = shown_first(table, self.place_of_scores)
+        order = table[recipe.time].number().cpu() if recipe.time and recipe.time in table else None
+        columns = {"cats": self.cats, "conts": self.conts, "weight": weight, "order": order}
+        if self.target is None:
+            label = table[recipe.label].number().cpu() if labelled else None
+            groups = table[recipe.list_column].group_numbers().cpu()
+            return Lists(table, groups, label=label, events=self.events(labelled=labelled), **columns)
+        key = recipe.fold_key
+        return Rows(
+            table,
+            self.target.task,
+            label=self.target.encode(table) if labelled else None,
+            groups=table[key].coded().codes.cpu().long() if key and key in table else None,
+            n_outputs=self.target.n_outputs,
+            **columns,
+        )
+
+    @property
+    def place_of_scores(self) -> dict[str, float]:
+        """The column of places that models learn from, and the place that rows are scored at; empty: there is none."""
+        recipe = self.recipe
+        if not recipe.position or recipe.position_as != "feature":
+            return {}
+        return {recipe.position: float(self.found.train[recipe.position].number().min())}
+
+    def weights_by_place(self, table: Table) -> torch.Tensor:
+        """Return the weights of labelled rows by the examination of their clicks' places: float64 ``[n]``."""
+        recipe = self.recipe
+        place, label = (table[n].number().cpu() for n in (recipe.position, recipe.label))
+        examined = examination(table[recipe.item].coded().codes.cpu(), place, label)
+        return click_weights(table[recipe.list_column].group_numbers().cpu(), place, label, examined)
+
+    def events(self, *, labelled: bool) -> ListEvents | None:
+        """Return the events before the lists of the training or the test rows; None: the recipe names no events."""
+        if self.recipe.events is None:
+            return None
+        if labelled not in self._events:
+            candidates = self.found.train if labelled else self.found.test
+            self._events[labelled] = self.recipe.events.of(candidates, self.recipe.list_column, self.found.tables)
+        return self._events[labelled]
+
+    @property
+    def refits(self) -> bool:
+        """Whether models of all training rows predict the test rows."""
+        recipe = self.recipe
+        return recipe.time is not None and self.test is not None if recipe.refit is None else recipe.refit

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fastrec._core.imports import require
 from fastrec.competition.predict import SavedRun
@@ -21,7 +20,7 @@ from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
-from fastrec.report.data import list_scores, list_weights, noted_score
+from fastrec.report.data import list_scores, list_weights, noted_score, read_table
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,17 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         pairs = zip(rows, (first, second), strict=True)
         a_and_b = np.column_stack([_of_lists(r, model or _scores(run).get("final", "stack"), run) for r, run in pairs])
         known = np.isfinite(a_and_b).all(1)  # lists of one class have no area
-        weights = list_weights(rows[0], str(metric))
-        return [
-            _of_segment(n, a_and_b[s & known], None if weights is None else weights[s & known], str(metric))
-            for n, s in segments
-        ]
+        weights, made = list_weights(rows[0], str(metric)), []
+        for name, chosen in segments:
+            values, some = a_and_b[chosen & known], None if weights is None else weights[chosen & known]
+            if some is None:
+                means, difference = values.mean(0), paired_difference(*values.T)
+            else:
+                means, draws = cluster_means(values, np.arange(len(values)), weights=some)
+                difference = interval_of(means[0] - means[1], draws[:, 0] - draws[:, 1])
+            # All metrics of lists are the better the greater.
+            made.append(Comparison(name, len(values), *map(float, means), difference, str(metric), True))
+        return made
     return _of_rows((first, second), rows, segments, model or "stack", str(metric), bool(better))
 
 
@@ -198,16 +203,6 @@ def _of_rows(
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
 
 
-def _of_segment(segment: str, values: np.ndarray, weights: np.ndarray | None, metric: str) -> Comparison:
-    """Compare the lists' scores of two runs, ``[n, 2]``; all metrics of lists are the better the greater."""
-    if weights is None:
-        (a, b), difference = values.mean(0), paired_difference(*values.T)
-    else:
-        (a, b), draws = cluster_means(values, np.arange(len(values)), weights=weights)
-        difference = interval_of(a - b, draws[:, 0] - draws[:, 1])
-    return Comparison(segment, len(values), float(a), float(b), difference, metric, True)
-
-
 def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
     found = list_scores(table)
     if not found:
@@ -233,13 +228,8 @@ def _scores(run: Path) -> dict[str, Any]:
 def _parquet(path: Path) -> pa.Table:
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error
+    return read_table(path)
 
-
-# ``log_run``: a run noted in MLflow, where somebody keeps their runs there.
 
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")
 _REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow takes in no name

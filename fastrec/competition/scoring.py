@@ -10,19 +10,10 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+from fastrec import metrics
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator
-from fastrec.metrics import (
-    Metric,
-    apply_cuts,
-    as_scored,
-    best_rounding,
-    best_threshold,
-    default_metric,
-    get_metric,
-    loss_of,
-)
-from fastrec.metrics.registry import MRR_AS_SHOWN
+from fastrec.metrics.registry import MRR_AS_SHOWN, Metric
 from fastrec.validate import Rows, Target
 from fastrec.validate.target import Task
 
@@ -50,18 +41,17 @@ class Decision:
             return cls()
         known = ~oof.isnan()
         if scorer.target.task == "binary":
-            return cls(threshold=float(best_threshold(label[known], oof[known], scorer.metric)))
-        cuts = best_rounding(scorer.target.restore(label[known]), scorer.target.restore(oof[known]), scorer.metric)
+            return cls(threshold=float(metrics.best_threshold(label[known], oof[known], scorer.metric)))
+        cuts = metrics.best_rounding(
+            scorer.target.restore(label[known]), scorer.target.restore(oof[known]), scorer.metric
+        )
         return cls(cuts=tuple(map(float, cuts)))
 
     @classmethod
     def calibrated(cls, how: str, label: torch.Tensor, scores: torch.Tensor) -> Decision:
-        """Learn chances of being relevant from a ranking's scores.
+        """Learn chances of being relevant from a ranking's scores, of models that have not seen these labels.
 
-        Args:
-            how: ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002).
-            label: ``[n]``, above 0 is relevant.
-            scores: float64 ``[n]`` of models that have not seen these labels.
+        By ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002); a label above 0 is relevant.
 
         Raises:
             DataError: ``how`` is neither, or all rows are of one kind.
@@ -97,7 +87,7 @@ class Decision:
         if self.threshold is not None:
             return (values > self.threshold).long()
         assert self.cuts is not None
-        return torch.as_tensor(apply_cuts(values, self.cuts))
+        return torch.as_tensor(metrics.apply_cuts(values, self.cuts))
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,7 @@ class Scorer:
             DataError: it cannot score the task.
         """
         task: Task = "ranking" if target is None else target.task
-        found = get_metric(metric or default_metric(task))
+        found = metrics.get_metric(metric or metrics.default_metric(task))
         if task not in found.tasks:
             raise DataError(
                 f"{found.name} scores no {task} task (it does {', '.join(found.tasks)})",
@@ -184,7 +174,7 @@ class Scorer:
             if decision is not None:
                 prediction = decision.classes(prediction)
             elif folds is not None:
-                prediction = as_scored(self.metric, label, prediction, folds)
+                prediction = metrics.as_scored(self.metric, label, prediction, folds)
         return self.metric(label, prediction, groups=groups)
 
     def suit(self, models: Iterable[Estimator]) -> None:
@@ -200,7 +190,7 @@ class Scorer:
 
     def for_choosing(self) -> Metric:
         """Return the metric that models are compared by before predictions become classes."""
-        return loss_of(self.metric, "ranking" if self.target is None else self.target.task)
+        return metrics.loss_of(self.metric, "ranking" if self.target is None else self.target.task)
 
     @property
     def restore(self) -> Callable[[torch.Tensor], torch.Tensor] | None:

@@ -30,14 +30,7 @@ _LEAST, _ABOVE = 0.65, 0.03  # an AUC below is no learning; so far above the tru
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """One thing that was looked at.
-
-    Args:
-        name: what.
-        ok: whether it is as it should be.
-        said: figures, or what is wrong.
-        seconds: what it took.
-    """
+    """One thing that was looked at, whether it is as it should be, figures (or what is wrong), and what it took."""
 
     name: str
     ok: bool
@@ -77,12 +70,7 @@ class _World:
 def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> list[SelfCheck]:
     """Carry a small competition out in a folder that is gone afterwards, and hold what comes out against what is known.
 
-    Args:
-        device: where to compute.
-        stages: progress; None: none is shown.
-
-    Returns:
-        What was looked at, in order; after a check that raises an error nothing more is looked at.
+    Returns what was looked at, in order; after a run that raises an error nothing more is looked at.
     """
     stages = stages or Stages(quiet=True)
     checks: list[SelfCheck] = []

@@ -18,8 +18,8 @@ from fastrec.competition.forms.values import ValueForm, relevance
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
+from fastrec.competition.run_record import TableRun
 from fastrec.competition.submit import form_of, line_keys
-from fastrec.competition.table_record import TableRun
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.scale.dask import tables_on

@@ -13,13 +13,11 @@ from rich.table import Table as RichTable
 from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition.resumable import KeptModels
-from fastrec.competition.table_record import TableRun
+from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
 from fastrec.metrics import Metric
 from fastrec.validate import CrossFit, Predictions
-
-# Scores of a run's models while it trains: a table in a terminal, lines elsewhere.
 
 
 def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torch.Tensor) -> float:
@@ -88,9 +86,6 @@ class LiveScores:
             return
         self._last = now
         self.stages.say(f"  {name}: {self.metric.name} {score:.5f} after {folds} of {total} folds")
-
-
-# Leaves models out that are far behind after their first fold.
 
 
 class FirstFold:

@@ -37,8 +37,6 @@ from fastrec.training.ranks import is_sharded
 from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
-# How a net's training keeps a deadline: as many epochs as fit, judged by a few batches, and a stop.
-
 
 def epochs_in_time(
     deadline: Deadline, dls: Any, net: nn.Module, loss: Any, report: Callable[[nn.Module], Any], epochs: int, *,
@@ -112,8 +110,6 @@ class StopInTime(Callback):
             raise CancelFitException
 
 
-# ``KeepBest``: after each epoch held-out rows are scored; the best epoch's weights stay.
-
 Score = Callable[[Any], dict[str, float]]
 
 
@@ -163,8 +159,6 @@ class KeepBest(Callback):
         self._weights = None
 
 
-# The rule of training by batch size: AdamW, whose momenta and rates scale with a large batch.
-
 _MOMS, _SQR_MOM, _EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
 
 
@@ -189,9 +183,6 @@ def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[
     return {**rule, "splitter": split_embeddings}, {"lr_max": [lr * new**0.5, rate], "moms": apart}
 
 
-# Training by the one-cycle schedule.
-
-
 def train_one_cycle(
     dls: Any, net: nn.Module, loss: Any, epochs: int, *, lr: float, bs: int, base_bs: int, wd: float,
     cbs: Sequence[Any] = (),
@@ -204,9 +195,6 @@ def train_one_cycle(
     learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)
     with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
         learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
-
-
-# Defaults of each model's training on a table: procs, options, epochs, batch, rate.
 
 
 @dataclass(frozen=True)
@@ -271,9 +259,6 @@ def default_model(data: Rows) -> str:
     return "RealMLP" if data.task == "regression" else "TabM"
 
 
-# Training RealMLP as its authors do: several waves of the rate, parts at rates of their own, falling dropout.
-
-
 def train_real_mlp(
     dls: Any, net: RealMLP, loss: Any, epochs: int, *, lr: float, wd: float, cbs: Sequence[Any] = ()
 ) -> None:
@@ -333,8 +318,6 @@ class ScheduledDropout(Callback):
         for module, p in self._own:
             module.p = p
 
-
-# A net's class and options: checked at once, built for columns, saved without pickle.
 
 _GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", "vector_szs")  # by the columns
 

@@ -102,40 +102,23 @@ def _launch(count: int, folder: Path) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        signals_to_handle="SIGTERM",  # Ctrl-C stays what it is
-        shutdown_timeout=10,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
-    )
+    meet = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
+    end = {"max_restarts": 0, "signals_to_handle": "SIGTERM", "shutdown_timeout": 10}  # Ctrl-C stays what it is
+    logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
+    config = LaunchConfig(1, 1, nproc_per_node=count, run_id=uuid.uuid4().hex, logs_specs=logs, **meet, **end)
     code = f"import sys; sys.path[:] = {sys.path!r}; from fastrec.estimators._rank_worker import main; main()"
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what ends a process is raised here
+    alone = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if alone else None  # the launcher puts its own in its place
     try:
-        with _own_signals():
-            elastic_launch(config, sys.executable)("-c", code, str(folder))
+        elastic_launch(config, sys.executable)("-c", code, str(folder))
     except SignalException as error:
         raise SystemExit(128 + error.sigval) from error
     except ChildFailedError as error:
         raise _what_ended_it(folder, error) from error
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if alone:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _what_ended_it(folder: Path, error: Any) -> Exception:

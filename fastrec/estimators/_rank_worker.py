@@ -7,7 +7,6 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +34,19 @@ def _fit(folder: Path) -> None:
     import torch
 
     from fastrec._core.ranks import is_first
+    from fastrec.errors import DataError
     from fastrec.training.ranks import join_ranks
 
     torch.set_num_threads(about["threads"])
     on_gpu = about["device"] == "cuda"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    given = _with_modules(
-        lambda: torch.load(folder / "given.pt", weights_only=False, map_location="cpu"), dict(about["modules"])
-    )
-    # Long, as the first rank scores held-out rows alone; the launcher notices at once a process that dies.
-    join_ranks(device, timeout=1_800.0)
-    fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
-    if is_first():
-        torch.save(fitted, folder / "fitted.pt")
-
-
-def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
-    """Load, and read modules that no import statement finds, such as a competition's, from their files."""
-    from fastrec.errors import DataError
-
+    files = dict(about["modules"])
     while True:
         try:
-            return load()
+            given = torch.load(folder / "given.pt", weights_only=False, map_location="cpu")
+            break
         except ModuleNotFoundError as error:
+            # Modules that no import statement finds, such as a competition's, are read from their files.
             name = error.name or ""
             found = [n for n in files if n == name or n.startswith(f"{name}.")]
             if not found:
@@ -72,3 +61,8 @@ def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
                 f"a process that is to train cannot find what the estimator is made of ({error})",
                 remedy="Define classes and functions of your own in a module, not in the script that is run",
             ) from error
+    # Long, as the first rank scores held-out rows alone; the launcher notices at once a process that dies.
+    join_ranks(device, timeout=1_800.0)
+    fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
+    if is_first():
+        torch.save(fitted, folder / "fitted.pt")

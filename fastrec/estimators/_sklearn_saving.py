@@ -125,7 +125,14 @@ def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
         learned = {} if rows is None else {"rows": rows, "labels": labels}
     parts = {n: {k: packed(v, trained=trained, at=f"{kind.__name__}.{k}") for k, v in part.items()}
             for n, part in {"params": params, "learned": learned}.items()}  # fmt: skip
-    return {"is": "estimator", "class": _path_of(kind), **parts}
+    library, *module = kind.__module__.split(".")
+    path = f"sklearn.{module[0]}:{kind.__name__}" if library == "sklearn" else f"{kind.__module__}:{kind.__qualname__}"
+    if library == "sklearn" and _found(path) is not kind:
+        raise DataError(
+            f"{kind.__name__} of sklearn.{module[0]} cannot be saved",
+            remedy="Give an estimator that can be: of a search the best one, with its parameters",
+        )
+    return {"is": "estimator", "class": path, **parts}
 
 
 def unpacked(state: Any) -> Any:
@@ -280,19 +287,6 @@ def _is_whole_svm(estimator: Any, wide: Any) -> bool:
         bool((estimator._n_support >= 0).all()) and estimator._n_support.sum() == n and len(estimator.classes_) == k
     )
     return whole and sums and not estimator._sparse and estimator.kernel in ("linear", "poly", "rbf", "sigmoid")
-
-
-def _path_of(kind: type) -> str:
-    library, *module = kind.__module__.split(".")
-    if library != "sklearn":
-        return f"{kind.__module__}:{kind.__qualname__}"
-    path = f"sklearn.{module[0]}:{kind.__name__}"
-    if _found(path) is not kind:
-        raise DataError(
-            f"{kind.__name__} of sklearn.{module[0]} cannot be saved",
-            remedy="Give an estimator that can be: of a search the best one, with its parameters",
-        )
-    return path
 
 
 def _found(path: str) -> type | None:

@@ -127,8 +127,6 @@ def missing_flags(data: Rows) -> dict[str, str]:
     return flags
 
 
-# ``NetStart``: what a trained net hands on to one that is trained anew: weights by name, embeddings by value.
-
 STARTED = "began with the weights that were there"  # what is said of a net that did
 
 
@@ -186,8 +184,12 @@ class NetStart:
                 if isinstance(module, EmbeddingTables):
                     prefix = f"{path}." if path else ""
                     by_value |= {f"{prefix}weights.{group}" for group in module.weights}
-                    if isinstance(other, EmbeddingTables):
-                        _give_tables(other, module, old, new)
+                    known = {s.name: s for s in other.slices} if isinstance(other, EmbeddingTables) else {}
+                    for s in module.slices:
+                        t = known.get(s.name)
+                        if t is not None and t.width == s.width and s.name in old and s.name in new:
+                            tables = module.weights[s.group], other.weights[t.group]
+                            _give_rows(*tables, new[s.name], old[s.name], (s.start, t.start))
             if isinstance(net, EventNet):
                 by_value |= {n for n in net.state_dict() if n == "item.weight" or n.startswith("kinds.")}
                 items = new[frame.cat_names[-1]], old[self._trained.frame.cat_names[-1]]
@@ -201,18 +203,6 @@ class NetStart:
                 else:
                     unchanged.append(name)
         return unchanged
-
-
-def _give_tables(
-    old: EmbeddingTables, new: EmbeddingTables, before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]
-) -> None:
-    known = {s.name: s for s in old.slices}
-    for s in new.slices:
-        other = known.get(s.name)
-        if other is None or other.width != s.width or s.name not in before or s.name not in now:
-            continue
-        starts = s.start, other.start
-        _give_rows(new.weights[s.group], old.weights[other.group], now[s.name], before[s.name], starts)
 
 
 def _give_events(

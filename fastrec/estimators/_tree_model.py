@@ -36,8 +36,6 @@ from fastrec.table.keys import is_text
 from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
-# ``TreeInputs``: the columns of a table side by side, as libraries of trees take them.
-
 _FOLDER = "vocabularies"
 
 
@@ -91,9 +89,6 @@ class TreeInputs:
         return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in state.items()})
 
 
-# ``TreeStart``: trained trees that others are grown on top of, where both read the same columns.
-
-
 class TreeStart:
     """The trees that a model begins with: for each output its booster, or the constant that it is.
 
@@ -131,9 +126,6 @@ class TreeStart:
             if new:
                 return f"{name} has new values ({', '.join(map(str, sorted(new, key=str)[:3]))})"
         return ""
-
-
-# ``Deadline``: how a fit keeps a limit of time: by a higher learning rate, fewer rounds, and a stop.
 
 
 @dataclass

@@ -349,8 +349,9 @@ def learnable(rows: Rows, *, name: str) -> Rows:
         rows = rows.take(rows.weight > 0)
     if not len(rows):
         raise DataError(f"{name} has no row to learn from", remedy="Give rows of a weight above 0")
-    if rows.task in ("binary", "multiclass"):
-        refuse_one_class(rows, name=name)
+    if rows.task in ("binary", "multiclass") and bool((rows.label == rows.label[0]).all()):
+        problem = f"{name} was given rows of one class only ({int(rows.label[0])}) to learn from"
+        raise DataError(problem, remedy="Give rows of both classes")
     return rows
 
 
@@ -362,13 +363,6 @@ def check_whole(name: str, **given: object) -> None:
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             remedy = f"Give {argument} as a whole number of 1 or more"
             raise DataError(f"{name}: {argument} is {value!r}", remedy=remedy)
-
-
-def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both classes") -> None:
-    """Refuse rows from which no classes can be told apart."""
-    assert rows.label is not None
-    if bool((rows.label == rows.label[0]).all()):
-        raise DataError(f"{name} was given rows of one class only ({int(rows.label[0])}) to learn from", remedy=remedy)
 
 
 def outputs_of(rows: Rows) -> list[torch.Tensor]:

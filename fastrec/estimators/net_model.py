@@ -50,8 +50,6 @@ from fastrec.tabular import LogTransform, TabularFrame
 from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
-# A net's outputs for a task: targets, loss and predictions.
-
 _POSITIVE, _LEAST = ("poisson_deviance", "gamma_deviance"), 1e-3  # predictions above this share of the mean
 OBJECTIVES = ("mae", "pinball", *_POSITIVE)
 

@@ -24,8 +24,6 @@ from fastrec.tabular import Categorify, RankGauss, TabularFrame
 from fastrec.tabular.procs import proc_from_state
 from fastrec.validate import ListEvents, Lists
 
-# Events before lists as a net takes them: encoded once, stored list after list, padded in a batch.
-
 ITEM = "__item__"  # not a name that a feature may have
 
 

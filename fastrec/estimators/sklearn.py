@@ -43,8 +43,6 @@ from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
-# ``DenseInputs``: the columns of a table as one matrix without gaps, for estimators that need one.
-
 Cats = Literal["onehot", "code"]
 _FOLDER = "numbers"
 
@@ -138,8 +136,6 @@ class DenseInputs:
         numbers = {n: _Number(**how) for n, how in load_state(folder / _FOLDER).items()}
         return cls(TreeInputs.read(folder, about), about["cats"], numbers)
 
-
-# ``SKModel``: any estimator of scikit-learn, or with its manners.
 
 _THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
@@ -381,8 +377,6 @@ class SKModel(Estimator):
         self._task, self._n_outputs = about["task"], int(about["n_outputs"])
         self._parts = unpacked(load_state(folder / "learned")["parts"])
 
-
-# ``CuMLModel``: four usual models, by cuML on a GPU and by scikit-learn's twins on a CPU, with the same settings.
 
 Kind = Literal["linear", "knn", "random_forest", "svm"]
 _SETTINGS: dict[str, dict[str, Any]] = {  # of each kind, with their defaults

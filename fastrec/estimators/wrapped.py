@@ -18,8 +18,6 @@ from fastrec.table import Table, concat
 from fastrec.validate import Lists, Rows
 from fastrec.validate.target import Task
 
-# ``ConstantModel``: the same prediction for every row, the yardstick that every model must beat.
-
 _OF_MEANS = ("rmse", "r2", "poisson_deviance", "gamma_deviance")  # the mean is their best
 
 
@@ -96,9 +94,6 @@ def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (values[low] + values[high]) / 2
 
 
-# ``ColumnRanker``: candidates in the order of a column, the yardstick that every model must beat.
-
-
 class ColumnRanker(Rule, Ranker):
     """Ranks by columns: the smallest value of the first comes first, ties by the next; missing comes last.
 
@@ -125,9 +120,6 @@ class ColumnRanker(Rule, Ranker):
         if order is not None:
             place[order] = torch.arange(len(data), dtype=torch.float64)
         return -place
-
-
-# ``CentredModel``: an estimator that is not asked to explain what all rows of a day share.
 
 
 class CentredModel(Wrapper):
@@ -177,9 +169,6 @@ class CentredModel(Wrapper):
         mean = total.sum(0) / of_all.sum().clamp_min(1e-300)
         day = torch.where(of_all > 0, total / of_all.clamp_min(1e-300), mean)
         return (label - self.share * (day[days] - mean)).reshape(train.label.shape)
-
-
-# ``OffsetModel``: what a column foretells, and an estimator that learns what is left.
 
 
 class OffsetModel(Wrapper):
@@ -239,8 +228,6 @@ class OffsetModel(Wrapper):
         values = data.table[self.column].number().cpu()
         return torch.where(values.isnan(), self._mean, values)
 
-
-# ``PseudoLabelled``: an estimator that labels rows without labels, and learns from those it is sure of.
 
 _TASKS = ("binary", "multiclass", "regression", "multilabel")
 
@@ -353,9 +340,6 @@ class PseudoLabelled(Wrapper):
             guessed=torch.arange(n + m) >= n,
             **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
         )
-
-
-# Numbers with a long tail: counts that are mostly small, amounts of which a few are huge.
 
 
 def long_tails(table: Table, names: Sequence[str]) -> list[str]:

@@ -16,8 +16,6 @@ from fastrec.estimators.base import ClassWeight, Ranker, Trace
 from fastrec.table import Vocab
 from fastrec.validate import Rows
 
-# XGBoost's own interface, as ``XGBRanker`` and ``XGBModel`` use it: names, arrays on either device, predictions.
-
 
 def names_for_xgboost(names: Sequence[str]) -> list[str]:
     """Escape the characters of column names that XGBoost refuses."""
@@ -110,9 +108,6 @@ def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
     """Return feature → total gain."""
     scores: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
     return {n: float(scores.get(escaped, 0.0)) for n, escaped in zip(names, names_for_xgboost(names), strict=True)}
-
-
-# ``XGBModel``: XGBoost for any task.
 
 
 class XGBModel(TreeModel):
@@ -261,9 +256,6 @@ class _InTime(xgb.callback.TrainingCallback):
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """Return whether to stop."""
         return self.deadline.after_round(epoch + 1, self.rounds, self.rate, lambda r: model.set_param({"eta": r}))
-
-
-# ``XGBRanker``: ``XGBModel`` with the defaults and the options of a ranking.
 
 
 class XGBRanker(XGBModel, Ranker):

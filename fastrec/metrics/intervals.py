@@ -15,8 +15,6 @@ from fastrec.metrics.ranking import flat_tensor, refuse_rows
 from fastrec.metrics.registry import Metric, get_metric
 from fastrec.metrics.rows import paired
 
-# Bootstrap intervals of means and of paired differences, over independent values or over whole clusters of them.
-
 
 class Interval(NamedTuple):
     """A mean and the interval that holds it at the asked level."""
@@ -95,12 +93,8 @@ def cluster_means(
 
     A resample draws as many clusters as there are, with replacement, and takes all rows of each: its mean is the
     drawn clusters' sum over their number of rows. All columns share the draws, so that differences between columns
-    of the result are paired.
-
-    Args:
-        values: float64 ``[n, m]``, finite: one row per list, one column per model.
-        clusters: ``[n]`` cluster of each row (any type that sorts: numbers, strings).
-        weights: ``[n]`` numbers above 0, how much a row counts; None: all alike.
+    of the result are paired. ``values`` are finite float64 ``[n, m]``, a row per list and a column per model;
+    ``clusters`` ``[n]`` of any type that sorts; ``weights`` ``[n]`` numbers above 0, None: all alike.
 
     Returns:
         The means, float64 ``[m]``, and the means of every resample, float64 ``[repeats, m]``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -177,8 +178,7 @@ def cut(k: int | None) -> int:
 #
 # - **Ties count against the model** (``ties='worst'``): for MRR the rank of a relevant candidate is the number of
 #   candidates in its list whose score is at or above its own; for NDCG, recall and MAP the less relevant of equal
-#   scores
-#   come first. A model that gives everything the same score gains nothing from the order of the rows.
+#   scores come first. A model that gives everything the same score gains nothing from the order of the rows.
 # - **A missing score ranks last**: NaN is below every number, minus infinity included, and equal to other NaN.
 #
 # A group without a relevant candidate counts as 0 (``empty='zero'``) or is left out (``empty='skip'``).
@@ -213,8 +213,7 @@ def mrr(
     Raises:
         DataError: lengths differ, no rows, a label is missing, groups are not integers.
     """
-    lists = prepare(scores, labels, groups, sample_weight)
-    return lists.mean(_reciprocal(lists, k, ties), empty)
+    return _mean_of(_reciprocal, scores, labels, groups, k, ties, empty, sample_weight)
 
 
 def reciprocal_ranks(
@@ -278,14 +277,12 @@ def ndcg(
     Raises:
         DataError: as for :func:`mrr`, or a label below 0 or infinite.
     """
-    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    return lists.mean(_ndcg(lists, k, ties, gains), empty)
+    return _mean_of(partial(_ndcg, gains=gains), scores, labels, groups, k, **rules)
 
 
 def hit_rate(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
     """Compute the share of the groups that have a relevant candidate among their first k (HR@k); see :func:`mrr`."""
-    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    return lists.mean(_hit(lists, k, ties), empty)
+    return _mean_of(_hit, scores, labels, groups, k, **rules)
 
 
 def recall(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
@@ -293,8 +290,7 @@ def recall(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unp
 
     Among equal scores those not relevant come first (``ties='worst'``), the relevant ones, or the input's order.
     """
-    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    return lists.mean(_recall(lists, k, ties), empty)
+    return _mean_of(_recall, scores, labels, groups, k, **rules)
 
 
 def mean_average_precision(
@@ -304,8 +300,7 @@ def mean_average_precision(
 
     A group's average precision is the sum of the precisions at its relevant ranks up to k, over min(relevant, k).
     """
-    lists, ties, empty = _with_rules(scores, labels, groups, **rules)
-    return lists.mean(_average_precision(lists, k, ties), empty)
+    return _mean_of(_average_precision, scores, labels, groups, k, **rules)
 
 
 def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
@@ -375,10 +370,12 @@ def group_ranks(scores: Any, groups: Any, ties: Ties = "worst") -> Tensor:
     return torch.empty_like(place).scatter_(0, order, place + 1)
 
 
-def _with_rules(
-    scores: Any, labels: Any, groups: Any, ties: Ties = "worst", empty: Empty = "zero", sample_weight: Any = None
-) -> tuple[ScoredLists, Ties, Empty]:
-    return prepare(scores, labels, groups, sample_weight), ties, empty
+def _mean_of(
+    of: Callable[[ScoredLists, int | None, Ties], Tensor], scores: Any, labels: Any, groups: Any, k: int | None,
+    ties: Ties = "worst", empty: Empty = "zero", sample_weight: Any = None,
+) -> float:  # fmt: skip
+    lists = prepare(scores, labels, groups, sample_weight)
+    return lists.mean(of(lists, k, ties), empty)
 
 
 def _reciprocal(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:

@@ -216,8 +216,6 @@ def _as_array(x: Any) -> Any:
     return x.cpu().numpy() if isinstance(x, torch.Tensor) else x
 
 
-# The metrics by name: ``get_metric('ndcg@10')(y, prediction, groups=groups)``, whatever the task.
-
 _CLASSES = ("binary", "multiclass")
 _LABELS = ("binary", "multiclass", "multilabel")
 

@@ -174,9 +174,6 @@ class Counts(NamedTuple):
     predicted: Tensor
 
 
-# --- formulas of counts ---------------------------------------------------------------------------------------------
-
-
 def accuracy_of(c: Counts) -> Tensor:
     """Compute the share of the rows whose class is right."""
     return c.hits.sum(-1) / c.true.sum(-1)
@@ -222,9 +219,6 @@ def binary_kappa_of(c: Counts) -> Tensor:
 def _f1(c: Counts) -> Tensor:
     both = c.true + c.predicted
     return torch.where(both > 0, 2 * c.hits / both, 0.0)
-
-
-# --- metrics of classes ---------------------------------------------------------------------------------------------
 
 
 def of_counts(y: Tensor, p: Tensor, *, formula: Callable[[Counts], Tensor], weight: Tensor | None, **_: Any) -> float:
@@ -296,9 +290,6 @@ def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
     check_binary(y)
     w = y.new_ones(len(y)) if weight is None else weight
     return Counts(w @ (y * p), w @ y, w @ p)
-
-
-# --- metrics of probabilities and scores ----------------------------------------------------------------------------
 
 
 def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:

@@ -179,9 +179,8 @@ class Registry:
                 _copy(folder, part / name)
         observed = self.folder / OBSERVED
         seen = observed.stat().st_size if observed.is_file() else 0
-        state.versions[str(number)] = {
-            "added": _now(), "source": str(source.resolve()), "why": why, "events_from": seen
-        }  # fmt: skip
+        about = {"added": _now(), "source": str(source.resolve()), "why": why, "events_from": seen}
+        state.versions[str(number)] = about
         return number
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -102,54 +102,45 @@ def line_chart(
     return _svg(parts, f"{y_label} by {x_label}")
 
 
-def category_lines(
+def category_chart(
     labels: Sequence[str],
     notes: Sequence[str],
     series: Mapping[str, Sequence[float]],
     colours: Mapping[str, str],
     *,
     y_label: str,
+    bars: bool,
 ) -> Markup:
-    """Draw one line per model (``series``) over ordered categories, such as bins of the list length.
+    """Draw values of each model (``series``) over ordered categories, such as bins of the list length.
 
-    ``notes`` has a second, smaller line under each label, such as the number of lists.
+    ``notes`` has a second, smaller line under each label, such as the number of lists. A model is a line or, for a few
+    categories, ``bars`` from 0 with their values on top, those of all models side by side.
     """
-    up, y_ticks = _value_axis([v for values in series.values() for v in values])
-    across = _bands(len(labels))
-    parts = _grid(y_ticks, up) + _category_labels(labels, notes, across)
-    for name, values in series.items():
-        places = [(across(i), up(v)) for i, v in enumerate(values)]
-        parts.append(_path(places, "bold", colours[name]))
-        for (x, y), value, label in zip(places, values, labels, strict=True):
-            parts.append(_dot(x, y, 3.2, colours[name], title=f"{name}, {label}: {value:.4f}"))
-    return _svg(parts, y_label)
-
-
-def category_bars(
-    labels: Sequence[str],
-    notes: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    colours: Mapping[str, str],
-    *,
-    y_label: str,
-) -> Markup:
-    """Draw bars of all models side by side in each of a few categories, none below 0, each with its value on top.
-
-    ``notes`` has a second, smaller line under each label.
-    """
-    up, y_ticks = _value_axis([0.0, *(v for values in series.values() for v in values)])
-    across = _bands(len(labels))
-    band = (WIDTH - _LEFT - _RIGHT) / len(labels)
+    values = [*([0.0] if bars else []), *(v for of_model in series.values() for v in of_model)]
+    y_ticks, band = ticks(min(values), max(values)), (WIDTH - _LEFT - _RIGHT) / len(labels)
+    up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP + 8)
+    middles = [_LEFT + band * (i + 0.5) for i in range(len(labels))]
+    parts, low = _grid(y_ticks, up), HEIGHT - _BOTTOM
+    parts += [_text(x, low + 17, label, "middle", kind="name") for x, label in zip(middles, labels, strict=True)]
+    parts += [_text(x, low + 32, note, "middle") for x, note in zip(middles, notes, strict=True)]
     width = min(44.0, band * 0.86 / len(series))
-    parts = _grid(y_ticks, up) + _category_labels(labels, notes, across)
-    for j, (name, values) in enumerate(series.items()):
-        for i, value in enumerate(values):
-            x, y = across(i) + (j - len(series) / 2) * width, up(value)
+    for j, (name, of_model) in enumerate(series.items()):
+        places = [(x, up(v)) for x, v in zip(middles, of_model, strict=True)]
+        parts += [] if bars else [_path(places, "bold", colours[name])]
+        for (x, y), value, label in zip(places, of_model, labels, strict=True):
+            title, left = f"{name}, {label}: {value:.4f}", x + (j - len(series) / 2) * width
+            if not bars:
+                parts.append(_dot(x, y, 3.2, colours[name], title=title))
+                continue
             size = {"width": width - 2, "height": max(0.0, up(0) - y), "rx": 2, "style": f"fill:{colours[name]}"}
-            parts.append(_shape("rect", x=x + 1, y=y, **size, title=f"{name}, {labels[i]}: {value:.4f}"))
+            parts.append(_shape("rect", x=left + 1, y=y, **size, title=title))
             if width >= 19:
-                parts.append(_text(x + width / 2, y - 4, _short(value), "middle", kind="value"))
+                short = f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
+                parts.append(_text(left + width / 2, y - 4, short, "middle", kind="value"))
     return _svg(parts, y_label)
+
+
+category_bars = partial(category_chart, bars=True)
 
 
 def interval_chart(
@@ -230,18 +221,8 @@ def legend(names: Sequence[str], colours: Mapping[str, str]) -> Markup:
     return render("legend.html", entries=[(name, colours[name]) for name in names])
 
 
-def _value_axis(values: Sequence[float]):
-    y_ticks = ticks(min(values), max(values))
-    return _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP + 8), y_ticks
-
-
 def _scale(low: float, high: float, start: float, end: float):
     return lambda value: start + (value - low) / (high - low) * (end - start)
-
-
-def _bands(n: int):
-    band = (WIDTH - _LEFT - _RIGHT) / n
-    return lambda i: _LEFT + band * (i + 0.5)
 
 
 def _grid(y_ticks: Sequence[float], up) -> list[Shape]:
@@ -252,20 +233,11 @@ def _grid(y_ticks: Sequence[float], up) -> list[Shape]:
     return shapes
 
 
-def _category_labels(labels: Sequence[str], notes: Sequence[str], across) -> list[Shape]:
-    names = [_text(across(i), HEIGHT - _BOTTOM + 17, label, "middle", kind="name") for i, label in enumerate(labels)]
-    return names + [_text(across(i), HEIGHT - _BOTTOM + 32, note, "middle") for i, note in enumerate(notes)]
-
-
 def _tick(value: float, all_ticks: Sequence[float]) -> str:
     # as many decimals as the step between ticks needs, so that no two ticks read the same
     step = all_ticks[1] - all_ticks[0]
     decimals = next((d for d in range(9) if abs(step - round(step, d)) < step * 1e-6), 9)
     return f"{value:,.{decimals}f}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
 
 
 def _clip(text: str, most: int) -> str:
@@ -297,9 +269,6 @@ def _shape(tag: str, *, text: str = "", title: str = "", **attributes: float | s
 
 def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup:
     return render("chart.svg", shapes=shapes, label=label, width=WIDTH, height=height)
-
-
-# Parts of the report's page: cards with panels and tables.
 
 
 @dataclass(frozen=True)

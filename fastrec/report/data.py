@@ -23,8 +23,6 @@ from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFi
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, interval_of
 
-# Summarise targets and out-of-fold predictions of a run for its report.
-
 
 @dataclass(frozen=True)
 class Bin:
@@ -177,30 +175,19 @@ class RunResults:
     """Content of the report. Parts that the run did not write are None or empty.
 
     Attributes:
-        name: name of the run's folder.
         metric: short name of the score, in capitals.
-        models: model names in ascending order of their out-of-fold score (else their test score).
-        best: the model that the others are compared with: the last of ``models``.
+        models: in ascending order of their out-of-fold score (else their test score); the last is ``best``.
         scores: split → model → score, as the run reported them.
         standings: split → model → standing with intervals; models without known lists have none.
-        n_lists: split → number of lists of the intervals.
         oracle: expected score of the true click probabilities, if known.
-        by_length: split → slices by list length.
-        by_touched: split → slices by whether the clicked item was touched before.
-        by_place: split → slices by the first relevant item's place among the list's rows.
+        by_length, by_touched, by_place: split → slices of its lists by length, by whether the clicked item was touched
+            before, by the first relevant item's place among the list's rows.
         groups: split → figures of all its lists, by name: how many, rows and relevant rows of each.
         curves: model → one record per fold and epoch, or round of boosting.
-        importance: model → feature → gain.
-        seconds: stage → seconds, in the order the stages ran.
         transductive: features whose target-free statistics saw the test rows; None: unknown.
         rows: unit (rows, sessions …) → count.
-        config: the run's settings.
-        task: its task.
-        of_rows: summary of the best model's rows, and correlations of models.
-        permutation: feature → by how much the score is worse if its values are shuffled.
         position: of clicks with known places: click rate and examination by place, scores weighed by them.
         also: other metric → model → its score, out of fold; of next items on the test.
-        greater_is_better: the metric's direction.
     """
 
     name: str
@@ -457,8 +444,6 @@ def _figures(content: Any) -> dict[str, float]:
     numbers = {str(name): _number(value) for name, value in (content or {}).items()}
     return {name: value for name, value in numbers.items() if value is not None}
 
-
-# Scores of a public leaderboard, noted by hand in the run directories.
 
 _FILE = "leaderboard.json"
 

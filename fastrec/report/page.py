@@ -38,8 +38,6 @@ from fastrec.report.text import (
     unit_of,
 )
 
-# The report's cards about rows: calibration, residuals, lift, confusions, and correlations of models.
-
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
     """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
@@ -109,9 +107,6 @@ def _confusion_section(rows: RowResults, best: str) -> Section:
     return Section("Confusions", "tables.html", {"tables": [table]}, note)
 
 
-# The report's chart of scores out of fold against scores of the leaderboard, over the runs of a folder.
-
-
 def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:
     """Build the section of the run ``name``, if at least two runs have a noted score."""
     if len(runs) < 2:
@@ -140,16 +135,6 @@ class Cell:
     text: str = ""
     below: str = ""
     even: bool = False
-
-
-@dataclass(frozen=True)
-class Row:
-    """A model's row of the leaderboard."""
-
-    name: str
-    colour: str
-    cells: Sequence[Cell]
-    best: bool = False
 
 
 def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000) -> Path:
@@ -268,10 +253,11 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
             else:
                 cells.append(Cell() if score is None or top is None else Cell(signed(score - top, 4)))
         cells += [Cell(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
-        rows.append(Row(name, colours[name], cells, best=name == results.best))
+        rows.append({"name": name, "colour": colours[name], "cells": cells, "best": name == results.best})
     if results.oracle is not None and "test" in shown:
         empty = [Cell()] * (2 * len(shown) - 1 + len(results.also))
-        rows.append(Row("oracle", "none", [Cell(f"{results.oracle:.4f}"), *empty]))
+        cells = [Cell(f"{results.oracle:.4f}"), *empty]
+        rows.append({"name": "oracle", "colour": "none", "cells": cells, "best": False})
     panels = []
     for split in shown:
         if standings := results.standings.get(split):
@@ -394,13 +380,13 @@ def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list
     if not shown:
         return []
     names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
-    draw = charts.category_bars if which == "by_touched" else charts.category_lines
     panels, tables = [], []
     for split in shown:
         part = slices[split]
         series = {name: [piece.means[name] for piece in part] for name in names if name in part[0].means}
         notes = [f"{piece.n_lists:,}" for piece in part]
-        chart = draw([piece.label for piece in part], notes, series, colours, y_label=title)
+        labels, bars = [piece.label for piece in part], which == "by_touched"
+        chart = charts.category_chart(labels, notes, series, colours, y_label=title, bars=bars)
         panels.append(Panel(TITLES[split], chart))
         heads = [(piece.label, note) for piece, note in zip(part, notes, strict=True)]
         rows = [(name, [f"{v:.4f}" for v in values]) for name, values in series.items()]

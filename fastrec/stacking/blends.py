@@ -227,7 +227,7 @@ class BoostedBlend(Ranker):
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
 
-class AverageBlend(Ranker):
+class AverageBlend(Rule, Ranker):
     """The plain mean of what the base models say in each list: nothing is fitted, so nothing can be overfitted.
 
     Args:
@@ -242,20 +242,10 @@ class AverageBlend(Ranker):
         self.models, self.of, self.name = list(models), of, name or f"mean_{of}"
         self.forget()
 
-    def fit(
-        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Ranker:
-        """Return the blend as it is: there is nothing to learn."""
-        return self
-
     def predict(self, data: Lists) -> torch.Tensor:
         """Return the mean: float64 ``[n]``."""
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """Write nothing: nothing was learned."""
-        return {}
 
 
 # The fits of weighted sums: least squares, logistic and multinomial, each with a ridge and weights of rows.
@@ -336,9 +326,6 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
 
     search.step(loss)
     return weights.detach(), constant.detach()
-
-
-# Blends of rows that stand for themselves (every task but ranking): means, weighted sums, and one model alone.
 
 
 class OneBase(Rule):
@@ -492,9 +479,6 @@ class PoolBlend(WeightedBlend):
         return sums.softmax(1)
 
 
-# ``RankMean``: the mean of what share of the training rows each base model puts lower.
-
-
 class RankMean(Estimator):
     """The mean rank of a row, for metrics that look at the order alone; models on different scales count alike.
 
@@ -566,8 +550,6 @@ def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
         distinct, shares = distinct[places], shares[places]
     return [distinct, shares]
 
-
-# ``TreeBlend``: XGBoost's trees that correct a fitted weighted sum, for rows that stand for themselves.
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
 _OBJECTIVE = {

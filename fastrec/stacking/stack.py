@@ -39,8 +39,6 @@ from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.table import Table, as_column
 from fastrec.validate import Lists, Predictions, Rows, folds_digest
 
-# ``StackModel``: a fitted stack that predicts from base models' predictions, kept in a folder.
-
 _FILE = "stack.json"
 
 
@@ -130,9 +128,6 @@ def level_two_of(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Seque
     return by_row(predicted, data, extra)
 
 
-# Folds of level 2, made of the base models' own folds.
-
-
 @dataclass(frozen=True)
 class LevelTwoFolds:
     """Folds of level 2: ``pairs`` of rows that are learned from and rows that are scored, int64, ascending.
@@ -170,7 +165,17 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
     if not are_codes:
         first = next(iter(folds), None)
         are_codes = not (isinstance(first, tuple) and len(first) == 2)
-    given = _pairs_of_codes(folds, size) if are_codes else [(a.cpu(), b.cpu()) for a, b in folds]
+    if are_codes:
+        if len(folds) != size:
+            raise DataError(f"{len(folds)} folds for {size} rows", remedy="Give the base models' own folds")
+        unscored = torch.zeros(size, dtype=torch.bool)
+        if isinstance(folds, torch.Tensor):
+            unscored = (folds == -1).cpu()
+            folds = torch.where(folds == -1, 0, folds)
+        codes = torch.where(unscored, -1, fold_numbers(as_column(folds, name="folds")).cpu())
+        present = torch.unique(codes[codes >= 0])
+        folds = [((codes != k).nonzero().squeeze(1), (codes == k).nonzero().squeeze(1)) for k in present]
+    given = [(a.cpu(), b.cpu()) for a, b in folds]
     if not given:
         raise DataError("there are no folds", remedy="Give the base models' own folds")
     digest = folds_digest([valid for _, valid in given], size)
@@ -194,18 +199,6 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
             rows = others.nonzero().squeeze(1)
         pairs.append((rows.sort().values, valid.sort().values))
     return LevelTwoFolds(pairs, scored, digest, tuple(ahead))
-
-
-def _pairs_of_codes(folds: Any, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    if len(folds) != size:
-        raise DataError(f"{len(folds)} folds for {size} rows", remedy="Give the base models' own folds")
-    unscored = torch.zeros(size, dtype=torch.bool)
-    if isinstance(folds, torch.Tensor):
-        unscored = (folds == -1).cpu()
-        folds = torch.where(folds == -1, 0, folds)
-    codes = torch.where(unscored, -1, fold_numbers(as_column(folds, name="folds")).cpu())
-    present = torch.unique(codes[codes >= 0])
-    return [((codes != k).nonzero().squeeze(1), (codes == k).nonzero().squeeze(1)) for k in present]
 
 
 def _parts(rows: torch.Tensor, data: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -112,9 +112,6 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-# ``NewColumns``: an idea's columns for the two sides of every fold of a run, checked for leaks.
-
-
 class NewColumns:
     """New columns of a run's rows.
 

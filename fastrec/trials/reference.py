@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +41,11 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
     if name is not None and name not in names:
         raise DataError(f"the run has no model {name!r}", file=kept.run, remedy=f"It has {', '.join(names)}")
     known = {c.__name__ for c in _RATES}
-    about = {n: _described(kept.run, n) for n in names} if name is None else {}
+    about: dict[str, dict[str, Any]] = {}
+    for n in names if name is None else []:
+        with suppress(OSError, ValueError):  # another model is damaged
+            file = kept.run / "models" / n / "fold0" / "estimator.json"
+            about[n] = dict(json.loads(file.read_text(encoding="utf-8")))
     trees = [n for n, saved in about.items() if saved.get("class") in known]
     if trees:
         scores = json.loads((kept.run / "scores.json").read_text(encoding="utf-8"))
@@ -56,14 +60,6 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
     if not model.learns:
         raise DataError(f"{name} learns nothing from features", file=kept.run, remedy="Choose another --model")
     return model if full else lighter(model)
-
-
-def _described(run: Path, name: str) -> dict[str, Any]:
-    """Return the class and the settings of a run's model; nothing where another model is damaged."""
-    try:
-        return dict(json.loads((run / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
 
 
 def without_random_splits(model: Estimator) -> Estimator:
@@ -266,8 +262,6 @@ def predict_sides(
     times = sum(torch.zeros(len(kept)).index_fill_(0, inside, 1.0) for _, inside in kept.folds)
     return total / times.reshape(-1, *[1] * (total.dim() - 3)), gains  # 0 / 0 is NaN: a row that no fold scores
 
-
-# Permutation importance out of fold, with intervals.
 
 # for every fold the numbers of the rows that it scores, its training rows, and the rows that it scores
 FoldRows = tuple[torch.Tensor, Rows, Rows]

@@ -27,8 +27,6 @@ from fastrec.trials.reference import (
 )
 from fastrec.validate import Folds, Rows
 
-# Gains of trees, compared with those of the same trees on a shuffled target.
-
 
 def null_importance(
     model: Estimator, rows: Rows, *, repeats: int = 20, seed: int = 0, device: torch.device | None = None

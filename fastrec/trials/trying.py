@@ -33,8 +33,6 @@ from fastrec.trials.reference import (
     without_random_splits,
 )
 
-# The log of tries on a run: one line of JSON each, in ``RUN.tries.jsonl`` beside the run directory.
-
 
 def tries_file(run: str | Path) -> Path:
     """Return the path of a run's log."""
@@ -223,12 +221,8 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
 
     The variance is a sum. Over the rows it is that of a paired bootstrap of whole groups of the fold key, else lists,
     else rows. Over the repeats it is that of their mean difference, plus the difference of the two sides' variances.
-    The 98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
-
-    Args:
-        kept: the run's rows.
-        metric: the metric.
-        sides: ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, as models predict them.
+    The 98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946). ``sides`` are
+    predictions ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after.
     """
     restore = scorer_of(kept).restore or (lambda values: values)
     rows = kept.scored

@@ -28,21 +28,17 @@ class Model(Protocol):
 
     def fresh(self) -> Model:
         """Return an untrained copy with the same settings."""
-        ...
 
     def start_anew(self) -> None:
         """Let the next ``fit`` begin from nothing. (Asked for in ``CrossFit.cold_folds`` alone.)"""
-        ...
 
     def fit(
         self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None, **unlabeled: Any
     ) -> Model:
         """Learn; of a model that says ``wants_unlabeled``, from the rows ``unlabeled=`` too."""
-        ...
 
     def predict(self, data: Any) -> torch.Tensor:
         """Return predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
-        ...
 
 
 @dataclass
@@ -65,11 +61,9 @@ class FoldStore(Protocol):
 
     def find(self, name: str, fold: int) -> Trained | None:
         """Return the model and predictions of an earlier run, or None."""
-        ...
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
         """Keep a model that has just been trained. (Called from the thread that trained it.)"""
-        ...
 
 
 @dataclass

@@ -70,15 +70,8 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
 
     Greedy, as scikit-learn's ``StratifiedGroupKFold``: groups go, the largest first, each where it adds least to the
     sum over folds and strata of the squared share of the stratum's rows (whose least value is equal shares); that is
-    where the fold's shares so far and the group's have the smallest inner product, one small product a group.
-
-    Args:
-        strata, groups: int64 ``[n]``, from 0.
-        folds: how many.
-        seed: of the order of equal groups.
-
-    Returns:
-        int64 ``[n]``.
+    where the fold's shares so far and the group's have the smallest inner product, one small product a group. All are
+    int64 ``[n]`` from 0; ``seed`` orders equal groups.
     """
     _, groups = torch.unique(groups, return_inverse=True)
     size, kinds = int(groups.max()) + 1, int(strata.max()) + 1
@@ -99,16 +92,9 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
 
 
 def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tensor, str]:
-    """Turn a target into strata: its classes, or quantile bins of its numbers.
+    """Turn a target into strata, its classes or quantile bins of its numbers (``bins``: see ``Folds.stratified``).
 
-    Args:
-        column: the target ``[n]``.
-        bins: how many quantile bins; 0: the values are classes; None: ``10`` for numbers that have fractions or more
-            than 50 distinct values, else classes.
-        folds: how many folds there will be.
-
-    Returns:
-        int64 ``[n]`` from 0 on the CPU (missing targets are a stratum of their own), and what they are, in words.
+    Returns int64 ``[n]`` from 0 on the CPU (missing targets are a stratum of their own), and what they are, in words.
 
     Raises:
         DataError: every class has fewer rows than there are folds, or the bins are of something else than numbers.
@@ -155,18 +141,9 @@ Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never 
 def time_folds(
     ticks: torch.Tensor, folds: int, *, gap: float, window: float | None, horizon: float | None, name: str
 ) -> Cut:
-    """Cut folds that train on the past alone.
+    """Cut times int64 or float64 ``[n]`` into folds that train on the past alone: see ``Folds.time_series``.
 
-    Args:
-        ticks: times int64 or float64 ``[n]``.
-        gap: training rows are more than this before the fold's first scored row.
-        window: and no more than ``gap + window`` before it; None: all of them.
-        horizon: how long each fold's scored rows last, the last fold's up to the last row; None: ``folds + 1`` blocks
-            of about as many rows each, of which the first is never scored.
-        name: the column, for messages.
-
-    Returns:
-        The fold in which each row is scored, -1 for none; and each fold's training rows.
+    Returns the fold in which each row is scored, -1 for none, and each fold's training rows. ``name`` is the column's.
     """
     if horizon is None:
         codes = blocks(ticks, folds + 1, name=name) - 1
@@ -195,17 +172,9 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
     """Cut blocks of time, each scored by models of rows whose labels do not overlap its own.
 
     Purging and embargo of López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2): a
-    row's label is known at ``end`` from what happens since ``start``; a training row whose closed span meets the closed
-    span of a scored row is left out, and so is one that starts within ``embargo`` after the last scored span's end.
-
-    Args:
-        start: int64 or float64 ``[n]``, in the ticks of ``end``.
-        end: ``[n]``, at or after ``start``.
-        embargo: in the same ticks.
-        names: the two columns, for messages.
-
-    Returns:
-        As for :func:`time_folds`; every row is scored.
+    row's label is known at ``end`` from what happens since ``start`` (ticks int64 or float64 ``[n]``); a training row
+    whose closed span meets the closed span of a scored row is left out, and so is one that starts within ``embargo``
+    ticks after the last scored span's end. ``names`` are the two columns'. Every row is scored.
     """
     bad = end < start
     if bool(bad.any()):
@@ -294,10 +263,8 @@ class Times(NamedTuple):
     def span(self, value: Any, role: str) -> int | float:
         """Turn a length of time into ticks, rounded down to whole ones if times are whole.
 
-        Args:
-            value: a number where the column holds numbers; a ``timedelta`` (of Python, numpy or pandas) or pandas'
-                text for one (``'7D'``) where it holds dates; 0 for either.
-            role: what it is for, for messages.
+        It is a number where the column holds numbers; a ``timedelta`` (of Python, numpy or pandas) or pandas' text for
+        one (``'7D'``) where it holds dates; 0 for either.
 
         Raises:
             DataError: it is of the other kind, below 0 or not a length of time.

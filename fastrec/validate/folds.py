@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,7 @@ import torch
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
 from fastrec.table import Table
-from fastrec.validate.cuts import (
-    given_column,
-    given_key,
-    given_times,
-    group_folds,
-    in_one_unit,
-    purged_folds,
-    random_folds,
-    row_count,
-    strata_of,
-    stratified_folds,
-    stratified_group_folds,
-    time_folds,
-)
+from fastrec.validate import cuts
 from fastrec.validate.mirror import AUTO, mirror
 
 _KEY = b"fastrec.folds"  # of what a saved file says of the folds beside its columns
@@ -181,6 +169,13 @@ class Folds:
     # How they are cut
 
     @classmethod
+    def _repeated(cls, cut: Callable[..., torch.Tensor], folds: int, repeats: int, seed: int, method: str) -> Folds:
+        """Cut several times, and count through the folds of all: codes ``[repeats, n]``."""
+        codes = torch.stack([cut(folds, seed=seed + r) + folds * r for r in range(repeats)])
+        said = f"seed {seed}" if repeats == 1 else f"{repeats} times, seeds {seed} to {seed + repeats - 1}"
+        return cls(codes, method=f"{method}, {said}")
+
+    @classmethod
     def kfold(cls, data: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
         """Cut at random, in folds of equal size.
 
@@ -193,9 +188,8 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or fewer rows than folds.
         """
-        rows = _check_counts(row_count(data), folds, repeats)
-        cut = [random_folds(rows, folds, seed=seed + r) for r in range(repeats)]
-        return cls(_stacked(cut, folds), method=f"{folds} folds at random{_said(seed, repeats)}")
+        rows = _check_counts(cuts.row_count(data), folds, repeats)
+        return cls._repeated(partial(cuts.random_folds, rows), folds, repeats, seed, f"{folds} folds at random")
 
     @classmethod
     def stratified(
@@ -212,10 +206,10 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or every class has fewer rows than there are folds.
         """
-        _check_counts(row_count(data), folds, repeats)
-        strata, words = strata_of(given_column(data, target, "target"), bins, folds)
-        cut = [stratified_folds(strata, folds, seed=seed + r) for r in range(repeats)]
-        return cls(_stacked(cut, folds), method=f"{folds} folds at random, stratified by {words}{_said(seed, repeats)}")
+        _check_counts(cuts.row_count(data), folds, repeats)
+        strata, words = cuts.strata_of(cuts.given_column(data, target, "target"), bins, folds)
+        method = f"{folds} folds at random, stratified by {words}"
+        return cls._repeated(partial(cuts.stratified_folds, strata), folds, repeats, seed, method)
 
     @classmethod
     def group(cls, data: Any, groups: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
@@ -231,10 +225,10 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or a fold would be empty.
         """
-        key = given_key(data, groups, "groups")
+        key = cuts.given_key(data, groups, "groups")
         _check_counts(len(key), folds, repeats)
-        cut = [group_folds(key, key.names, folds, seed=seed + r) for r in range(repeats)]
-        return cls(_stacked(cut, folds), method=f"{folds} folds by a hash of {_names(key)}{_said(seed, repeats)}")
+        method = f"{folds} folds by a hash of {_names(key)}"
+        return cls._repeated(partial(cuts.group_folds, key, key.names), folds, repeats, seed, method)
 
     @classmethod
     def stratified_group(
@@ -259,13 +253,12 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or fewer groups than folds.
         """
-        key = given_key(data, groups, "groups")
+        key = cuts.given_key(data, groups, "groups")
         _check_counts(len(key), folds, repeats)
-        strata, words = strata_of(given_column(data, target, "target"), bins, folds)
+        strata, words = cuts.strata_of(cuts.given_column(data, target, "target"), bins, folds)
         codes = key.coded(key.names).codes.cpu()
-        cut = [stratified_group_folds(strata, codes, folds, seed=seed + r) for r in range(repeats)]
-        method = f"{folds} folds of whole {_names(key)}, stratified by {words}{_said(seed, repeats)}"
-        return cls(_stacked(cut, folds), method=method)
+        method = f"{folds} folds of whole {_names(key)}, stratified by {words}"
+        return cls._repeated(partial(cuts.stratified_group_folds, strata, codes), folds, repeats, seed, method)
 
     @classmethod
     def time_series(
@@ -286,11 +279,11 @@ class Folds:
         Raises:
             DataError: a time is missing, or a fold has no row to score or to train on.
         """
-        times = given_times(data, time, "time")
+        times = cuts.given_times(data, time, "time")
         _check_counts(len(times.ticks), folds, 1, least=1)
         spans = {n: None if v is None else times.span(v, n) for n, v in (("window", window), ("horizon", horizon))}
         wait = times.span(gap, "gap")
-        codes, train = time_folds(times.ticks, folds, gap=wait, name=times.name, **spans)
+        codes, train = cuts.time_folds(times.ticks, folds, gap=wait, name=times.name, **spans)
         words = [f"{folds} fold{'s' * (folds > 1)} by time ({times.name})"]
         words += [f"gap {times.shown(wait)}"] if wait else []
         words.append("expanding" if window is None else f"training on the last {times.shown(spans['window'])}")
@@ -314,11 +307,11 @@ class Folds:
         Raises:
             DataError: a time is missing, a span ends before it starts, or a fold has no row to train on.
         """
-        starts, ends = in_one_unit(given_times(data, start, "start"), given_times(data, end, "end"))
+        starts, ends = cuts.in_one_unit(cuts.given_times(data, start, "start"), cuts.given_times(data, end, "end"))
         _check_counts(len(starts.ticks), folds, 1)
         wait = starts.span(embargo, "embargo")
         names = (starts.name, ends.name)
-        codes, train = purged_folds(starts.ticks, ends.ticks, folds, embargo=wait, names=names)
+        codes, train = cuts.purged_folds(starts.ticks, ends.ticks, folds, embargo=wait, names=names)
         method = f"{folds} blocks of time, purged of labels ({starts.name} to {ends.name}) that overlap"
         return cls(codes, train, method=method + (f", embargo {starts.shown(wait)}" if wait else ""))
 
@@ -333,7 +326,7 @@ class Folds:
         Raises:
             DataError: there are more folds than half as many as rows, or none.
         """
-        given = given_column(data, column, "folds").plain()
+        given = cuts.given_column(data, column, "folds").plain()
         coded = given.coded().in_order()
         codes = coded.codes.cpu()
         if given.kind == "number":
@@ -402,7 +395,7 @@ class Folds:
         Raises:
             LeakageError: naming the group, a row that is trained on and one that is scored.
         """
-        key = given_key(self.size if data is None else data, groups, "groups")
+        key = cuts.given_key(self.size if data is None else data, groups, "groups")
         self._check_rows(len(key), _names(key))
         coded = key.coded(key.names)
         codes = coded.codes.cpu()
@@ -431,7 +424,7 @@ class Folds:
         Raises:
             LeakageError: naming a row that is trained on and an earlier one that is scored.
         """
-        times = given_times(self.size if data is None else data, time, "time")
+        times = cuts.given_times(self.size if data is None else data, time, "time")
         self._check_rows(len(times.ticks), times.name)
         for k, (train, valid) in enumerate(self):
             # if the latest training row is not too late, none is
@@ -500,15 +493,6 @@ def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int
     if rows < folds:
         raise DataError(f"{rows} rows for {folds} folds", remedy="Use fewer folds, or more data")
     return rows
-
-
-def _stacked(cut: list[torch.Tensor], folds: int) -> torch.Tensor:
-    """Count through the folds of several repeats: ``[r, n]``."""
-    return torch.stack([codes + folds * r for r, codes in enumerate(cut)])
-
-
-def _said(seed: int, repeats: int) -> str:
-    return f", seed {seed}" if repeats == 1 else f", {repeats} times, seeds {seed} to {seed + repeats - 1}"
 
 
 def _names(key: Table) -> str:

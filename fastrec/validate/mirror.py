@@ -29,14 +29,9 @@ _TIME_WORDS = re.compile(
 
 
 class Mirror(NamedTuple):
-    """Cut that mirrors how the test was cut.
+    """Cut that mirrors how the test was cut: ``by`` ``'time'``, ``'group'`` or ``'random'``, and why, in plain words.
 
-    Args:
-        by: ``'time'``, ``'group'`` or ``'random'``.
-        column: the column of times or groups.
-        why: what says so, in plain words.
-        folds: how many folds mirror it.
-        gap, horizon: of folds by time, as ``Folds.time_series`` takes them.
+    ``gap`` and ``horizon`` are of folds by time, as ``Folds.time_series`` takes them.
     """
 
     by: str
@@ -74,10 +69,10 @@ def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
     for name in names:
         column, other = _column(train, name), _column(test, name)
         text = column.kind == "category" and is_text(column.distinct.type)
-        if column.kind == "datetime" or text:
-            if _is_later(column, other):
+        is_time, words = text or column.kind == "datetime", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()
+        if (is_time or _TIME_WORDS.search(words)) and _is_later(column, other):
+            if is_time:
                 return name
-        elif _TIME_WORDS.search(_words(name)) and _is_later(column, other):
             named.append(name)
     return named[0] if named else None
 
@@ -156,10 +151,6 @@ def _known(column: Column) -> Times:
 
 def _column(data: Any, name: str) -> Column:
     return Table.read(data, [name])[name]
-
-
-def _words(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()
 
 
 # Train and test rows → how well a classifier tells them apart, and by which columns.

@@ -13,8 +13,6 @@ from fastrec.segments.as_of_join import as_of
 from fastrec.table import Table
 from fastrec.validate.target import Task, check_label, check_task
 
-# ``ListEvents``: what happened in a session before each of its lists was shown, for rankers that read the session.
-
 
 @dataclass(frozen=True, eq=False)
 class ListEvents:
@@ -219,9 +217,6 @@ class Rows:
         rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
         some: dict[str, Any] = {n: None if (v := getattr(self, n)) is None else v[rows] for n in _ON_THE_CPU}
         return replace(self, table=self.table.take(rows), **some)
-
-
-# ``Lists``: candidates in lists, as estimators take them.
 
 
 class Lists(Rows):

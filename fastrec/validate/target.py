@@ -13,8 +13,6 @@ from fastrec.errors import DataError
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
 
-# The kinds of task: what is predicted, and in which shape.
-
 Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
 
 

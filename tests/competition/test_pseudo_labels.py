@@ -15,7 +15,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.fitting import fit_models, make_features
 from fastrec.competition.resumable import Parts, RunFeatures
-from fastrec.competition.table_record import TableRun
+from fastrec.competition.run_record import TableRun
 from fastrec.competition.table_run import read
 from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# ``check_submission``: whether a submission has the official form, and exactly the target rows.
-
-
 @dataclass(frozen=True)
 class CheckReport(ReportLines):
     """What a submission that passed holds; ``warnings`` are what is allowed but loses score."""
@@ -66,9 +63,6 @@ def check_submission(
         DataError: the test file has no target, or one twice.
     """
     return CheckReport(str(submission_path), *format.check(submission_path, test_path, any_order=any_order))
-
-
-# ``score_submission``: the official score of a submission, and how sure it is.
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
 from fastrec.table.read import csv_header, read_text_csv
 
-# ``SubmissionFormat``: a submission of a list of item ids for each target (a row of the test file to rank).
-
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionFormat(SubmissionForm):
@@ -133,14 +131,10 @@ RECSYS2019 = SubmissionFormat(
 
 
 def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[str] = ()) -> SubmissionForm:
-    """Take a ranking's form from a sample submission.
+    """Take a ranking's form from a sample submission, or any other of that form.
 
-    A line for each candidate with its score or its rank, or a line for each list with its items in order.
-
-    Args:
-        sample: the sample submission; any submission of the form does.
-        lists, item: the columns of lists and of items, in the rows to rank.
-        names: other columns that may name a row.
+    A line for each candidate with its score or its rank, or a line for each list with its items in order. ``lists`` and
+    ``item`` are columns of the rows to rank, ``names`` others that may name a row.
 
     Raises:
         DataError: the sample has no column to predict.
@@ -218,26 +212,6 @@ def run_around(path: str | Path) -> Path | None:
     return next((p for p in runs if (p / "config.json").is_file()), None)
 
 
-# ``write_submission``: ranked lists as a file in the official form.
-
-
-def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
-    column = arrow_column(lists, form.prediction)
-    kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        ids = column.flatten()
-        if not (is_text(ids.type) or pa.types.is_integer(ids.type) or pa.types.is_null(ids.type)):
-            raise DataError(f"ids are {ids.type}", column=form.prediction, remedy="Give integers or strings")
-        if is_text(ids.type) and pc.any(pc.match_substring(ids, form.sep)).as_py():
-            raise DataError(f"an id holds {form.sep!r}", column=form.prediction, remedy="Choose another separator")
-        lists = column.cast(pa.large_list(pa.large_string()))
-        column = pc.binary_join(lists, pa.scalar(form.sep, pa.large_string()))
-    elif not is_text(kind) and len(column):
-        raise DataError(f"lists are {kind}", column=form.prediction, remedy="Give strings or lists of ids")
-    refuse_nulls(column, form.prediction, "a list, or an id in it, is missing")
-    return column.cast(pa.large_string())
-
-
 def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
     """Write a submission, or nothing: the same input always gives the same bytes.
 
@@ -253,8 +227,20 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         SubmissionError: a duplicate row, or a list that is empty, too long or names an id twice.
         WriteError: the file system refused; what was at ``path`` is as it was.
     """
-    columns = {name: key_text(keys_frame, name) for name in format.keys}
-    columns[format.prediction] = _list_text(lists, format)
+    columns, name = {n: key_text(keys_frame, n) for n in format.keys}, format.prediction
+    column = arrow_column(lists, name)
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        ids = column.flatten()
+        if not (is_text(ids.type) or pa.types.is_integer(ids.type) or pa.types.is_null(ids.type)):
+            raise DataError(f"ids are {ids.type}", column=name, remedy="Give integers or strings")
+        if is_text(ids.type) and pc.any(pc.match_substring(ids, format.sep)).as_py():
+            raise DataError(f"an id holds {format.sep!r}", column=name, remedy="Choose another separator")
+        column = pc.binary_join(column.cast(pa.large_list(pa.large_string())), pa.scalar(format.sep, pa.large_string()))
+    elif not is_text(kind) and len(column):
+        raise DataError(f"lists are {kind}", column=name, remedy="Give strings or lists of ids")
+    refuse_nulls(column, name, "a list, or an id in it, is missing")
+    columns[name] = column.cast(pa.large_string())
     format.lists_of(columns[format.prediction], path)
     format.write_lines(path, columns)
 

@@ -16,8 +16,6 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import read_file
 
-# ``NextItemForm``: a submission of next items: a line for each session, its items in order, the best first.
-
 
 @dataclass(frozen=True, kw_only=True)
 class NextItemForm(SubmissionForm):
@@ -196,9 +194,6 @@ def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pc.all(pc.ends_with(text, " 00:00:00")).as_py():
         return pc.utf8_slice_codeunits(text, 0, 10)
     return pc.replace_substring(text, " ", "T")
-
-
-# A submission of next items held against the items that followed.
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from fastrec.metrics.ranking import cut, flat_tensor
 from fastrec.table.keys import is_text
 from fastrec.table.read import csv_header, read_text_csv, write_text_csv
 
-# Scores to ordered lists: one list per group, best first, always the same for the same input.
-
 
 class RankedLists(NamedTuple):
     """Rows in ranked order: list ``i`` is ``order[offsets[i]:offsets[i + 1]]``.
@@ -419,9 +417,6 @@ def _fits(value: Any, hint: Any) -> bool:
         kinds = kinds[:1] * len(value) if kinds[-1] is ... and isinstance(value, tuple) else kinds
         return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
     return any(_fits(value, k) for k in kinds) if kinds else type(value) is hint
-
-
-# ``IdLists``: lists of ids, a text for each row, taken apart.
 
 
 class IdLists:

@@ -29,8 +29,6 @@ from fastrec.table import Table
 from fastrec.table.read import csv_header, read_file, read_text_csv
 from fastrec.validate import Target
 
-# ``ValueForm``: a submission with one line per row (or per candidate): ids, and predicted values.
-
 
 @dataclass(frozen=True, kw_only=True)
 class ValueForm(SubmissionForm):
@@ -244,9 +242,6 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-# Which prediction each value column of a submission has.
-
-
 def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
     """Map each value column to its prediction: by its name, or the end of it (``Class_3``), else by place."""
     outputs = target.outputs
@@ -312,11 +307,8 @@ def relevance(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels of candidates, float64 ``[n]``, and whether their list is in the truth, bool ``[n]``.
 
-    Args:
-        lines: candidates with the columns ``ids``: those of the list, and last the item.
-        truth: its ids and labels; lines that it lacks are irrelevant.
-        ids, path: those columns; the file of the truth, for errors.
-        label: the truth's column of labels; None: its lines are relevant, all of them.
+    ``lines`` and ``truth`` have the columns ``ids``: those of the list, and last the item. Lines that the truth lacks
+    are irrelevant; without a column of labels all of its own are relevant.
 
     Raises:
         DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
@@ -376,9 +368,6 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
     """Read the ids of the rows that a submission must have; of a form without ids their numbers."""
     return RowKeys(read_text(path, form.ids, form.sep) if form.ids else read_file(path), form.ids, path)
-
-
-# ``score_values``: the score of a submission with one line per row, by any metric.
 
 
 @dataclass(frozen=True)

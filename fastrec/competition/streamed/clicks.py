@@ -33,8 +33,6 @@ from fastrec.tabular import ParquetFrame
 from fastrec.training import rec_learner
 from fastrec.validate import Rows, Target
 
-# ``LastRows``: what a net says of the last training rows before it learns from them, and a blend by it.
-
 
 class LastRows(Callback):
     """Keeps the probabilities of the last rows as they were when each row came, and their targets.
@@ -164,12 +162,8 @@ def train_streamed(
     On CUDA it computes in bfloat16 if the device has it. Tables of 20,000 rows or more have row-sparse gradients. On
     CUDA small tables have dense gradients and the step a CUDA graph instead.
 
-    Args:
-        frame, asks, name, device, seed, cbs: the rows, the net and its name; where, and with what callbacks.
-        bs: rows in a batch; None: the net's.
-        seconds: the limit of time; None: all rows are seen.
-        buffer_rows: rows that are mixed with one another at a time.
-        advance: called with the rows of each batch.
+    ``bs``: rows in a batch, None: the net's; ``seconds``: the limit of time, None: all rows are seen; ``buffer_rows``
+    are mixed with one another at a time; ``advance`` is called with the rows of each batch.
     """
     set_seed(seed)
     # 500 batches or more, of 256 to 8192 rows: a power of two.
@@ -202,12 +196,7 @@ def train_streamed(
 
 
 class EachBatch(Callback):
-    """Reports each batch, and ends a training after some seconds.
-
-    Args:
-        seconds: counted from the first batch; None: no limit.
-        advance: called with the rows of each batch.
-    """
+    """Calls ``advance`` with the rows of each batch, and ends a training some seconds after its first one."""
 
     def __init__(self, seconds: float | None, advance: Callable[[int], None] | None) -> None:
         super().__init__()

@@ -42,72 +42,6 @@ from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
-# ``Laid``: the parts of a streamed ranking on the disk, a file for each part and kind of rows.
-
-
-@dataclass
-class Laid:
-    """Parts on the disk, a file for each part and kind of rows."""
-
-    folder: Path
-    parts: int
-    tables: list[str]
-    counts: dict[str, int]
-
-    def lines(self, model: str) -> Path:
-        """Return the file of a model's submission."""
-        return self.folder / f"{model}.csv"
-
-    def files(self, kind: str) -> list[Path]:
-        """Return the files of one kind of rows."""
-        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
-
-
-def lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advance: Callable[[int], None]) -> Laid:
-    """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
-    if len(parts) < 2:
-        raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
-    counts, names, said = dict.fromkeys(("train", "valid", "test"), 0), [], 0
-    for i, part in enumerate(parts):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", DataWarning)
-            found = recipe.load_part(part)
-        said += len(caught)
-        if found.test is None or found.targets is None:
-            raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
-        # Whole parts: no user is learned from and scored.
-        held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
-        none = found.train.slice(0, 0)
-        rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
-        counts = {n: counts[n] + len(t) for n, t in rows.items()}
-        names = list(found.tables)
-        tables = {f"table-{n}": t for n, t in found.tables.items()}
-        for kind, table in {**rows, **tables}.items():
-            write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
-        write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
-        shutil.rmtree(part)
-        advance(len(found.train) + len(found.test))
-    if said:
-        warnings.warn(f"{said} warnings of {len(parts)} parts are not shown one by one", DataWarning, stacklevel=2)
-    return Laid(folder, len(parts), names, counts)
-
-
-def _numbered(table: Table, column: str, part: int) -> Table:
-    """Give the lists ids that no other part has."""
-    if column not in table:
-        return table
-    # The low 32 bits are the list's number in its part, the high ones the part's.
-    return table.with_columns({column: table[column].integer() + (part << 32)})
-
-
-def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
-    """Write one part of a kind of rows."""
-    folder.mkdir(exist_ok=True)
-    pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
-
-
-# ``Work``: what a streamed ranking has done so far, which a process that begins anew goes on from.
-
 _FILE = "work.pickle"  # read by the process that wrote it alone: the folder's name says who that is
 
 
@@ -121,7 +55,8 @@ class Work:
         started: when, for ``config.json``.
         models: the trained models, by name.
         done: the finished steps.
-        made: the parts and the features, once they are there.
+        parts, tables, counts: how many parts there are, the names of other tables, and how many rows of each kind.
+        features: with what they have learned.
     """
 
     folder: Path
@@ -129,7 +64,10 @@ class Work:
     started: str = field(default_factory=now)
     models: dict[str, Estimator] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
-    made: dict[str, Any] = field(default_factory=dict)
+    parts: int = 0
+    tables: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("train", "valid", "test"), 0))
+    features: FeatureSet = field(init=False)
 
     @classmethod
     def of(cls, folder: Path, stages: Stages) -> Work:
@@ -141,15 +79,13 @@ class Work:
             vars(work).update(known)
         return work
 
-    @property
-    def laid(self) -> Laid:
-        """The parts."""
-        return self.made["laid"]
+    def lines(self, model: str) -> Path:
+        """Return the file of a model's submission."""
+        return self.folder / f"{model}.csv"
 
-    @property
-    def features(self) -> FeatureSet:
-        """The features, with what they have learned."""
-        return self.made["features"]
+    def files(self, kind: str) -> list[Path]:
+        """Return the files of one kind of rows, a part each."""
+        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
 
     def finish(self, step: str, *, anew: bool) -> None:
         """Note that a step is done; ``anew``: the next one has a fresh process, where this one may be replaced."""
@@ -168,6 +104,48 @@ class Work:
         return True
 
 
+def lay_out(recipe: StreamedRanking, parts: Sequence[Path], work: Work, advance: Callable[[int], None]) -> None:
+    """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
+    if len(parts) < 2:
+        raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
+    said, folder, work.parts = 0, work.folder, len(parts)
+    for i, part in enumerate(parts):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataWarning)
+            found = recipe.load_part(part)
+        said += len(caught)
+        if found.test is None or found.targets is None:
+            raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
+        # Whole parts: no user is learned from and scored.
+        held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
+        none = found.train.slice(0, 0)
+        rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
+        work.counts = {n: work.counts[n] + len(t) for n, t in rows.items()}
+        work.tables = list(found.tables)
+        tables = {f"table-{n}": t for n, t in found.tables.items()}
+        for kind, table in {**rows, **tables}.items():
+            write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
+        write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
+        shutil.rmtree(part)
+        advance(len(found.train) + len(found.test))
+    if said:
+        warnings.warn(f"{said} warnings of {len(parts)} parts are not shown one by one", DataWarning, stacklevel=2)
+
+
+def _numbered(table: Table, column: str, part: int) -> Table:
+    """Give the lists ids that no other part has."""
+    if column not in table:
+        return table
+    # The low 32 bits are the list's number in its part, the high ones the part's.
+    return table.with_columns({column: table[column].integer() + (part << 32)})
+
+
+def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
+    """Write one part of a kind of rows."""
+    folder.mkdir(exist_ok=True)
+    pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
+
+
 @dataclass(kw_only=True)
 class ListsRun(Run):
     """A run of a ``StreamedRanking``.
@@ -179,9 +157,6 @@ class ListsRun(Run):
     work: Work = field(init=False)
 
 
-# The models of a streamed ranking: nets from the stream of rows, trees by XGBoost's external memory, their stack.
-
-
 def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:
     """Return categories and numbers that models learn from; without ``features`` of the recipe's, unfitted."""
     cats, features = list(recipe.categories or ()), features or recipe.features() or FeatureSet([])
@@ -191,15 +166,15 @@ def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> t
 
 def train_nets(run: ListsRun) -> None:
     """Train the recipe's nets on the stream of rows."""
-    recipe, laid = run.recipe, run.work.laid
+    recipe, work = run.recipe, run.work
     if not recipe.nets():
         return
     cats, conts = columns_of(recipe)
-    files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
+    files = [f for f in work.files("made-train") if pq.read_metadata(f).num_rows]
     procs = [Categorify, FillMissing(add_col=False), Normalize]
-    frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=laid.folder / "packed", device="cpu")
+    frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=work.folder / "packed", device="cpu")
     for name, asks in recipe.nets().items():
-        with run.stages.stage(f"train {name}", asks.epochs * laid.counts["train"]) as advance:
+        with run.stages.stage(f"train {name}", asks.epochs * work.counts["train"]) as advance:
             options = {"device": run.device, "seed": run.seed, "bs": run.bs}
             options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
             run.work.models[name] = train_streamed(frame, asks, name, **options)
@@ -215,12 +190,12 @@ def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[s
 
 
 def choose_stack(
-    recipe: StreamedRanking, laid: Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
+    recipe: StreamedRanking, work: Work, models: Mapping[str, Estimator], advance: Callable[[int], None]
 ) -> StackModel:
     """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
     cats, conts = columns_of(recipe)
-    for file in laid.files("made-valid"):
+    for file in work.files("made-valid"):
         lists = lists_of(recipe, file, cats, conts)
         if not len(lists):
             continue
@@ -269,7 +244,7 @@ def _once(name: str, step: Callable[[ListsRun], None], run: ListsRun) -> None:
     """Carry a step out, unless an earlier process of the run has."""
     if name not in run.work.done:
         step(run)
-        run.work.finish(name, anew=sum(run.work.laid.counts.values()) >= run.recipe.fresh_from)
+        run.work.finish(name, anew=sum(run.work.counts.values()) >= run.recipe.fresh_from)
 
 
 def split(run: ListsRun) -> None:
@@ -277,7 +252,7 @@ def split(run: ListsRun) -> None:
     folder = run.work.folder / "split"
     with run.stages.stage("parts") as advance:
         parts = run.recipe.split(run.data, folder, rows=run.rows)
-        run.work.made["laid"] = lay_out(run.recipe, parts, run.work.folder, advance)
+        lay_out(run.recipe, parts, run.work, advance)
     shutil.rmtree(folder)
 
 
@@ -285,34 +260,34 @@ def make_features(run: ListsRun) -> None:
     """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
     from fastrec.features._dask.files import PartFiles
 
-    recipe, laid, features = run.recipe, run.work.laid, run.recipe.features()
+    recipe, work, features = run.recipe, run.work, run.recipe.features()
     if features is None:
         raise DataError(f"{recipe.name} has no features", remedy="Write features()")
-    with run.stages.stage("features", sum(laid.counts.values())) as advance:
-        tables = {n: PartFiles(laid.files(f"table-{n}"), recipe.together) for n in laid.tables}
-        train, valid, test = (PartFiles(laid.files(n), recipe.together) for n in ("train", "valid", "test"))
+    with run.stages.stage("features", sum(work.counts.values())) as advance:
+        tables = {n: PartFiles(work.files(f"table-{n}"), recipe.together) for n in work.tables}
+        train, valid, test = (PartFiles(work.files(n), recipe.together) for n in ("train", "valid", "test"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # a FeatureSet's cache is not used
             made = features.fit_transform(train, tables=tables, unlabeled=test)
         cats, conts = columns_of(recipe, features)
         kept = [*cats, recipe.list_column, recipe.item, recipe.label, *filter(None, [recipe.counted, recipe.weight])]
-        _write_made(made, "train", laid, kept, conts, advance)
-        _write_made(features.transform(valid, tables=tables), "valid", laid, kept, conts, advance)
+        _write_made(made, "train", work, kept, conts, advance)
+        _write_made(features.transform(valid, tables=tables), "valid", work, kept, conts, advance)
         kept.remove(recipe.label)
-        _write_made(features.transform(test, tables=tables), "test", laid, kept, conts, advance)
-    run.work.made["features"] = features
+        _write_made(features.transform(test, tables=tables), "test", work, kept, conts, advance)
+    run.work.features = features
 
 
 def grow_trees(run: ListsRun) -> None:
     """Grow the trees of each ranker from the parts to learn from."""
 
     def grow(ranker: XGBRanker, run: ListsRun) -> None:
-        recipe, laid = run.recipe, run.work.laid
+        recipe, work = run.recipe, run.work
         cats, conts = columns_of(recipe)
-        read = [partial(lists_of, recipe, f, cats, conts) for f in laid.files("made-train")]
+        read = [partial(lists_of, recipe, f, cats, conts) for f in work.files("made-train")]
         with run.stages.stage(f"train {ranker.name}") as advance:
-            run.work.models[ranker.name] = fit_on_parts(ranker, read, laid.folder / "trees", seed=run.seed)
-            advance(laid.counts["train"])
+            run.work.models[ranker.name] = fit_on_parts(ranker, read, work.folder / "trees", seed=run.seed)
+            advance(work.counts["train"])
 
     for ranker in run.recipe.models(bs=run.bs):
         if isinstance(ranker, XGBRanker):
@@ -321,28 +296,28 @@ def grow_trees(run: ListsRun) -> None:
 
 def write(run: ListsRun) -> None:
     """Choose the stack, predict, and write the run directory."""
-    recipe, stages, laid, models = run.recipe, run.stages, run.work.laid, run.work.models
-    with stages.stage("stack", laid.counts["valid"]) as advance:
-        stack = choose_stack(recipe, laid, models, advance)
+    recipe, stages, work, models = run.recipe, run.stages, run.work, run.work.models
+    with stages.stage("stack", work.counts["valid"]) as advance:
+        stack = choose_stack(recipe, work, models, advance)
     cats, conts = columns_of(recipe, run.work.features)
     with run_folder(run) as part:
-        with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
+        with stages.stage("predict", work.counts["valid"] + work.counts["test"]) as advance:
             held = _predict(run, part, stack, advance)
         run.work.features.save(part / "features")
         write_models(part, {n: [m] for n, m in models.items()}, stack)
-        file = next((f for f in laid.files("made-test") if pq.read_metadata(f).num_rows), None)
+        file = next((f for f in work.files("made-test") if pq.read_metadata(f).num_rows), None)
         if file is not None:
             pq.write_table(pq.ParquetFile(file).read().slice(0, limits.SAMPLE_ROWS), part / "sample.parquet")
-        config = {**recipe_notes(recipe, cats, conts), "metric": "mrr", "parts": laid.parts, "models": list(models)}
+        config = {**recipe_notes(recipe, cats, conts), "metric": "mrr", "parts": work.parts, "models": list(models)}
         config |= {"nets": net_notes(recipe.nets()), "submission": recipe.submission.to_state()}
-        tables = {n: pq.read_schema(laid.files(f"table-{n}")[0]).names for n in laid.tables}
+        tables = {n: pq.read_schema(work.files(f"table-{n}")[0]).names for n in work.tables}
         write_config(part, run, {**config, "tables": tables})
         test, truth = {}, run.data / "ground_truth.csv"
         if truth.is_file():
-            test = {n: score_submission(laid.lines(n), truth, recipe.submission).mrr for n in held}
-        shutil.move(laid.lines("stack"), part / "submission.csv")
+            test = {n: score_submission(work.lines(n), truth, recipe.submission).mrr for n in held}
+        shutil.move(work.lines("stack"), part / "submission.csv")
         scores = {"metric": "mrr", "greater_is_better": True, "models": test, "oof": held, "oracle": None}
-        write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in laid.counts.items()}})
+        write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in work.counts.items()}})
 
 
 # A process that begins anew goes on after the last step that is done once.
@@ -351,14 +326,14 @@ LISTS = [open_work, *_ONCE, grow_trees, write]
 
 
 def _write_made(
-    made: Any, kind: str, laid: Laid, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
+    made: Any, kind: str, work: Work, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
 ) -> None:
     import dask
 
     from fastrec.features._dask.blocks import task
 
     names = [n for n in dict.fromkeys([*kept, *conts]) if n in made.columns]
-    folder = laid.folder / f"made-{kind}"
+    folder = work.folder / f"made-{kind}"
     folder.mkdir()
     for i, part in enumerate(made[names].to_delayed()):
         advance(dask.compute(task(_write_numbers, part, list(conts), str(folder), i))[0])
@@ -370,18 +345,15 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
     return len(table)
 
 
-# Predictions ---------------------------------------------------------------------------------------------------------
-
-
 def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int], None]) -> dict[str, float]:
     """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
-    recipe, laid, models = run.recipe, run.work.laid, run.work.models
+    recipe, work, models = run.recipe, run.work, run.work.models
     cats, conts = columns_of(recipe)
     ranks: dict[str, list[torch.Tensor]] = {}
     for kind, folder in (("valid", "oof"), ("test", "test")):
         writers: dict[str, pq.ParquetWriter] = {}
         (out / folder).mkdir()
-        for i, file in enumerate(laid.files(f"made-{kind}")):
+        for i, file in enumerate(work.files(f"made-{kind}")):
             lists = lists_of(recipe, file, cats, conts)
             if not len(lists):
                 continue
@@ -396,7 +368,7 @@ def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int
                 writers[name] = writer
                 writer.write_table(rows)
                 if kind == "test":
-                    _append(laid.lines(name), recipe, laid.files("targets")[i], lists, scores)
+                    _append(work.lines(name), recipe, work.files("targets")[i], lists, scores)
                 else:
                     ranks.setdefault(name, []).append(reciprocal_of(recipe, lists, scores))
             advance(len(lists))
