@@ -1,27 +1,23 @@
-"""``QuickTrial``: a quick model on some of the training rows, with and without features."""
+"""``choose_features``: which features a recipe gets, and what each was found to be worth."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from fastrec._core import limits
 from fastrec.auto import rankings
 from fastrec.auto.columns import ColumnInfo
-from fastrec.auto.problem import Problem
+from fastrec.auto.problem import Problem, shared_columns
+from fastrec.auto.trial import Family, QuickTrial
 from fastrec.errors import FastrecError
-from fastrec.estimators import LGBMModel, XGBModel
 from fastrec.features import (
     Bucketize,
     Combine,
@@ -30,7 +26,6 @@ from fastrec.features import (
     DateOf,
     DatePart,
     DeviationFromGroup,
-    FeatureSet,
     JoinTable,
     ListLength,
     MultiHot,
@@ -41,25 +36,8 @@ from fastrec.features import (
     search_crosses,
 )
 from fastrec.features.base import Feature
-from fastrec.metrics import bootstrap_metric, default_metric, get_metric
-from fastrec.table import Table
-from fastrec.validate import Folds, Rows, Target
 
 # ``Chosen``: which features a recipe gets, and what each was found to be worth.
-
-
-@dataclass
-class Family:
-    """Features of one idea.
-
-    ``gain``: by how much the trial's score got better; None: not tried, their columns ask for them.
-    """
-
-    name: str
-    features: list[Feature]
-    gain: float | None = None
-    error: float = 0.0
-    kept: bool = True
 
 
 @dataclass
@@ -201,206 +179,6 @@ def _has_clock(problem: Problem, name: str) -> bool:
     return bool(len(some) and ((some.dt.hour != 0) | (some.dt.minute != 0)).any())
 
 
-class QuickTrial:
-    """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features."""
-
-    def __init__(
-        self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
-    ) -> None:
-        self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
-        self.hurried = False
-        table = Table.read(problem.train)
-        draw = torch.Generator().manual_seed(0)
-        self.target: Target | None = None
-        if problem.task == "ranking":
-            if not problem.as_shown:  # as the recipe does it
-                table = table.take(torch.randperm(len(table), generator=draw))
-            codes = table[str(problem.lists)].coded().codes.long()
-            table = table.take(torch.argsort(codes, stable=True))
-            size = torch.bincount(codes)
-            # whole groups, drawn at random
-            drawn = torch.randperm(len(size), generator=draw)
-            few = torch.zeros(len(size), dtype=torch.bool)
-            few[drawn[size[drawn].cumsum(0) <= max(rows, int(size.max()))]] = True
-            self.table = table.take(few[codes.sort().values].nonzero().squeeze(1))
-            self.label = self.table[problem.target[0]].number(torch.float64).cpu()
-        else:
-            self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
-            known = self.target.known(table).nonzero().squeeze(1)
-            if len(known) > rows:
-                # sorted again: rows in order of time stay so
-                known = known[torch.randperm(len(known), generator=draw)[:rows].sort().values]
-            self.table = table.take(known)
-            self.label = self.target.encode(self.table)
-        self.folds = self._cut()
-        usual = {"multiclass": "logloss", "ranking": problem.metric}
-        self.metric = get_metric(usual.get(problem.task) or default_metric(problem.task))
-        self.tables = {n: Table.read(t) for n, t in problem.files.side.items()}
-        # Columns that are one for a whole group have to pay, too.
-        own = [c for c in problem.kinds("number", "category") if c.name not in problem.shared]
-        self.cats, self.conts = ([c.name for c in own if c.kind == k] for k in ("category", "number"))
-        self.rows = self._rows(self.table, [])
-        self._score: tuple[torch.Tensor, float] | None = None
-
-    def _cut(self) -> Folds:
-        """Return folds like the run's: whole groups, blocks of time, or rows at random."""
-        problem = self.problem
-        if problem.group is not None and problem.group in self.table:
-            return Folds.group(self.table, problem.group, self.n_folds)
-        if problem.time is not None and problem.time in self.table:
-            times = self.table[problem.time].number(torch.float64).cpu()
-            if problem.lists is not None:  # a group's is that of its first row
-                _, of, size = torch.unique_consecutive(
-                    self.table[problem.lists].coded().codes, return_inverse=True, return_counts=True
-                )
-                first = (size.cumsum(0) - size)[of]
-                block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
-                return Folds(block[first], method="blocks of time")
-            place = torch.empty(len(times), dtype=torch.int64)
-            place[torch.argsort(times, stable=True)] = torch.arange(len(times))
-            return Folds(place * self.n_folds // len(times), method="blocks of time")
-        if problem.lists is not None:
-            return Folds.group(self.table, problem.lists, self.n_folds)
-        if problem.task in ("binary", "multiclass"):
-            return Folds.stratified(self.table, self.label.long(), self.n_folds)
-        return Folds.kfold(len(self.table), self.n_folds)
-
-    @property
-    def target_options(self) -> dict[str, Any] | None:
-        """What a ``TargetEncode`` of the raw target is to be told; None: the target has no means."""
-        if self.problem.task in ("regression", "ranking"):
-            return {}
-        if self.problem.task == "binary":
-            one = self.problem.classes[-1]
-            return {} if one in (1, True) and self.problem.classes[0] in (0, False) else {"classes": [one]}
-        return {"classes": list(self.problem.classes)} if len(self.problem.classes) <= 10 else None
-
-    def told_by(self, c: ColumnInfo) -> float:
-        """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
-        column = self.table[c.name]
-        if c.kind == "category" or c.key:
-            codes = column.coded().codes.cpu().numpy()
-        else:  # 32 bins of as many rows, and one of the missing values
-            values = column.number(torch.float64).cpu().numpy()
-            finite = values[np.isfinite(values)]
-            edges = np.unique(np.quantile(finite, np.linspace(0, 1, 33)[1:-1])) if len(finite) else np.zeros(0)
-            codes = np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))
-        y = self.label.double().numpy()
-        y = y if y.ndim == 1 else y[:, 0]
-        _, codes = np.unique(codes, return_inverse=True)
-        count = np.bincount(codes)
-        mean = np.bincount(codes, y) / count
-        whole = ((y - y.mean()) ** 2).sum()
-        between = (count * (mean - y.mean()) ** 2).sum()
-        n, k = len(y), len(count)
-        return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
-
-    def family(self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = ()) -> Family:
-        """Try features, or further columns; if they improve the score by more than its error, they join the base."""
-        if self._score is None:
-            self._score = self._cross_fitted(self.base)
-        before, _ = self._score
-        own = self.cats, self.conts
-        self.cats, self.conts = (
-            [*had, *(c.name for c in columns if c.kind == k)] for had, k in zip(own, ("category", "number"))
-        )
-        after, new = self._cross_fitted([*self.base, *features])
-        gain, error = self.gain(self.rows.label, after, before, self.rows.groups)
-        kept = is_worth(gain, error)
-        if kept:
-            self.base, self._score = [*self.base, *features], (after, new)
-        else:
-            self.cats, self.conts = own
-        return Family(name, features, gain, error, kept)
-
-    def gain(
-        self,
-        label: torch.Tensor | None,
-        after: torch.Tensor,
-        before: torch.Tensor,
-        groups: torch.Tensor | None = None,
-    ) -> tuple[float, float]:
-        """Return the gain of predictions over others of the same rows, and its standard error.
-
-        ``groups``: of a ranking; what is independent are the groups that folds do not split.
-        """
-        options = {"groups": groups, "clusters": self.clusters if groups is not None else None}
-        seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0, **options)
-        apart = seen.difference("after", "before")
-        sign = 1.0 if self.metric.greater_is_better else -1.0
-        gain = sign * (self.metric(label, after, groups=groups) - self.metric(label, before, groups=groups))
-        return gain, (apart.high - apart.low) / 3.92
-
-    @property
-    def clusters(self) -> torch.Tensor | None:
-        """What rows of a ranking are independent of each other by: users, or the like; None: the groups are."""
-        key = self.problem.group
-        return self.table[key].coded().codes.long() if key is not None and key in self.table else None
-
-    def parts(self) -> Iterator[tuple[Rows, Rows]]:
-        """Iterate over the rows outside and inside of each fold, with the features."""
-        return self._parts(self.base)
-
-    def _rows(self, table: Table, made: Sequence[str]) -> Rows:
-        task, columns = self.problem.task, {"cats": self.cats, "conts": [*self.conts, *made]}
-        if self.target is None:
-            label = table[self.problem.target[0]].number(torch.float64).cpu()
-            return Rows(
-                table, task, **columns, label=label, groups=table[str(self.problem.lists)].group_numbers().cpu()
-            )
-        label, n = self.target.encode(table), self.target.n_outputs
-        return Rows(table, task, **columns, label=label, n_outputs=n)
-
-    def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
-        if not features:
-            for outside, inside in self.folds:
-                yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
-            return
-        made = FeatureSet(list(features), key=rankings.feature_key(self.problem))
-        for train, valid in made.cross_fit(self.table, self.folds.codes, tables=self.tables):
-            outputs = [n for n in made.outputs if train[n].plain().kind == "number"]
-            yield self._rows(train, outputs), self._rows(valid, outputs)
-
-    def _cross_fitted(self, features: Sequence[Feature]) -> tuple[torch.Tensor, float]:
-        oof: torch.Tensor | None = None
-        # It learns all it can: with a weak model every encoding looks like a gain.
-        kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
-        judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
-        for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
-            model = judge.fresh()
-            # The time is shared by all fits, and a few more than there are; of a ranking there are more ideas.
-            model.time_limit = self.seconds / (36 if self.problem.task == "ranking" else 24)
-            began = time.monotonic()
-            model.fit(train, None, seed=0)
-            # A model that used nine tenths of its time was stopped by it.
-            self.hurried |= time.monotonic() - began > 0.9 * model.time_limit
-            said = model.predict(valid)
-            if oof is None:
-                oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
-            oof[inside] = said
-        assert oof is not None
-        if self.problem.task == "ranking":
-            # Metrics count equal scores as the worst order: whatever told rows apart would be a gain.
-            drawn = torch.randperm(len(oof), generator=torch.Generator().manual_seed(0))
-            ascending = drawn[torch.argsort(oof[drawn], stable=True)]
-            oof[ascending] = torch.arange(len(oof), dtype=torch.float64)
-        return oof, self.metric(self.rows.label, oof, groups=self.rows.groups)
-
-    def pointwise(self, kind: type[LGBMModel] | type[XGBModel]) -> dict[str, Any]:
-        """Return the judge's parameters: of a ranking row by row, as it stops by a loss that is smoother than ranks."""
-        if self.problem.task != "ranking":
-            return {}
-        flags = bool((self.label <= 1).all())
-        if kind is LGBMModel:
-            return {"objective": "binary" if flags else "regression", "num_leaves": 15, "min_data_in_leaf": 100}
-        return {"objective": "binary:logistic" if flags else "reg:squarederror", "max_depth": 4, "min_child_weight": 5}
-
-
-def is_worth(gain: float, error: float, times: float = 1.0) -> bool:
-    """Return whether a gain exceeds so many of its standard errors."""
-    return gain > 0 and gain > times * error
-
-
 # Which features a table gets: those that its kinds of columns ask for, and of the others what pays out of fold.
 
 
@@ -436,7 +214,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             continue
         if features:
             note(trial.family(name, features))
-    shared = rankings.shared_columns(problem) if ranking else []
+    shared = shared_columns(problem) if ranking else []
     for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
         if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:
             note(family := trial.family(f"columns of the group of {word} values", [], some))

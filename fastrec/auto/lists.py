@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,22 +12,9 @@ import pyarrow.compute as pc
 from fastrec._core import limits
 from fastrec._core.messages import nearest
 from fastrec.auto.columns import _ID_NAME, ColumnInfo
+from fastrec.auto.problem import AutoDecision, Problem
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table
-
-if TYPE_CHECKING:
-    from fastrec.auto.problem import Problem
-
-
-@dataclass
-class AutoDecision:
-    """A recipe's attribute that was decided, and why; not ``sure``: a person may know better."""
-
-    what: str
-    value: Any
-    why: str
-    sure: bool = True
-
 
 _WHOSE = r"(_?(id|key|uuid|no|nr|code))?s?$"
 _GROUPS = re.compile(

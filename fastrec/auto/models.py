@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
-from fastrec.auto.features import Chosen, QuickTrial, is_worth
+from fastrec.auto.features import Chosen
 from fastrec.auto.problem import Problem
+from fastrec.auto.trial import QuickTrial, is_worth
 from fastrec.errors import FastrecError
 from fastrec.estimators import LGBMModel
 from fastrec.estimators.wrapped import long_tails

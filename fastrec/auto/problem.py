@@ -1,34 +1,29 @@
-"""What is to be predicted: target, task, metric, ids of the submission, and how the test was cut from the rows."""
+"""``Problem``: a competition as it is understood, and each decision with its reason."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
-from fastrec.auto.columns import _ID_NAME, ColumnInfo, Files, look_at, numbers_in_text
-from fastrec.auto.lists import AutoDecision, find_groups, refuse_absent, relevance, shared_in_groups, understand_groups
-from fastrec.errors import DataError, FastrecError, MissingColumnError
-from fastrec.metrics import default_metric, get_metric, metrics_for
-from fastrec.table import Table
-from fastrec.validate.mirror import AUTO, Mirror, mirror
+from fastrec.auto.columns import _ID_NAME, ColumnInfo, Files
+from fastrec.validate.mirror import Mirror
 from fastrec.validate.target import Task
 
-_NAMES = re.compile(
-    r"^(target|label|class|y|outcome|response|churn(ed)?|survived|default|click(s|ed)?|bought|booked|purchased?|ordered|chosen|relevance|sale_?price|sales|price|income.*|"
-    r"is_.*|has_.*|.*_(target|label|class|flag))$",
-    re.IGNORECASE,
-)
-_OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
-_ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
-_DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
+ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
+
+
+@dataclass
+class AutoDecision:
+    """A recipe's attribute that was decided, and why; not ``sure``: a person may know better."""
+
+    what: str
+    value: Any
+    why: str
+    sure: bool = True
 
 
 @dataclass
@@ -78,7 +73,7 @@ class Problem:
     @property
     def keys(self) -> list[str]:
         """Columns whose values come again and name what a row is of: a user, a patient."""
-        told = [n for n, why in self.drop.items() if why.startswith(_ALONE)]
+        told = [n for n, why in self.drop.items() if why.startswith(ALONE)]
         # A key has 1.5 rows a value or more: a row's own number is no key.
         most = len(self.train) / 1.5
         known = [c for c in self.columns if c.kind == "category" or (c.kind == "number" and c.whole)]
@@ -95,441 +90,25 @@ class Problem:
         return [c for c in self.learned if c.kind in kinds]
 
 
-def understand(
-    files: Files,
-    *,
-    target: str | Sequence[str] | None = None,
-    metric: str | None = None,
-    task: Task | None = None,
-    group: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-) -> Problem:
-    """Find out what is to be predicted; target, task and metric where they are not given.
+def shared_columns(problem: Problem) -> list[ColumnInfo]:
+    """Return the numbers and categories that are one for a whole group: alone they order nothing."""
+    return [c for c in problem.kinds("number", "category") if c.name in problem.shared]
 
-    ``group``, ``item``, ``time``: of a ranking the columns of groups, of items, and of the times that folds go by; with
-    a group the task is a ranking.
 
-    Raises:
-        DataError: there is no target, or it cannot be one; of a ranking it is not plain what the groups are.
-        MissingColumnError: the training rows lack the column that was named.
+def feature_key(problem: Problem) -> str | None:
+    """Return the column whose rows a ranking's target means do not cut; None: the task is no ranking.
+
+    Rows of one group know of each other: where one was clicked, others were not. So do a user's groups: what was
+    clicked in one is seldom new in the next. Of users whom the test does not know nothing is to be learned.
     """
-    given = [n for n, v in {"group": group, "item": item, "time": time}.items() if v is not None]
-    if given and task not in (None, "ranking"):
-        raise DataError(
-            f"{given[0]}= is of a ranking, and the task is {task}",
-            remedy="Leave it out; in the recipe write fold_key = or time = for folds that go by a column",
-        )
-    decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
-    names, how = _target(files, target)
-    decisions.append(how)
-    if metric is not None and get_metric(metric).tasks == ("ranking",) and task is None:
-        task = "ranking"
-    if given or task == "ranking":
-        return _ranking(files, names, decisions, group, item, time, metric, AutoDecision("task", "ranking", "as asked"))
-    amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
-    amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
-    if amounts:
-        _read_numbers(files, amounts)
-    known = _with_known_target(files, names)
-    found_task, why_task = _task(files, names, known, task, metric)
-    decisions.append(why_task)
-    sample = files.tables.get("sample")
-    holds_classes = False
-    if sample is not None and found_task in ("binary", "multiclass") and names[0] in sample.column_names:
-        values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
-        holds_classes = len(values) > 1 and values <= classes
-    columns = _look(files, known, names)
-    lists = None
-    if found_task == "binary" and task is None:  # one row of each group may have the rarer class: it was chosen
-        counts = pc.value_counts(known[names[0]]).to_pylist()
-        rarer = pa.scalar(min(counts, key=lambda c: c["counts"])["values"], known[names[0]].type)
-        found, one = find_groups(known, columns, pc.equal(known[names[0]], rarer).to_numpy(zero_copy_only=False))
-        lists = found[0] if one else None
-    if lists is not None:
-        chosen = f"one row of each {lists} is chosen"
-        flag = set(pc.unique(known[names[0]]).to_pylist()) == {0, 1}
-        if flag and (metric is None or "ranking" in get_metric(metric).tasks):
-            why = f"{chosen}; for a probability of each row by itself ask for task = 'binary'"
-            why_task = AutoDecision("task", "ranking", why, sure=False)
-            return _ranking(files, names, decisions[:-1], None, None, None, metric, why_task)
-        chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
-        why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
-        why_task.sure = False
-    if metric is None and holds_classes:
-        metric, why = "accuracy", "the sample submission holds classes, not probabilities"
-        decisions.append(AutoDecision("metric", metric, why, sure=False))
-    else:
-        metric = _metric(decisions, found_task, metric)
-    made = Problem(files, columns, names, found_task, metric, decisions=decisions)
-    if found_task in ("binary", "multiclass"):
-        made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
-    _reading(made)
-    known = _with_known_target(files, names)  # its times and numbers as such
-    _ids(made)
-    _drop(made, known)
-    _split(made, known)
-    made.scale = _scale(made, known)
-    return made
-
-
-def _look(files: Files, known: pa.Table, names: list[str]) -> list[ColumnInfo]:
-    test = files.tables.get("test")
-    mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
-    return look_at(known, names, test.select(mixed) if mixed else None)
-
-
-def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None = None) -> str:
-    """Note the metric, and return it: what was asked for, or the usual one."""
-    if asked is None:
-        metric = usual or default_metric(task)
-        others = ", ".join(n for n in metrics_for(task) if n != metric)
-        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
-        return metric
-    if task not in get_metric(asked).tasks:
-        raise DataError(f"{asked} is no metric of a {task} task", remedy=f"Use {', '.join(metrics_for(task))}")
-    decisions.append(AutoDecision("metric", asked, "as was asked for"))
-    return asked
-
-
-def _ranking(
-    files: Files,
-    names: list[str],
-    decisions: list[AutoDecision],
-    group: str | None,
-    item: str | None,
-    time: str | None,
-    metric: str | None,
-    why_task: AutoDecision,
-) -> Problem:
-    """Understand a ranking: which rows are one group, what names the items, what groups have in common."""
-    if len(names) > 1:
-        raise DataError(f"a ranking has one label, and there are {', '.join(names)}", remedy="Name one of them")
-    files = replace(files, tables=dict(files.tables))  # its rows are put in order; another look begins with the file's
-    made = Problem(files, [], names, "ranking", "", decisions=[*decisions, why_task])
-    for name, what in ((group, "group"), (item, "item")):
-        if name is not None:
-            refuse_absent(made, name, what)
-    label = relevance(made)
-    made.columns = _look(files, made.train, names)
-    made.lists, why, sure = _group(made, group, label > 0)
-    refuse_absent(made, made.lists, "group")
-    label = relevance(made, made.lists)  # of the groups that have one
-    graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
-    made.metric = _metric(made.decisions, "ranking", metric, "ndcg@10" if graded else None)
-    understand_groups(made, label, item=item, why=why, sure=sure)
-    _reading(made)
-    _ids(made)
-    _drop(made, made.train)
-    made.shared = shared_in_groups(made)
-    _split_groups(made, time)
-    return made
-
-
-def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, str, bool]:
-    """Return the column of groups, why, and whether it is plain."""
-    if asked is not None:
-        return asked, "as was asked for", True
-    found, one = find_groups(made.train, made.columns, chosen)
-    if not found:
-        most = len(made.train) / 2
-        may = [c.name for c in made.columns if limits.FEW_CLASSES < c.distinct <= most and not c.missing]
-        raise DataError(
-            "it is not plain which rows are candidates of one group",
-            file=made.files.folder / made.files.names["train"],
-            remedy=f"Name the column that they share (group=, --group): {', '.join(may[:12]) or 'there is none yet'}",
-        )  # fmt: skip
-    why = "one row of each of its values is chosen" if one else "its name says so, and rows of most values are chosen"
-    other = f"; it might be {', '.join(found[1:6])}" if len(found) > 1 and not one else ""
-    return found[0], why + other, one or len(found) == 1
-
-
-def _split_groups(made: Problem, asked: str | None) -> None:
-    """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
-    if asked is not None and asked not in made.train.column_names:
-        file, there = made.files.folder / made.files.names["train"], ", ".join(made.train.column_names[:20])
-        raise MissingColumnError("there is no such column", file=file, column=asked, remedy=f"There are {there}")
-    names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]
-    test, shared = made.files.tables.get("test"), [n for n in names if n in made.columns_of("test")]
-    made.time = asked
-    if test is None or not shared:
-        notes = [f"whole groups of {made.lists} at random"]
-        if test is None and asked is None:
-            for c in (c for c in made.kinds("time")[:1] if c.name in made.shared):
-                notes.append(f"if the groups to predict are later ones, write time = {c.name!r} in the recipe")
-            for n in made.keys[:1]:
-                notes.append(f"if they are of other values of {n}, write fold_key = {n!r} in the recipe")
-        said = f"by {asked}, as was asked for" if asked is not None else "; ".join(notes)
-        made.decisions.append(AutoDecision("folds", "time" if asked else "random", said, sure=len(notes) == 1))
-        return
-    try:  # one row says all of a group
-        rows = [
-            Table.read(
-                t.select(shared).take(np.unique(pd.factorize(t[made.lists].to_pandas())[0], return_index=True)[1])
-            )
-            for t in (made.train, test)
-        ]
-        found = mirror(*rows, target=None, time=asked or AUTO, group=AUTO, folds=5)
-    except FastrecError as error:
-        why = f"whole groups at random ({error.problem})"
-        made.decisions.append(AutoDecision("folds", "random", why, sure=False))
-        return
-    made.mirror = found
-    made.time = found.column if found.by == "time" else None
-    made.group = found.column if found.by == "group" else None
-    made.shared = [n for n in made.shared if n != made.group]
-    at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
-    why = f"whole groups of {made.lists}, {at_random}"
-    made.decisions.append(AutoDecision("folds", found.by, why))
-
-
-def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], AutoDecision]:
-    train = files.tables["train"]
-    if asked is not None:
-        names = [asked] if isinstance(asked, str) else list(asked)
-        absent = next((n for n in names if n not in train.column_names), None)
-        if absent is not None:
-            raise MissingColumnError(
-                f"there is no such column; there are {', '.join(train.column_names[:20])}",
-                file=files.folder / files.names["train"], column=absent, remedy="Check the spelling of the target",
-            )  # fmt: skip
-        return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
-    test, sample = files.tables.get("test"), files.tables.get("sample")
-    own = [n for n in train.column_names if not n.startswith("__index_level_")]
-    only = [n for n in own if test is not None and n not in test.column_names]
-    wanted = sample.column_names if sample else []
-    values = [n for n in wanted if n in own and (test is None or n not in test.column_names)]
-    if values:
-        why = "the column that the sample submission wants"
-        return values, AutoDecision("target", values if len(values) > 1 else values[0], why)
-    if len(only) == 1:
-        return only, AutoDecision("target", only[0], "the one column that the test rows lack")
-    named = [n for n in (only or own) if _NAMES.match(n)]
-    if named:
-        best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
-        return [best], AutoDecision("target", best, "its name says so", sure=False)
-    if only:
-        why = f"one of {', '.join(only)}, which the test rows lack"
-        return [only[-1]], AutoDecision("target", only[-1], why, sure=False)
-    return [own[-1]], AutoDecision("target", own[-1], "the last column: nothing else says which it is", sure=False)
-
-
-def _read_numbers(files: Files, columns: list[ColumnInfo]) -> None:
-    """Note in the recipe's reading that columns are numbers in text, and convert the tables by it."""
-    reading = files.reading
-    reading.numbers = [*reading.numbers, *(c.name for c in columns)]
-    reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in columns if c.decimal_comma)]
-    reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
-    if reading.dates or reading.numbers:
-        files.tables |= {r: reading.convert(t) for r, t in files.tables.items() if r in ("train", "test")}
-
-
-def _with_known_target(files: Files, names: list[str]) -> pa.Table:
-    """Return the training rows whose target is known."""
-    train = files.tables["train"]
-    known = pc.is_valid(train[names[0]])
-    for n in names[1:]:
-        known = pc.and_(known, pc.is_valid(train[n]))
-    if not pc.any(known).as_py():
-        raise DataError("the target has no value", column=names[0], remedy="Name another target")
-    return train if pc.all(known).as_py() else train.filter(known)
-
-
-def _task(
-    files: Files, names: list[str], known: pa.Table, asked: Task | None, metric: str | None
-) -> tuple[Task, AutoDecision]:
-    columns = [known[n] for n in names]
-    for n, c in zip(names, columns, strict=True):
-        if pa.types.is_nested(c.type):
-            raise DataError(
-                "the target is a list, no single value", column=n,
-                remedy="Name another target; to say which item follows a list of items, run competitions/diginetica",
-            )  # fmt: skip
-    numbers = [_is_number(c.type) for c in columns]
-    if asked is not None:
-        if asked == "regression" and not all(n or pa.types.is_boolean(c.type) for n, c in zip(numbers, columns)):
-            odd = numbers.index(False)
-            raise DataError(
-                f"the target is of type {columns[odd].type}, and a regression learns numbers", column=names[odd],
-                remedy="Make it a number, such as days since a date, or ask for another task",
-            )  # fmt: skip
-        return asked, AutoDecision("task", asked, "as was asked for")
-    if len(names) > 1:
-        flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
-        task: Task = "multilabel" if flags else "regression"
-        return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
-    column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
-    if metric is not None:
-        fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
-        may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= limits.MANY_CLASSES, "regression": numbers[0]}
-        fits = [t for t in fits if may_be[t]]
-        if len(fits) == 1:
-            return fits[0], AutoDecision("task", fits[0], f"what {metric} scores")
-    if distinct < 2:
-        problem = "the target has one value only: there is nothing to learn"
-        raise DataError(problem, column=names[0], remedy="Name another")
-    if distinct == 2:
-        return "binary", AutoDecision("task", "binary", f"{names[0]} has two values")
-    if not numbers[0]:
-        if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
-            raise DataError(
-                f"the target has {distinct} different values and is no number", column=names[0],
-                remedy="Name another target",
-            )  # fmt: skip
-        return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
-    sample = files.tables.get("sample")
-    texts = {str(c) for c in pc.unique(column).to_pylist()} if sample is not None else set()
-    of_classes = [n for n in sample.column_names if {n, n.rpartition("_")[2]} & texts] if sample is not None else []
-    if len(of_classes) >= max(len(texts), 3):
-        return "multiclass", AutoDecision("task", "multiclass", "the sample submission has a column for each class")
-    values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
-    if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
-        steps = np.diff(np.unique(values))
-        if (steps == 1).all():
-            why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
-            return "multiclass", AutoDecision("task", "multiclass", why, sure=False)
-    return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _reading(made: Problem) -> None:
-    """Note times and numbers in text in the recipe's reading; what an earlier look has made stands there already."""
-    reading = made.files.reading
-    reading.dates = {**reading.dates, **{c.name: c.form for c in made.columns if c.kind == "time" and c.parse}}
-    _read_numbers(made.files, [c for c in made.columns if c.numeric_text])
-    dates = [n for n, form in reading.dates.items() if (form or "").startswith(_DAY_FIRST)]
-    dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
-    if dates:
-        why = "read day first; month first would fit too: if so, write '%m/%d/%Y' or the like in `reading`"
-        made.decisions.append(AutoDecision("dates", dates, why, sure=False))
-
-
-def _ids(made: Problem) -> None:
-    test, sample = made.files.tables.get("test"), made.files.tables.get("sample")
-    named = [n for n in sample.column_names if n not in made.target] if sample is not None else []
-    if test is not None:
-        named = [n for n in named if n in test.column_names]
-    found = [c.name for c in made.columns if c.kind == "id"]
-    submission = [n for n in named if n in made.train.column_names or test is not None]
-    if made.task == "ranking":
-        found = []  # a candidate is named by its group and its item
-    made.ids = list(dict.fromkeys([*submission, *found]))
-    if made.ids:
-        says = "the sample submission's" if submission else "another value in every row"
-        made.decisions.append(AutoDecision("ids", made.ids, says))
-
-
-def _drop(made: Problem, known: pa.Table) -> None:
-    test = made.files.tables.get("test")
-    for c in made.columns:
-        if c.name in (*made.ids, made.lists, made.item):
-            continue
-        if (made.task == "ranking" and c.kind == "id") or c.kind in ("constant", "duplicate", "other"):
-            made.drop[c.name] = c.why
-        elif test is not None and c.name not in test.column_names:
-            made.drop[c.name] = "the test rows do not have it"
-        else:
-            told = _tells_all(known, c, made)
-            if told is not None:
-                made.drop[c.name] = told
-    told = [n for n, reason in made.drop.items() if reason.startswith(_ALONE)]
-    if told and not made.learned:  # then they are all that there is
-        made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
-        why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
-        made.decisions.append(AutoDecision("columns", told, why, sure=False))
-    if made.drop:
-        why = "nothing can be learned from them, or they tell too much"
-        made.decisions.append(AutoDecision("drop", list(made.drop), why))
-
-
-def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
-    """Return why a column alone gives the target away: it is computed from it and unknown at prediction time."""
-    if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
-        return None
-    some = known.select([c.name, made.target[0]])
-    # evenly spread, as rows may be sorted
-    some = some if len(some) <= 50_000 else some.take(np.linspace(0, len(some) - 1, 50_000).astype(int))
-    frame = some.replace_schema_metadata(None).to_pandas().dropna()  # pandas' own has all columns: slow for each
-    if len(frame) < 100:
-        return None
-    x, y = frame[c.name], frame[made.target[0]]
-    if c.kind == "category" or (c.whole and c.distinct <= limits.MANY_CLASSES):
-        if made.task == "regression":
-            return None
-        if frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and x.nunique() <= len(frame) / 5:
-            return f"{_ALONE} tells the target: made of it, and not known when one predicts"
-        if c.kind == "category":
-            return None
-    if made.task == "regression":
-        same = abs(float(x.astype(float).rank().corr(y.astype(float).rank())))
-    elif made.task in ("binary", "ranking"):
-        ranks, one = x.astype(float).rank(), (y == made.classes[-1] if made.classes else y > 0).to_numpy()
-        pos, neg = one.sum(), (~one).sum()
-        auc = (float(ranks[one].sum()) - pos * (pos + 1) / 2) / max(pos * neg, 1)
-        same = max(auc, 1 - auc)
-    else:
-        return None
-    if same < 0.9995:
-        return None
-    return f"{_ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
-
-
-def _split(made: Problem, known: pa.Table) -> None:
-    """Choose folds as the test was split: in order of time, by group, or at random."""
-    test = made.files.tables.get("test")
-    if test is None:
-        notes, otherwise = ["rows at random, as no test says otherwise"], "give test= or write"
-        for c in made.kinds("time")[:1]:
-            notes.append(f"if the rows to predict are later ones, {otherwise} time = {c.name!r} in the recipe")
-        for n in made.keys[:1]:
-            notes.append(f"if they have other values of {n}, {otherwise} fold_key = {n!r} in the recipe")
-        made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
-        return
-    shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
-    try:
-        train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
-        found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
-    except FastrecError as error:
-        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
-        return
-    made.mirror = found
-    made.time = found.column if found.by == "time" else None
-    made.group = found.column if found.by == "group" else None
-    if found.column in made.ids:
-        made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
-    at_random = found.by == "random"
-    made.decisions.append(
-        _at_random(made, known, [found.why]) if at_random else AutoDecision("folds", found.by, found.why)
-    )
-
-
-def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:
-    share = _copies(known, made)
-    if share:
-        said = "is a copy of another in all columns, and of copies some are learned and others scored"
-        notes = [*notes, f"{share:.3g} of the rows {said}: the score is flattered unless you remove them"]
-    return AutoDecision("folds", "random", "; ".join(notes), sure=sure and not share)
-
-
-def _copies(known: pa.Table, made: Problem) -> float:
-    """Return the share of rows that copy another row; 0: few, or as many as chance gives with few values."""
-    n, columns = len(known), sorted((c for c in made.learned if c.kind != "list"), key=lambda c: -c.distinct)
-    rows, distinct = np.zeros(n, dtype="int64"), 0
-    for name in [*(c.name for c in columns), *made.target]:
-        codes, values = pd.factorize(known[name].to_pandas(), use_na_sentinel=False)
-        rows, found = pd.factorize(rows * len(values) + codes)
-        distinct = len(found)
-        # Copies of less than 1 % of the rows are not reported.
-        if distinct > (1 - 0.01) * n:
-            return 0.0
-    return 1 - distinct / n if columns and columns[0].distinct > distinct / 2 else 0.0
-
-
-def _scale(made: Problem, known: pa.Table) -> str | None:
-    if made.task != "regression" or len(made.target) > 1 or made.metric not in _OF_ERRORS:
-        return None
-    low = pd.Series(known[made.target[0]].to_pandas()).min()
-    return None if low < 0 else "log1p" if low == 0 or made.metric == "rmsle" else "log"
+    if problem.lists is None or problem.group is not None:
+        return problem.group if problem.lists is not None else None
+    test = problem.files.tables.get("test")
+    new = []
+    for name in problem.keys if test is not None else []:
+        if name in problem.columns_of("test"):
+            values = pc.unique(test[name])
+            seen = pc.mean(pc.is_in(values, pc.unique(problem.train[name]).cast(values.type))).as_py()
+            new += [name] if seen <= limits.SEEN_KEYS else []
+    distinct = {c.name: c.distinct for c in problem.columns}
+    return min(new, key=distinct.__getitem__, default=problem.lists)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fastrec._core import limits
-from fastrec.auto.columns import ColumnInfo
-from fastrec.auto.problem import Problem
+from fastrec.auto.problem import Problem, shared_columns
+from fastrec.auto.trial import QuickTrial
 from fastrec.features import (
     Bucketize,
     CountEncode,
@@ -25,33 +23,6 @@ from fastrec.features import (
     TargetEncode,
 )
 from fastrec.features.base import Feature
-
-if TYPE_CHECKING:
-    from fastrec.auto.features import QuickTrial
-
-
-def shared_columns(problem: Problem) -> list[ColumnInfo]:
-    """Return the numbers and categories that are one for a whole group: alone they order nothing."""
-    return [c for c in problem.kinds("number", "category") if c.name in problem.shared]
-
-
-def feature_key(problem: Problem) -> str | None:
-    """Return the column whose rows a ranking's target means do not cut; None: the task is no ranking.
-
-    Rows of one group know of each other: where one was clicked, others were not. So do a user's groups: what was
-    clicked in one is seldom new in the next. Of users whom the test does not know nothing is to be learned.
-    """
-    if problem.lists is None or problem.group is not None:
-        return problem.group if problem.lists is not None else None
-    test = problem.files.tables.get("test")
-    new = []
-    for name in problem.keys if test is not None else []:
-        if name in problem.columns_of("test"):
-            values = pc.unique(test[name])
-            seen = pc.mean(pc.is_in(values, pc.unique(problem.train[name]).cast(values.type))).as_py()
-            new += [name] if seen <= limits.SEEN_KEYS else []
-    distinct = {c.name: c.distinct for c in problem.columns}
-    return min(new, key=distinct.__getitem__, default=problem.lists)
 
 
 def _numbers(problem: Problem, trial: QuickTrial) -> list[str]:

@@ -23,8 +23,8 @@ from fastrec._core.atomic import atomic_folder
 from fastrec.auto.columns import read_files
 from fastrec.auto.features import Chosen, choose_features
 from fastrec.auto.models import choose_models, choose_trees, own_columns
-from fastrec.auto.problem import AutoDecision, Problem, understand
-from fastrec.auto.rankings import feature_key
+from fastrec.auto.problem import AutoDecision, Problem, feature_key
+from fastrec.auto.understand import understand
 from fastrec.competition.reading import ROW_NUMBER, Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fastrec.auto.columns import ColumnInfo, Files, look_at
-from fastrec.auto.features import Chosen, Family
+from fastrec.auto.features import Chosen
 from fastrec.auto.models import SIZES, choose_models, choose_trees
 from fastrec.auto.problem import Problem
+from fastrec.auto.trial import Family
 
 pytest.importorskip("lightgbm")
 

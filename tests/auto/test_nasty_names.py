@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fastrec.auto.columns import Files
 from fastrec.auto.features import choose_features
-from fastrec.auto.problem import understand
+from fastrec.auto.understand import understand
 from fastrec.auto.workspace import pages
 from fastrec.competition import Competition
 

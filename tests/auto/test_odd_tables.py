@@ -15,7 +15,7 @@ import fastrec
 from fastrec.auto import new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.features import choose_features
-from fastrec.auto.problem import understand
+from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
 from fastrec.competition import run_competition
 from fastrec.competition.predict import SavedRun

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastrec.auto.columns import read_files
-from fastrec.auto.problem import understand
+from fastrec.auto.understand import understand
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 
 N = 600
@@ -230,7 +230,7 @@ def test_refusals(tmp_path):
 
 def test_features_are_tried_on_folds_as_the_runs(tmp_path):
     """By blocks of time or by whole groups, where the run's folds are."""
-    from fastrec.auto.features import QuickTrial
+    from fastrec.auto.trial import QuickTrial
 
     days = pd.date_range("2024-01-01", periods=N)
     order = RNG.permutation(N)

@@ -12,9 +12,10 @@ import torch
 
 from fastrec.auto import rankings
 from fastrec.auto.columns import Files, look_at
-from fastrec.auto.features import QuickTrial, choose_features
+from fastrec.auto.features import choose_features
 from fastrec.auto.models import choose_models
-from fastrec.auto.problem import Problem
+from fastrec.auto.problem import Problem, feature_key
+from fastrec.auto.trial import QuickTrial
 from fastrec.features import FeatureSet, check_leakage
 from fastrec.metrics import get_metric
 
@@ -102,7 +103,7 @@ def test_no_feature_tells_the_label():
     """Means of the label never see a row of the same list; rates of items are of earlier times alone."""
     problem = problem_of(SMALL, time="at")
     trial = QuickTrial(problem, [], 60.0)
-    assert rankings.feature_key(problem) == "list"
+    assert feature_key(problem) == "list"
     for name, make in rankings.IDEAS:
         order = "at" if name == "rates of items so far" else None
         features = FeatureSet(make(problem, trial), key="list")
@@ -118,12 +119,12 @@ def test_means_of_the_label_keep_whole_users_of_a_new_test_together():
     problem.files = files
     infos = {c.name: c for c in problem.columns}
     assert infos["user"].distinct >= 20 - 1
-    key = rankings.feature_key(problem)
+    key = feature_key(problem)
     assert key == ("user" if "user" in problem.keys else "list")
     # the test has train's users: nothing is kept from learning about them
     files.tables["test"] = files.tables["train"].drop(["clicked"])
-    assert rankings.feature_key(problem) == "list"
-    assert rankings.feature_key(problem_of(train, group="user")) == "user"
+    assert feature_key(problem) == "list"
+    assert feature_key(problem_of(train, group="user")) == "user"
 
 
 def test_a_trial_takes_whole_lists_and_cuts_none():

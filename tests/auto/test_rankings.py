@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import fastrec
 from fastrec.auto import Fit, new_competition
 from fastrec.auto.columns import read_files
-from fastrec.auto.problem import Problem, understand
+from fastrec.auto.problem import Problem
+from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
 from fastrec.competition import run_competition
 from fastrec.errors import DataError, DataWarning, MissingColumnError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import DeviceLike
 from fastrec._core.memory import FEWER_FEATURES, keeping_memory, naming_out_of_memory
 from fastrec._core.threads import shared_out
+from fastrec._version import __version__
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.features._engine.digests import CachedStep, columns_digest
+from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.features._engine.folds import INNER_SEED, given_fold_keys, row_folds
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
@@ -28,6 +30,70 @@ if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
 
 # Steps that a target passes through, and those through which it could return to its own row.
+
+
+class CachedStep:
+    """A cache's entry of one step on given rows; without cache or digest (``key``) everything is computed."""
+
+    def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
+        self.cache, self.key, self.device = cache, key, device
+
+    @classmethod
+    def of(
+        cls,
+        cache: FeatureCache | None,
+        step: Feature,
+        work: Table,
+        context: Context,
+        *,
+        key: tuple[str, ...] = (),
+        also: tuple[Any, ...] = (),
+    ) -> CachedStep:
+        """Look a step up in a cache."""
+        # key: columns beside the step's inputs that count, those of the folds' key; also: whatever else the result
+        # depends on: numbers of folds, hidden rows, other tables
+        if cache is None:
+            return cls()
+        names = dict.fromkeys([*step.inputs, *key])
+        tables = [
+            (n, columns_digest(context.tables[n], cols)) for n, cols in step.table_inputs.items() if n in context.tables
+        ]
+        try:
+            found = digest(__version__, step, columns_digest(work, names), tables, list(key), list(also))
+        except NoDigestError as error:
+            cache.tell(step, error)
+            return cls()
+        return cls(cache, found, work.device)
+
+    def state(self, make: Callable[[], State]) -> State:
+        """Return the step's statistics, cached or computed."""
+        if self.cache is None or self.key is None:
+            return make()
+        key = digest(self.key, "state")
+        found = self.cache.get(key)
+        state = found["state"] if found is not None else make()
+        if found is None:
+            self.cache.put(key, {"state": state})
+        return state
+
+    def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
+        """Return the step's columns, cached or computed; ``what``: which of those that it makes of these rows."""
+        if self.cache is None or self.key is None:
+            return dict(make())
+        key = digest(self.key, what)
+        found = self.cache.get(key)
+        made = dict(make()) if found is None else found["columns"]
+        # What is kept in memory is shared with nobody, who might change it in place.
+        copies = {n: c.copy() for n, c in made.items()} if self.cache.folder is None else made
+        if found is None:
+            self.cache.put(key, {"columns": copies})
+        else:
+            made = copies
+        made = {n: c.to(self.device) for n, c in made.items()}
+        for name, column in made.items():
+            # Later steps digest these columns by origin instead of contents.
+            remember(column, digest(key, name))
+        return made
 
 
 def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
