@@ -161,6 +161,38 @@ def test_relevant_items_that_a_short_list_lacks_count(tmp_path_factory, lists, m
     assert found.value == pytest.approx(value, nan_ok=True)
 
 
+@given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.data())
+@settings(max_examples=40, deadline=None)
+def test_relevant_items_that_were_no_candidates_count_as_not_found(tmp_path_factory, lists, metric, form, data):
+    frame = as_frame(lists)
+    frame["score"] = -ranks_of(frame).astype(float)
+    listed = frame[[data.draw(st.booleans()) for _ in range(len(frame))]]
+    # Lists of which the submission has no line are refused; those without a line of the truth do not count.
+    frame = frame[frame["search"].isin(listed["search"])]
+    frame = frame[frame.index.isin(listed.index) | (frame["label"] > 0)]
+    if not (frame["label"] > 0).any() or (frame["label"] > 0).all() or (listed["label"] > 0).all():
+        return
+    folder = tmp_path_factory.mktemp("no_candidates")
+    path = write_form(folder / "s.csv", listed, form)
+    frame[["search", "product", "label"]].to_csv(folder / "truth.csv", index=False)
+    kind = {"scores": SCORES, "ranks": RANKS, "lists": LISTS}[form]
+    values, cut = [], metric
+    if (form == "lists" or len(listed) < len(frame)) and metric in ("mrr", "ndcg", "map"):
+        # As if all lists ended at the form's limit, else where the longest one does.
+        cut = f"{metric}@{10 if form == 'lists' else listed['search'].value_counts().max()}"
+    for search, rows in frame.groupby("search", sort=False):
+        own = listed[listed["search"] == search]
+        pairs = list(zip(own["score"], own["label"], strict=True))
+        missing = rows.loc[~rows["product"].isin(own["product"]) & (rows["label"] > 0), "label"].tolist()
+        values.append(of_list(cut, pairs, missing, shown=True))
+    weights = [w for _, w in values]
+    expected = float(np.average([v for v, _ in values], weights=weights)) if any(weights) else math.nan
+    if form == "lists":
+        kind = replace(LISTS, max_items=10)
+    found = score_values(path, folder / "truth.csv", kind, metric=metric, target=None, label="label")
+    assert found.value == pytest.approx(expected, nan_ok=True)
+
+
 class Shop(Competition):
     name, task = "shop", "ranking"
     list_column, item, label = "search", "product", "bought"

@@ -261,7 +261,7 @@ def test_lines_without_a_partner_are_counted(tmp_path):
         ),
         (
             pd.concat([rows, rows[:7].assign(i="z", clicked=0)]),
-            ["unmatched: 7 lines of the truth are not in the submission"],
+            ["unmatched: 7 lines of the truth are not in the submission: relevant ones count as not found"],
         ),
         (
             known[known["clicked"] == 1].drop(columns="clicked"),

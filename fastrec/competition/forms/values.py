@@ -524,12 +524,15 @@ def _score_lists(
         )  # fmt: skip
     lines = lines.select(names)
     unmatched = _unmatched(lines, truth, by, label)
-    if most is not None:
-        asked, known = RowKeys(lines, names, path).text, RowKeys(truth, names, truth_path).text
-        unlisted = truth.filter(pc.invert(pc.is_in(known, value_set=asked))).select(names)
-        lines = pa.concat_tables([lines, unlisted])
+    asked, known = RowKeys(lines, names, path).text, RowKeys(truth, names, truth_path).text
+    unlisted = truth.filter(pc.invert(pc.is_in(known, value_set=asked))).select(names)
+    lines = pa.concat_tables([lines, unlisted.cast(lines.schema)])
     labels, counted = relevance(lines, truth, names, label, truth_path)
     codes = RowKeys(lines, by, path).text.dictionary_encode().indices.to_numpy().astype(np.int64)
+    if most is None:  # all candidates are there: only relevant items that were none count beside them
+        known = (np.arange(len(labels)) < listed) | (labels > 0)
+        labels, counted, codes = labels[known], counted[known], codes[known]
+        most = int(np.bincount(codes[:listed]).max()) if len(labels) > listed else None
     # Below all that is listed come irrelevant items, then relevant ones.
     floor = scores.min() - 1.0
     scores = np.append(scores, floor - (labels[listed:] > 0))
@@ -564,5 +567,5 @@ def _unmatched(lines: pa.Table, truth: pa.Table, by: Sequence[str], label: str |
         said.append(f"{alone} lines of the submission are not in the truth, and count as irrelevant")
     unlisted = len(truth) - int(np.asarray(pc.is_in(known, value_set=asked)).sum())
     if unlisted:
-        said.append(f"{unlisted} lines of the truth are not in the submission")
+        said.append(f"{unlisted} lines of the truth are not in the submission: relevant ones count as not found")
     return tuple(said)
