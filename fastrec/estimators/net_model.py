@@ -314,8 +314,6 @@ class NetModel(Estimator):
             return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
         return torch.stack([self._head.predict(net.outputs(data, limits.ROWS_AT_ONCE)) for net in self._nets]).mean(0)
 
-    # Training --------------------------------------------------------------------------------------------------------
-
     def _check_class_weight(self, data: Rows) -> None:
         check_classes(data, self.class_weight, name=self.name)
         if self.class_weight is not None and data.task == "multilabel":  # a row has one weight for all labels
@@ -404,8 +402,6 @@ class NetModel(Estimator):
     def _architecture(self, data: Rows) -> Architecture:
         asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
         return replace(asked, options={**recipe_of(asked.model, data.task).options, **self.options})
-
-    # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments but options and a metric of one's own, which ``write`` keeps."""
