@@ -312,7 +312,8 @@ class NetModel(Estimator):
             raise self.not_fitted()
         if not len(data):
             return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
-        return torch.stack([self._head.predict(net.outputs(data, limits.ROWS_AT_ONCE)) for net in self._nets]).mean(0)
+        outputs = (outputs_of(n.net, n.frame_of(data), limits.ROWS_AT_ONCE) for n in self._nets)
+        return torch.stack([self._head.predict(o) for o in outputs]).mean(0)
 
     def _check_class_weight(self, data: Rows) -> None:
         check_classes(data, self.class_weight, name=self.name)

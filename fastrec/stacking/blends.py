@@ -643,9 +643,7 @@ class TreeBlend(Estimator):
 
 def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
     """Return the weighted sum of a task."""
-    if task == "regression":
-        return RidgeBlend(models)
-    return PoolBlend(models) if task == "multiclass" else LogisticBlend(models)
+    return {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)(models)
 
 
 def _margins(sums: torch.Tensor, data: Rows) -> list[np.ndarray]:
