@@ -69,22 +69,20 @@ def serve(
             made = export.parent / f".{export.name}.served"
             typer.echo(f"exporting the run to {made}")
             export = export_run(export, made).folder
+        token = os.environ.get(_TOKEN) or None
+        if token_file is not None:
+            try:
+                token = token_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise MissingFileError(f"the token cannot be read ({error})", file=token_file) from error
+            if not token or not token.isprintable():
+                raise DataError(
+                    "there is no token in it", file=token_file, remedy="Write one line with a token into it"
+                )
         some = None if canary is None else Canary.read(canary)
         with nullcontext() if is_registry(export) else open_events(export) as events:
-            served = make_app(export, events=events, limits=limits, token=_token(token_file), canary=some)
+            served = make_app(export, events=events, limits=limits, token=token, canary=some)
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(_TOKEN) or None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MissingFileError(f"the token cannot be read ({error})", file=file) from error
-    if not token or not token.isprintable():
-        raise DataError("there is no token in it", file=file, remedy="Write one line with a token into it")
-    return token
 
 
 _RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]

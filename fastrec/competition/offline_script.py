@@ -68,7 +68,11 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
         if name in found:
             continue
         found[name] = file
-        sources[name], tree = _parsed(file)
+        try:
+            sources[name] = file.read_text(encoding="utf-8")
+            tree = ast.parse(sources[name], str(file))
+        except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
+            raise UnreadableFileError(f"it is no Python module ({error})", file=file, remedy="Correct it") from error
         # `__file__` may be read where a recipe that runs as a script finds its workspace.
         guards = [n for n in tree.body if isinstance(n, ast.If) and "__package__" in ast.unparse(n.test)]
         allowed = {id(n) for guard in guards for n in ast.walk(guard)}
@@ -85,14 +89,6 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
                 others.add(top)
     packages = frozenset(n for n, file in found.items() if file.name == "__init__.py")
     return RecipeSources(entry, sources, packages, frozenset(others), tuple(beside))
-
-
-def _parsed(file: Path) -> tuple[str, ast.Module]:
-    try:
-        source = file.read_text(encoding="utf-8")
-        return source, ast.parse(source, str(file))
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
-        raise UnreadableFileError(f"it is no Python module ({error})", file=file, remedy="Correct it") from error
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:

@@ -18,18 +18,16 @@ import torch
 
 from fastrec.competition.reading import CompetitionData, Reading, read_folder, with_row_numbers
 from fastrec.errors import DataError
+from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
-from fastrec.validate import ListEvents, Target
+from fastrec.validate import Folds, ListEvents, Target
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.lists import SubmissionFormat
     from fastrec.competition.forms.values import ValueForm
     from fastrec.estimators import Estimator
     from fastrec.features import FeatureSet
-    from fastrec.metrics import Metric
     from fastrec.stacking import Stack
-    from fastrec.table import Table
-    from fastrec.validate import Folds, Target
     from fastrec.validate.target import Scale, Task
 
 
@@ -213,8 +211,6 @@ class Competition(ABC):
         By ``time`` where it is given (in a ranking task a list's is that of its first row); else whole groups of
         ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
         """
-        from fastrec.validate import Folds
-
         train = found.train
         if self.time is not None:
             if target is None and self.time in train:
@@ -266,9 +262,6 @@ class Competition(ABC):
         Raises:
             DataError: the recipe names no target, or the target does not fit the task.
         """
-        from fastrec.metrics import get_metric
-        from fastrec.validate import Target
-
         if self.task == "ranking":
             return None
         if self.target is None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -23,11 +23,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import FeatureSet
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
 from fastrec.table import Table
-from fastrec.validate import Folds
-
-if TYPE_CHECKING:
-    from fastrec.validate import Trained
-
+from fastrec.validate import Folds, Trained
 
 # What an interrupted run has finished, kept beside the run directory so that the next one goes on from there.
 #
@@ -109,7 +105,6 @@ class KeptModels:
     def find(self, name: str, fold: int) -> Trained | None:
         """Return a cached model, or None."""
         from fastrec.estimators import Estimator, Trace  # loads every library of trees
-        from fastrec.validate import Trained
 
         if (name, fold) in self._read:
             return self._read.pop((name, fold))
@@ -306,8 +301,6 @@ class RunFeatures:
     @property
     def _tables(self) -> dict[str, Any]:
         return {n: self._split(t) for n, t in self.found.tables.items()}
-
-    # Parts -----------------------------------------------------------------------------------------------------------
 
     def _read_whole(self) -> Pair | tuple[Table, None] | None:
         if self.parts is None:

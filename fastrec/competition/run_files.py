@@ -100,19 +100,14 @@ def write_models(
 def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str]) -> dict[str, Any]:
     """Return what ``config.json`` needs of a recipe over rows, so that its run predicts and retrains without code."""
     notes = {"features": [*cats, *conts], "categories": list(cats), "history": recipe.history}
-    notes |= {"recipe": about_recipe(recipe), "reading": recipe.reading.to_state()}
+    gap = recipe.time_gap if isinstance(recipe.time_gap, str | int | float) else str(pd.Timedelta(recipe.time_gap))
+    kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
+    about = {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap}  # what ``SavedRecipe`` takes over
+    about["also"] = [m for m in recipe.also if isinstance(m, str)]
+    notes |= {"recipe": about, "reading": recipe.reading.to_state()}
     if recipe.task == "ranking":
         notes |= {n: getattr(recipe, n) for n in ("list_column", "item", "label")}
     return notes
-
-
-def about_recipe(recipe: Competition) -> dict[str, Any]:
-    """Return the attributes that ``SavedRecipe`` takes over from a recipe."""
-    also = [m for m in recipe.also if isinstance(m, str)]
-    gap = recipe.time_gap
-    gap = gap if isinstance(gap, str | int | float) else str(pd.Timedelta(gap))
-    kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
-    return {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap, "also": also}
 
 
 def write_json(path: Path, content: Any) -> None:

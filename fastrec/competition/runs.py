@@ -132,8 +132,8 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     rows = [_parquet(r / (file or "rows.parquet")) for r in (first, second)]
     rows = [t.filter(pc.equal(t["split"], "oof")) for t in rows]
     names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
-    same = len(rows[0]) == len(rows[1]) and set(names) <= set(rows[1].column_names)
-    if not same or not all(_same(rows[0][n], rows[1][n]) for n in names):
+    keys = [t.select([n for n in names if n in t.column_names]).combine_chunks() for t in rows]
+    if not keys[0].equals(keys[1]):
         problem = f"{first.name} and {second.name} scored other rows"
         raise DataError(problem, remedy="Compare runs on the same training rows")
     segments: list[tuple[str, np.ndarray]] = [("all", np.ones(len(rows[0]), dtype=bool))]
@@ -217,10 +217,6 @@ def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
     return found[model]
 
 
-def _same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
-    return a.type == b.type and a.combine_chunks().equals(b.combine_chunks())
-
-
 def _scores(run: Path) -> dict[str, Any]:
     return read_json(run / "scores.json")
 
@@ -255,7 +251,10 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
     saved, folder = SavedRun(run, trust=trust), Path(run)
     try:
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-        metrics = _metrics(scores)
+        found = {f"oof_{model}": v for model, v in scores["oof"].items()}
+        found |= {f"test_{model}": v for model, v in scores["models"].items()}
+        found["seconds"] = sum(scores.get("seconds", {}).values())
+        metrics = {_REFUSED.sub("_", n): float(v) for n, v in found.items() if v is not None}
     except (OSError, ValueError, KeyError, AttributeError) as error:
         path = folder / "scores.json"
         raise UnreadableFileError(f"it cannot be read ({error!r})", file=path, remedy="Run the recipe again") from error
@@ -268,11 +267,3 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
         for file in (f for f in _FILES if (folder / f).is_file()):
             mlflow.log_artifact(str(folder / file))
     return str(active.info.run_id)
-
-
-def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
-    made = {f"oof_{model}": v for model, v in scores["oof"].items()}
-    made |= {f"test_{model}": v for model, v in scores["models"].items()}
-    made["seconds"] = sum(scores.get("seconds", {}).values())
-    return {_REFUSED.sub("_", n): float(v) for n, v in made.items() if v is not None}

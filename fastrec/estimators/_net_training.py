@@ -336,7 +336,19 @@ class Architecture:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", _class_of(self.model))  # the dataclass is frozen
+        found: Any = self.model
+        if isinstance(found, str):  # no module that a name mentions is imported
+            module, _, name = found.rpartition(":")
+            found = sys.modules.get(module) if module else fastrec.models
+            for part in name.split("."):
+                found = getattr(found, part, None)
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            known = [n for n in fastrec.models.__all__ if hasattr(getattr(fastrec.models, n), "forward")]
+            raise DataError(
+                f"{self.model!r} is no class of models that is known here",
+                remedy=f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first",
+            )
+        object.__setattr__(self, "model", found)  # the dataclass is frozen
         accepted = _accepted(self.model)
         for name, value in self.options.items():
             if name in _GIVEN or (accepted is not None and name not in accepted):
@@ -392,23 +404,6 @@ class Architecture:
         options = {**state["options"], **classes}
         architecture = cls(state["model"], {n: options[n] for n in state["own"]})
         return architecture, {**{n: state[n] for n in ("emb_szs", "cats", "n_cont", "n_out")}, "options": options}
-
-
-def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
-    """Return a model's class; no module that a name mentions is imported."""
-    found: Any = model
-    if isinstance(model, str):
-        module, _, name = model.rpartition(":")
-        found = sys.modules.get(module) if module else fastrec.models
-        for part in name.split("."):
-            found = getattr(found, part, None)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        known = [n for n in fastrec.models.__all__ if hasattr(getattr(fastrec.models, n), "forward")]
-        raise DataError(
-            f"{model!r} is no class of models that is known here",
-            remedy=f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first",
-        )
-    return found
 
 
 def name_of(model: type[nn.Module]) -> str:

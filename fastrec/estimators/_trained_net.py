@@ -59,10 +59,6 @@ class TrainedNet:
         frame.process()
         return frame
 
-    def outputs(self, data: Rows, at_once: int) -> Tensor:
-        """Return the net's outputs of rows, ``at_once`` rows at a time: float64 ``[n, outputs]`` on the CPU."""
-        return outputs_of(self.net, self.frame_of(data), at_once)
-
     def write(self, folder: Path) -> dict[str, Any]:
         """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
 

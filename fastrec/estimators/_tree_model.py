@@ -492,8 +492,6 @@ class TreeModel(Estimator):
             self._task,
         )
 
-    # Saving ----------------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def _text_of(self, trees: Any) -> bytes:
         """Return one output's trees in the library's own form."""

@@ -137,8 +137,6 @@ class Estimator(ABC):
         """Return the error of an untrained estimator."""
         return NotFittedError(f"{self.name} has not been trained", remedy="Call fit first")
 
-    # Saving ----------------------------------------------------------------------------------------------------------
-
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments, as JSON values.
 

@@ -312,9 +312,8 @@ class NetModel(Estimator):
             raise self.not_fitted()
         if not len(data):
             return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
-        return torch.stack([self._head.predict(net.outputs(data, limits.ROWS_AT_ONCE)) for net in self._nets]).mean(0)
-
-    # Training --------------------------------------------------------------------------------------------------------
+        outputs = (outputs_of(n.net, n.frame_of(data), limits.ROWS_AT_ONCE) for n in self._nets)
+        return torch.stack([self._head.predict(o) for o in outputs]).mean(0)
 
     def _check_class_weight(self, data: Rows) -> None:
         check_classes(data, self.class_weight, name=self.name)
@@ -404,8 +403,6 @@ class NetModel(Estimator):
     def _architecture(self, data: Rows) -> Architecture:
         asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
         return replace(asked, options={**recipe_of(asked.model, data.task).options, **self.options})
-
-    # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments but options and a metric of one's own, which ``write`` keeps."""

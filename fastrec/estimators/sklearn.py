@@ -350,8 +350,6 @@ class SKModel(Estimator):
         result[:, torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = probabilities
         return result
 
-    # Saving ----------------------------------------------------------------------------------------------------------
-
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         return {**super().settings(), "estimator": packed(self.estimator, trained=False)}

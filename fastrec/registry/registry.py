@@ -168,8 +168,6 @@ class Registry:
         with self._writing() as state:
             self._note(state, "kept", state.current, state.current, why, about)
 
-    # The file ---------------------------------------------------------------------------------------------------------
-
     def _add(self, state: _State, source: Path, parts: Mapping[str, Path], why: str) -> int:
         # A folder whose writer was killed before the state was written is nobody's: its number is not used again.
         there = [int(p.name) for p in (self.folder / _VERSIONS).glob("[0-9]*") if p.name.isdigit()]

@@ -262,7 +262,6 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     )
     if lists is not None:
         for split in SPLITS:
-            _describe_groups(results, split, lists)
             _add_lists(results, split, lists, repeats=repeats)
     if not results.standings and (lists is not None or results.task != "ranking"):
         # A run without scores of lists has computed the intervals of its stack and its best base model itself.
@@ -308,6 +307,15 @@ def list_weights(lists: pa.Table, metric: str) -> np.ndarray | None:
 
 def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int) -> None:
     rows = lists.filter(pc.equal(lists["split"], split))
+    if len(rows) and "positives" in rows.column_names:
+        found = results.groups[split] = {"lists": f"{len(rows):,}"}
+        for name, column in {"rows": rows["length"], "relevant rows": rows["positives"]}.items():
+            numbers = column.drop_null().to_numpy()
+            if len(numbers):
+                found[f"{name} of a list, mean"] = f"{numbers.mean():.2f}"
+                found[f"{name}, least to most"] = f"{numbers.min():,} to {numbers.max():,}"
+        if not rows["positives"].null_count:
+            found["lists without a relevant row"] = f"{int((rows['positives'].to_numpy() == 0).sum()):,}"
     columns = list_scores(rows)
     columns = {name: values for name, values in columns.items() if np.isfinite(values).any()}
     if not columns:
@@ -354,21 +362,6 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
     for label, wanted in (("touched before", True), ("not touched", False)):
         # null, unknown, is in neither slice
         add_slice(by_touched, label, pc.fill_null(pc.equal(rows["touched"], wanted), False).to_numpy())
-
-
-def _describe_groups(results: RunResults, split: Split, lists: pa.Table) -> None:
-    rows = lists.filter(pc.equal(lists["split"], split))
-    if not len(rows) or "positives" not in rows.column_names:
-        return
-    found = {"lists": f"{len(rows):,}"}
-    for name, column in {"rows": rows["length"], "relevant rows": rows["positives"]}.items():
-        numbers = column.drop_null().to_numpy()
-        if len(numbers):
-            found |= {f"{name} of a list, mean": f"{numbers.mean():.2f}"}
-            found |= {f"{name}, least to most": f"{numbers.min():,} to {numbers.max():,}"}
-    if not rows["positives"].null_count:
-        found["lists without a relevant row"] = f"{int((rows['positives'].to_numpy() == 0).sum()):,}"
-    results.groups[split] = found
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -507,7 +507,15 @@ class RankMean(Estimator):
         """Keep the training rows' distribution, and find the line; ``valid`` is not looked at."""
         self.check_task(train)
         x, y, w = predicted_by(self.models, train), labels_of(train), weights_of(train)
-        self._knots = [_knots_of(values) for values in x.flatten(1).T]
+        self._knots = []
+        for values in x.flatten(1).T:  # distinct values, and the share of rows at or below each (ties: their middle)
+            distinct, counts = torch.unique_consecutive(torch.sort(values).values, return_counts=True)
+            shares = (counts.cumsum(0) - counts / 2) / len(values)
+            if len(distinct) > limits.RANK_KNOTS:
+                wanted = torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)
+                places = torch.searchsorted(shares, wanted).clamp(max=len(shares) - 1).unique_consecutive()
+                distinct, shares = distinct[places], shares[places]
+            self._knots.append([distinct, shares])
         shares = self._shares(x)
         find = ridge_regression if train.task == "regression" else logistic
         line = [find(_on_scale(shares[:, [j]], train), y[:, j], w, 1e-6) for j in range(y.shape[1])]
@@ -537,18 +545,6 @@ class RankMean(Estimator):
 def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
     # The logit of the first and the last row would be infinite.
     return shares if data.task == "regression" else shares.logit(eps=1e-4)
-
-
-def _knots_of(values: torch.Tensor) -> list[torch.Tensor]:
-    """Return distinct values and the share of rows at or below each (ties: their middle)."""
-    ordered = torch.sort(values).values
-    distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
-    shares = (counts.cumsum(0) - counts / 2) / len(values)
-    if len(distinct) > limits.RANK_KNOTS:
-        wanted = torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)
-        places = torch.searchsorted(shares, wanted).clamp(max=len(shares) - 1).unique_consecutive()
-        distinct, shares = distinct[places], shares[places]
-    return [distinct, shares]
 
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
@@ -647,9 +643,7 @@ class TreeBlend(Estimator):
 
 def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
     """Return the weighted sum of a task."""
-    if task == "regression":
-        return RidgeBlend(models)
-    return PoolBlend(models) if task == "multiclass" else LogisticBlend(models)
+    return {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)(models)
 
 
 def _margins(sums: torch.Tensor, data: Rows) -> list[np.ndarray]:

@@ -199,7 +199,9 @@ class Target:
 
 def _task_of(columns: Sequence[Column]) -> Task:
     if len(columns) > 1:
-        return "multilabel" if all(_is_flag(c) for c in columns) else "regression"
+        values = [c.number() for c in columns if c.plain().kind == "number"]
+        flags = len(values) == len(columns) and all(((v == 0) | (v == 1) | v.isnan()).all() for v in values)
+        return "multilabel" if flags else "regression"
     column = columns[0]
     if column.kind == "datetime":
         return "regression"
@@ -219,13 +221,6 @@ def _task_of(columns: Sequence[Column]) -> Task:
         column=column.name,
         remedy=f"Say which: task='{kind}' or task='regression' (or a metric that does)",
     )
-
-
-def _is_flag(column: Column) -> bool:
-    if column.plain().kind != "number":
-        return False
-    values = column.number()
-    return bool(((values == 0) | (values == 1) | values.isnan()).all())
 
 
 def _classes_of(column: Column, task: Task, positive: Any) -> Vocab:

@@ -73,8 +73,6 @@ class NextItemForm(SubmissionForm):
             )  # fmt: skip
         return text
 
-    # Files -----------------------------------------------------------------------------------------------------------
-
     def write(self, path: str | Path, items: Vocab, best: Any, sessions: Any = None) -> None:
         """Write a submission, or nothing.
 

@@ -104,8 +104,6 @@ class ValueForm(SubmissionForm):
             )
         return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
 
-    # Files -----------------------------------------------------------------------------------------------------------
-
     def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
         """Write a submission, or nothing: the same input always gives the same bytes.
 
