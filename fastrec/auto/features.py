@@ -203,14 +203,6 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         chosen.hurried = trial.hurried
         say(f"{family.name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
 
-    # first: what helps within a group may depend on whose it is
-    shared = shared_columns(problem) if ranking else []
-    for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
-        if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:
-            note(family := trial.family(f"columns of the group of {word} values", [], some))
-            if not family.kept:
-                why = f"it is one for a whole group, and a trial's {chosen.metric} is no better with such columns"
-                problem.drop |= {c.name: why for c in some}
     # what was kept joins the base: the next idea has to pay beside it
     for name, make in rankings.IDEAS if ranking else _IDEAS:
         if time.monotonic() > ends:
@@ -222,6 +214,13 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             continue
         if features:
             note(trial.family(name, features))
+    shared = shared_columns(problem) if ranking else []
+    for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
+        if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:
+            note(family := trial.family(f"columns of the group of {word} values", [], some))
+            if not family.kept:
+                why = f"it is one for a whole group, and a trial's {chosen.metric} is no better with such columns"
+                problem.drop |= {c.name: why for c in some}
     return chosen
 
 
