@@ -81,8 +81,9 @@ class Fit:
                 place in its group, 1 = the best; ``'items'``: the ordered items of each group.
 
         Returns:
-            An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. Of
-            ``'items'`` a DataFrame ``[groups, 2]``, groups in the order of their first rows: the group, and a list.
+            An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. With
+            ``form="ranks"`` int64 ``[n]``; with ``form="items"`` a DataFrame ``[groups, 2]``, groups in the order of
+            their first rows: the group, and a list.
 
         Raises:
             DataError: an unknown form, or one of a task that is no ranking.
@@ -194,7 +195,9 @@ def fit(
         quiet: show nothing.
 
     Returns:
-        ``.leaderboard()``, ``.predict(df)``, ``.predict_proba(df)``, ``.report()``.
+        ``.leaderboard()``, ``.predict(df)``, ``.predict_proba(df)``, ``.report()``; of a ranking also
+        ``.predict(df, form="ranks")`` (each row's place in its group) and ``.predict(df, form="items")`` (each group's
+        items in order).
 
     Raises:
         MissingColumnError: the frame lacks the target.

@@ -33,6 +33,11 @@ def words(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+def named_as_groups(name: str) -> bool:
+    """Return whether a column's name says that its values are groups, as ``searchId`` does."""
+    return _GROUPS.search(words(name)) is not None
+
+
 def find_groups(known: pa.Table, columns: list[ColumnInfo], chosen: np.ndarray) -> tuple[list[str], bool]:
     """Find the columns whose values may be the groups of candidates.
 
@@ -56,7 +61,7 @@ def find_groups(known: pa.Table, columns: list[ColumnInfo], chosen: np.ndarray) 
         rows, positives = np.bincount(codes), np.bincount(codes, chosen)
         one = bool((positives == 1).all())
         mixed = float(((positives > 0) & (positives < rows)).mean())
-        named = _GROUPS.search(words(c.name)) is not None
+        named = named_as_groups(c.name)
         if one or (named and mixed >= limits.GROUPS_WITH_BOTH):
             found.append(((one, named, _ITEMS.search(words(c.name)) is None, c.distinct), c.name))
     found.sort(reverse=True)
@@ -105,7 +110,7 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
     ``lists``: the column of groups: those without any label leave the training rows, and all others must have one.
 
     Raises:
-        DataError: the label is no whole number of 0 or more, or is missing in part of a group.
+        DataError: the label is no whole number of 0 or more, is missing in part of a group, or is above 0 nowhere.
     """
     name, file = made.target[0], made.files.folder / made.files.names["train"]
     column = made.train[name]
@@ -130,6 +135,11 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
             f"the label is {values[row]:g} ({int(bad.sum())} such rows), no whole number from 0", file=file,
             column=name, row=row, remedy="Give 0 or 1, or grades such as 0 to 4",
         )  # fmt: skip
+    if missing.all():
+        raise DataError("the label has no value", file=file, column=name, remedy="Name another label")
+    if not (values > 0).any():
+        remedy = "Give 1, or a grade, to what was chosen, or name another label"
+        raise DataError("no row is a positive: the label is 0 in every row", file=file, column=name, remedy=remedy)
     if lists is None or not missing.any():
         return values
     codes = pd.factorize(made.train[lists].to_pandas())[0]
@@ -141,8 +151,6 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
             f"{made.train[lists][row].as_py()!r} have one", file=file, column=name, row=row,
             remedy="Give 0 to what was not chosen; the rows of a group to predict have no label at all",
         )  # fmt: skip
-    if missing.all():
-        raise DataError("the label has no value", file=file, column=name, remedy="Name another label")
     made.files.tables["train"] = made.train.filter(pa.array(~missing))
     return values[~missing]
 
@@ -166,11 +174,6 @@ def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why
         raise DataError(
             "every group has one row: there is nothing to rank", file=file, column=lists,
             remedy="Name the column whose value the candidates of one group share",
-        )  # fmt: skip
-    if not positives.any():
-        raise DataError(
-            "no group has a positive: the label is 0 in every row", file=file, column=made.target[0],
-            remedy="Give 1, or a grade, to what was chosen",
         )  # fmt: skip
     if not (positives < rows).any():
         raise DataError(

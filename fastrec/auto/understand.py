@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 
 from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo, Files, look_at, numbers_in_text
-from fastrec.auto.lists import find_groups, refuse_absent, relevance, shared_in_groups, understand_groups
+from fastrec.auto.lists import (
+    find_groups,
+    named_as_groups,
+    refuse_absent,
+    relevance,
+    shared_in_groups,
+    understand_groups,
+)
 from fastrec.auto.problem import ALONE, AutoDecision, Problem
 from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.metrics import default_metric, get_metric, metrics_for
@@ -167,13 +174,25 @@ def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, s
         return asked, "as was asked for", True
     found, one = find_groups(made.train, made.columns, chosen)
     if not found:
-        most = len(made.train) / 2
-        may = [c.name for c in made.columns if limits.FEW_CLASSES < c.distinct <= most and not c.missing]
-        raise DataError(
-            "it is not plain which rows are candidates of one group",
-            file=made.files.folder / made.files.names["train"],
-            remedy=f"Name the column that they share (group=, --group): {', '.join(may[:12]) or 'there is none yet'}",
-        )  # fmt: skip
+        file, most = made.files.folder / made.files.names["train"], len(made.train) / 2
+        single = [c.name for c in made.columns if c.distinct == len(made.train) and named_as_groups(c.name)]
+        if single:
+            problem = "there is one row for each value: of groups of one row there is nothing to rank"
+            remedy = "Name the column whose value the candidates of one group share (group=, --group)"
+            raise DataError(problem, file=file, column=single[0], remedy=remedy)
+        may = []
+        for c in (c for c in made.columns if limits.FEW_CLASSES < c.distinct <= most):
+            if c.kind == "list" or c.missing:
+                continue
+            codes = pd.factorize(made.train[c.name].to_pandas())[0]
+            if ((np.bincount(codes) > 1) & (np.bincount(codes, chosen) > 0)).any():
+                may.append(c.name)
+        if not may:
+            problem = f"no column of more than {limits.FEW_CLASSES} values has several rows with a positive among them"
+            remedy = "Add the column that candidates share; to predict each row by itself, leave task= (--task) out"
+            raise DataError(problem, file=file, remedy=remedy)
+        remedy = f"Name the column that they share (group=, --group): {', '.join(may[:12])}"
+        raise DataError("it is not plain which rows are candidates of one group", file=file, remedy=remedy)
     why = "one row of each of its values is chosen" if one else "its name says so, and rows of most values are chosen"
     other = f"; it might be {', '.join(found[1:6])}" if len(found) > 1 and not one else ""
     return found[0], why + other, one or len(found) == 1
@@ -191,7 +210,7 @@ def _split_groups(made: Problem, asked: str | None) -> None:
         notes = [f"whole groups of {made.lists} at random"]
         if test is None and asked is None:
             for c in (c for c in made.kinds("time")[:1] if c.name in made.shared):
-                notes.append(f"if the groups to predict are later ones, write time = {c.name!r} in the recipe")
+                notes.append(f"if the groups to predict are later ones, give time={c.name!r} (--time {c.name})")
             for n in made.keys[:1]:
                 notes.append(f"if they are of other values of {n}, write fold_key = {n!r} in the recipe")
         said = f"by {asked}, as was asked for" if asked is not None else "; ".join(notes)

@@ -21,7 +21,7 @@ from rich.console import Console
 from fastrec._core.fresh_process import owns_process
 from fastrec._version import __version__
 from fastrec.competition.run import load_competition, load_module
-from fastrec.errors import DataError, DataWarning, FastrecError
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.rows import SubmissionForm
@@ -270,13 +270,23 @@ def _score_values(
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
     # The form; of a recipe without one the submission's own columns, of which the recipe's ids name a row
-    from fastrec.competition.forms.lists import form_around, form_of_run, ranking_form
+    from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
+    from fastrec.table.read import csv_header
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
     if competition is None:
-        return form_around(submission) if run is None else form_of_run(run)
+        run = run or run_around(submission)
+        if run is not None:
+            return form_of_run(run)
+        header = csv_header(submission)
+        absent = next((n for n in RECSYS2019.header if n not in header), None)
+        if absent is not None:
+            problem = "the file lies in no run directory, and lacks this column of the RecSys Challenge 2019"
+            remedy = "Give --run RUN or --competition FOLDER, whose form it has"
+            raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)
+        return RECSYS2019
     recipe = load_competition(competition)
     if recipe.submission is not None:
         return recipe.submission

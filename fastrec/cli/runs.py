@@ -86,7 +86,13 @@ def compare(
     a: _Run,
     b: _Run,
     model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
-    by: Annotated[str | None, typer.Option(help="A column of the rows (lists: `length`, `place`, `touched`).")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="A column of the run's `rows.parquet`; of a ranking's `lists.parquet`: `length`, `positives`, "
+            "`place`, `touched`; of next items: `length`."
+        ),
+    ] = None,
 ) -> None:
     """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -19,6 +20,9 @@ from fastrec._version import __version__
 from fastrec.cli.app import Device, app, readable_errors
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, FastrecError
+
+if TYPE_CHECKING:
+    from fastrec.table import Table
 
 _Target = Annotated[
     list[str] | None, typer.Option("--target", "--label", help="Column to predict (several: give it several times).")
@@ -100,13 +104,18 @@ def candidates(
     """
     with readable_errors() as stages:
         from fastrec.retrieval import make_candidates
+        from fastrec.table import Table
 
         options = {"time": time, "kind": kind, "targets": target or None, "shown": shown, "test": test, "cut": cut}
         options |= {"sources": None if sources is None else [n.strip() for n in sources.split(",")], "seed": seed}
         options |= {"k": k, "seen": seen, "negatives": negatives, "groups": groups, "user": user, "session": session}
         try:
+            log: Path | Table = events
+            if kind is None:
+                log = Table.read(events)
+                _say_kinds(log, (user, session, item, time), stages.say)
             with stages.stage("candidates"):
-                made = make_candidates(events, item=item, **options)  # type: ignore[arg-type]
+                made = make_candidates(log, item=item, **options)  # type: ignore[arg-type]
         except FastrecError as error:
             raise (error if error.column is None else error.of_file(events)) from None
         made.write(out)
@@ -123,6 +132,29 @@ def candidates(
         typer.echo(f"{made.repeats:.1%} of positives are repeats: a group's own items {own} candidates (--seen)")
         where = ["--data", str(out), "--task", "ranking", "--group", made.group, "--item", made.item]
         typer.echo(f"next   {shlex.join(['fastrec', 'new', 'competitions/mine', *where, '--target', made.label])}")
+
+
+def _say_kinds(log: Table, known: Collection[str | None], say: Callable[[str], None]) -> None:
+    """Name the columns that may be kinds of events: few texts, several of them in one group."""
+    import torch
+
+    from fastrec._core import limits
+    from fastrec.table.keys import is_text
+
+    group = next((n for n in known if n in log), None)
+    for name in (n for n in log.names if n not in known and group is not None):
+        column = log[name]
+        if column.kind != "category" or not is_text(column.distinct.type):
+            continue
+        values = sorted(column.distinct.to_pylist())
+        if not 1 < len(values) <= limits.FEW_CLASSES:
+            continue
+        there = column.values > 0
+        numbers = log[group].group_numbers()[there]
+        pairs = torch.unique(numbers * (len(values) + 1) + column.values[there])
+        if len(pairs) > len(torch.unique(numbers)):
+            options = shlex.join(["--kind", name, "--target", values[0]])
+            say(f"column {name!r} has the values {', '.join(values)}: give {options} if only some are to be predicted")
 
 
 @app.command("script")

@@ -137,11 +137,7 @@ class SavedRun:
         Raises:
             MissingColumnError: a column is not there.
         """
-        absent = next((n for n in self.inputs if n not in table), None)
-        if absent is not None:
-            near = nearest(absent, set(table.names) - set(self.inputs))
-            remedy = f"Is {near!r} meant? " * bool(near) + f"They have {', '.join(table.names)}"
-            raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
+        self._refuse_absent(table)
         full = table if self.features is None else self._with_features(table, tables or {}, history)
         full = shown_first(full, self.place)
         if self.target is None:
@@ -150,6 +146,13 @@ class SavedRun:
             return Lists(full, groups, cats=self.cats, conts=self.conts, events=events)
         n = self.target.n_outputs
         return Rows(full, self.target.task, cats=self.cats, conts=self.conts, n_outputs=n)
+
+    def _refuse_absent(self, table: Table) -> None:
+        absent = next((n for n in self.inputs if n not in table), None)
+        if absent is not None:
+            near = nearest(absent, set(table.names) - set(self.inputs))
+            remedy = f"Is {near!r} meant? " * bool(near) + f"They have {', '.join(table.names)}"
+            raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
 
     def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:
         assert self.features is not None
@@ -210,6 +213,7 @@ class SavedRun:
         """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
         if self.target is not None:
             return None
+        self._refuse_absent(table)
         return torch.argsort(table[self.config["list_column"]].group_numbers(), stable=True)
 
 
@@ -264,7 +268,10 @@ def read_rows(
     with stages.stage("read") as advance:
         read = {n: saved.read(p, n, device=where) for n, p in files.items()}
         table = read.pop("test")
-        by_list = saved._by_list(table)
+        try:
+            by_list = saved._by_list(table)
+        except MissingColumnError as error:
+            raise error.of_file(files["test"]) from None
         table = table if by_list is None else table.take(by_list)
         advance(len(table))
     history = read.get("history", read.get("train"))

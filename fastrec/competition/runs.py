@@ -112,8 +112,8 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     Args:
         a, b: run directories of one competition.
         model: the model that is compared; None: the stack, of next items all models together.
-        by: a column of the runs' ``rows.parquet`` to compare by too (of lists ``length``, ``touched``; of next items
-            ``length``, the events before the one that is asked for).
+        by: a column of the runs' ``rows.parquet`` to compare by too. Of rankings one of ``lists.parquet``: ``length``,
+            ``positives``, ``place``, ``touched``; of next items ``length``, the events before the answer.
 
     Returns:
         All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores
@@ -139,7 +139,13 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     segments: list[tuple[str, np.ndarray]] = [("all", np.ones(len(rows[0]), dtype=bool))]
     if by is not None:
         if by not in rows[0].column_names:
-            raise MissingColumnError("the runs do not have it", column=by, remedy=", ".join(rows[0].column_names))
+            other = ("split", "fold_key", "target"), ("label_", "rr_", "score_")
+            may = [n for n in rows[0].column_names if n not in other[0] and not n.startswith(other[1])]
+            may = [n for n in may if rows[0][n].null_count < len(rows[0])]
+            where = first / (file or "rows.parquet")
+            raise MissingColumnError(
+                "the runs do not have it", file=where, column=by, remedy=f"One of: {', '.join(may)}"
+            )
         text = rows[0][by].cast(pa.string())
         for value in sorted(v for v in pc.unique(text).to_pylist() if v is not None):
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))

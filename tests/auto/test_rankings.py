@@ -21,7 +21,8 @@ from fastrec.auto.columns import read_files
 from fastrec.auto.problem import Problem
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
-from fastrec.competition import run_competition
+from fastrec.competition import compare_runs, run_competition
+from fastrec.competition.predict import predict_run
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.estimators import XGBRanker
 from fastrec.metrics import mrr
@@ -223,7 +224,7 @@ def test_times_that_differ_in_a_group_leave_it_whole(tmp_path):
 @pytest.mark.parametrize(
     ("change", "asked", "said"),
     [
-        (lambda f: f.assign(clicked=0), {}, "column 'clicked'.*no group has a positive.*Give 1"),
+        (lambda f: f.assign(clicked=0), {}, "column 'clicked'.*no row is a positive.*0 in every row. Give 1"),
         (lambda f: f.assign(clicked=1), {}, "column 'clicked'.*every row is a positive.*with label 0"),
         (
             lambda f: f.assign(session_id=[f"s{i}" for i in range(len(f))]),
@@ -267,6 +268,36 @@ def test_groups_that_are_not_plain_name_what_they_may_be(tmp_path):
     rows = rows.assign(clicked=np.random.default_rng(0).integers(0, 2, len(rows)))
     with pytest.raises(DataError, match=r"not plain which rows.*--group\): a, b"):
         found(tmp_path, rows, task="ranking")
+
+
+def tips(label, group="search", rows=200):
+    """A plain table: nothing that rows share but few values of a number."""
+    rng = np.random.default_rng(0)
+    made = {group: [f"q{i}" for i in range(rows)], "minutes": rng.integers(0, 60, rows), "price": rng.random(rows)}
+    return pd.DataFrame({**made, "tip": label if label is not None else rng.integers(0, 2, rows)})
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (tips(0), r"train.csv', column 'tip': no row is a positive: the label is 0 in every row"),
+        (tips(None), r"train.csv', column 'search': there is one row for each value.*Name the column .*--group\)\.$"),
+        (tips(None, group="note"), r"--group\): minutes\.$"),
+        (
+            tips(None, group="note").drop(columns="minutes"),
+            r"train.csv': no column of more than 20 values has several rows with a positive.*leave task= ",
+        ),
+        (
+            tips(np.arange(200) == 7, group="note").assign(
+                minutes=np.where(np.arange(200) == 7, 99, np.arange(200) % 30)
+            ),
+            r"train.csv': no column of more than 20 values has several rows with a positive",
+        ),
+    ],
+)
+def test_rows_without_groups_say_what_is_not_there(tmp_path, rows, said):
+    with pytest.raises(DataError, match=said):
+        found(tmp_path, rows, target="tip", task="ranking")
 
 
 @pytest.mark.parametrize(
@@ -383,6 +414,27 @@ def test_groups_are_predicted_as_scores_ranks_and_items(fitted):
 def test_predictions_go_with_their_rows(fitted, order):
     rows = TEST.drop(columns="clicked")[: 4 * C]
     np.testing.assert_allclose(fitted.predict(rows.iloc[order]), fitted.predict(rows)[list(order)])
+
+
+def test_rows_without_the_group_are_refused_by_file_and_column(fitted, tmp_path):
+    rows = TEST.drop(columns=["session_id", "clicked"]).assign(sesion_id=TEST["session_id"])
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    said = r"column 'session_id': the rows to predict lack it. Is 'sesion_id' meant\?"
+    with pytest.raises(MissingColumnError, match=said):
+        fitted.predict(rows)
+    with pytest.raises(MissingColumnError, match=r"new.csv', " + said):
+        predict_run(fitted.run, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_runs_are_compared_by_what_lists_have(fitted):
+    with pytest.raises(MissingColumnError, match=r"column 'device'.*One of: length, positives, place\."):
+        compare_runs(fitted.run, fitted.run, by="device")
+    assert {c.segment for c in compare_runs(fitted.run, fitted.run, by="length")} == {"all", "length=5"}
+
+
+def test_what_folds_may_go_by_is_said_in_the_words_of_fit(tmp_path):
+    assert "give time='at' (--time at)" in decision(found(tmp_path, task="ranking"), "folds").why
 
 
 def test_no_rows_are_ranked_as_none(fitted):

@@ -33,6 +33,22 @@ def test_a_log_becomes_the_files_of_a_ranking(tmp_path):
     assert "--task ranking --group user --item item --target label" in said
 
 
+def test_a_column_of_kinds_is_named(tmp_path):
+    log = LOG.assign(what=np.where(LOG.index % 3 == 0, "skip", "play"), note=[f"n{i}" for i in LOG.index])
+    log["device"] = np.where(LOG["user"] % 2, "desk", "phone")  # one for a user: no kind of an event
+    log.to_csv(tmp_path / "log.csv", index=False)
+    options = ["--user", "user", "--item", "item", "--k", 6, "--sources", "next, popular"]
+    code, out, error = invoke("candidates", "--events", tmp_path / "log.csv", "--out", tmp_path / "out", *options)
+    assert code == 0
+    said = [line for line in (out + error).splitlines() if line.startswith("column")]
+    options = "--kind what --target play"
+    assert said == [f"column 'what' has the values play, skip: give {options} if only some are to be predicted"]
+    both = ["--kind", "what", "--target", "play", "--target", "skip"]
+    options = ["--user", "user", "--item", "item", "--k", 6, "--sources", "next, popular", *both]
+    code, out, error = invoke("candidates", "--events", tmp_path / "log.csv", "--out", tmp_path / "out", *options)
+    assert (code, "column 'what'" in out + error) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("log", "options", "words"),
     [

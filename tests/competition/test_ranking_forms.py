@@ -270,6 +270,14 @@ def test_a_run_scores_compares_and_reports_by_its_metric(tmp_path, metric, form)
     for path in (run / "submission.csv", data / "sample_submission.csv"):
         done = CliRunner().invoke(app, ["check", str(path), str(data / "test.csv"), "--run", str(run)])
         assert (done.exit_code, done.output[:3]) == (0, "ok "), done.output
+    # Outside the run nothing says which form it has.
+    (apart := data.parent / "three.csv").write_bytes((run / "submission.csv").read_bytes())
+    done = CliRunner().invoke(app, ["score", str(apart), str(data / "truth.csv")])
+    assert done.exit_code == 1
+    assert "three.csv', column 'user_id'" in done.output
+    assert "Give --run RUN or --competition FOLDER" in done.output
+    done = CliRunner().invoke(app, ["score", str(apart), str(data / "truth.csv"), "--run", str(run)])
+    assert done.output.splitlines()[-1] == f"{metric} {written:.5f}"
     # Compared and reported by the same figures.
     alone = compare_runs(run, run)[0]
     assert (alone.a, alone.b, alone.difference.mean) == pytest.approx((expected["oof"], expected["oof"], 0.0))

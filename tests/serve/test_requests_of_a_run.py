@@ -243,7 +243,12 @@ def changed(body, **changes):
         (lambda b: {"context": b["context"]}, "none, or several, of columns, rows, candidates", None, None),
         (lambda b: {**b, "context": [1]}, "context is no object", None, None),
         (lambda b: changed(b, age=30), "in context and in a candidate", "age", 1),
-        (lambda b: changed(b, offer=b["candidates"][0]["offer"]), "an earlier candidate has this item", "offer", 1),
+        (
+            lambda b: changed(b, offer=b["candidates"][0]["offer"]),
+            "has the item '00008'. Send each item once",
+            "offer",
+            1,
+        ),
         (lambda b: changed(b, offer=None), "no id of an item", "offer", 1),
         (lambda b: {**b, "candidates": b["candidates"] * 2}, "earlier", "offer", -1),
         (
@@ -252,8 +257,20 @@ def changed(body, **changes):
             "offer",
             None,
         ),
-        (lambda b: changed(b, price=None), "the row does not have this column", "price", 1),
-        (lambda b: changed(b, colour="red"), "the model has no such column", "colour", None),
+        (lambda b: changed(b, price=None), "does not have this column. Send a number (float64), or null.", "price", 1),
+        (
+            lambda b: changed(b, price="soon"),
+            "'soon' is no number, which the column is. Send a number (flo",
+            "price",
+            1,
+        ),
+        (lambda b: changed(b, price=[1]), "[1] is a list. Send a number (float64).", "price", 1),
+        (
+            lambda b: changed(b, colour="red"),
+            "no such column. Leave it out; the model takes query_id, o",
+            "colour",
+            None,
+        ),
         (lambda b: {**b, "context": {**b["context"], "colour": 1}}, "the model has no such column", "colour", None),
     ],
 )
@@ -265,6 +282,14 @@ def test_what_is_no_group_of_candidates(app, asked, change, says, column, row):
     assert says in said["error"]
     assert said.get("column") == column
     assert said.get("row") == (len(one) if row == -1 else row)
+
+
+def test_the_page_marks_the_item_as_required(app):
+    page = get(app, "/").body.decode()
+    assert "<tr><td>offer<td>string<td>in /v1/rank<td>" in page
+    rank = get(app, "/openapi.json").json()["paths"]["/v1/rank"]["post"]["requestBody"]["content"]
+    candidates = rank["application/json"]["schema"]["properties"]["candidates"]
+    assert candidates["items"]["required"] == ["offer"]
 
 
 def test_candidates_are_of_rank_alone(app, asked):

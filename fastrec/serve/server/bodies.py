@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from fastrec._core.messages import nearest
 from fastrec.serve.server.call import Limits, Refusal, shortened
-from fastrec.serve.server.columns import RequestColumns, arrow_type, from_array, from_arrow, from_values
+from fastrec.serve.server.columns import RequestColumns, arrow_type, from_array, from_arrow, from_values, wanted_value
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.table.keys import is_text
 
@@ -52,7 +52,9 @@ def columns_of_rows(
         elif column.name in columns and not column.nullable and column.required and column.name not in context:
             lacking = next((i for i, row in enumerate(rows) if column.name not in row), None)
             if lacking is not None:
-                raise Refusal(422, "the row does not have this column", column=column.name, row=lacking)
+                remedy = f"Send {wanted_value(column)}{', or null' if column.may_be_missing else ''}"
+                said = "the row does not have this column"
+                raise Refusal(422, said, column=column.name, row=lacking, remedy=remedy)
     return checked_columns(spec, columns, len(rows), from_values, list)
 
 
@@ -66,14 +68,17 @@ def columns_of_candidates(
     for name in context or {}:
         row = next((i for i, candidate in enumerate(candidates) if name in candidate), None)
         if row is not None:
-            raise Refusal(422, "it is in context and in a candidate", column=name, row=row)
+            remedy = "Leave it out of one of them"
+            raise Refusal(422, "it is in context and in a candidate", column=name, row=row, remedy=remedy)
     if spec.item is not None:
         if columns.items is None:
-            raise Refusal(422, "the candidates lack their ids", column=spec.item)
+            remedy = "Send an integer or text with each"
+            raise Refusal(422, "the candidates lack their ids", column=spec.item, remedy=remedy)
         numbers, count = _numbered(spec.item, columns.items, "an item")
         if count < len(numbers):
             row = int((numbers != np.arange(len(numbers))).argmax())  # numbers are in order of appearance
-            raise Refusal(422, "an earlier candidate has this item", column=spec.item, row=row)
+            said = f"an earlier candidate has the item {shortened(repr(columns.items[row]))}"
+            raise Refusal(422, said, column=spec.item, row=row, remedy="Send each item once")
     return columns
 
 
@@ -114,8 +119,10 @@ def checked_columns(
     """Check names; ``convert`` will make arrays of columns, ``as_list`` reads ids of lists and items."""
     _check_names(spec, columns)
     if not columns.keys() >= spec.required:
-        missing = next(i.name for i in spec.sent if i.required and i.name not in columns)
-        raise Refusal(422, "the column is missing", column=missing)
+        missing = next(i for i in spec.sent if i.required and i.name not in columns)
+        raise Refusal(
+            422, "the column is missing", column=missing.name, remedy=f"Send {wanted_value(missing)} for each row"
+        )
     made = RequestColumns(spec, columns, rows, convert)
     if spec.list is not None and spec.list in columns:
         made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]), "a list")
@@ -147,7 +154,9 @@ def _check_names(spec: Spec, names: Iterable[str]) -> None:
         if any(name == i.name for i in spec.made):
             raise Refusal(422, "the server makes this column from events", column=name, remedy="Leave it out")
         near = nearest(name, spec.known)
-        remedy = f"Is {near!r} meant" if near else None
+        takes = [n for n in (spec.list, spec.item) if n is not None]
+        takes = list(dict.fromkeys([*takes, *(i.name for i in spec.sent)]))
+        remedy = f"Is {near!r} meant" if near else f"Leave it out; the model takes {', '.join(takes[:20])}"
         raise Refusal(422, "the model has no such column", column=name, remedy=remedy)
 
 

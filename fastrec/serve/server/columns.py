@@ -48,7 +48,8 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         kinds.discard(type(None))
         missing = [v is None for v in values]
         if not column.may_be_missing:
-            raise Refusal(422, _NOT_MISSING, column=column.name, row=missing.index(True))
+            row = missing.index(True)
+            raise Refusal(422, _NOT_MISSING, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
     if column.type == "string" and kinds & {int, float, bool}:  # numbers are text as they are written
         values = [_written(v) if type(v) in (int, float, bool) else v for v in values]
         kinds = set(map(type, values)) - {type(None)}
@@ -65,8 +66,8 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
             raise Refusal(422, "some times are text and some are integers", column=column.name)
         kind = _KINDS.get(type(values[row]), type(values[row]).__name__)
         article = "an" if kind == "integer" else "a"
-        said = f"{shortened(values[row])} is {article} {kind}, not {_wanted(column)}"
-        raise Refusal(422, said, column=column.name, row=row)
+        said = f"{shortened(values[row])} is {article} {kind}"
+        raise Refusal(422, said, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
     if missing is not None:
         fill = np.nan if column.is_float else column.missing
         values = [fill if v is None else v for v in values]
@@ -92,7 +93,8 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if column.type == "int64" and pa.types.is_floating(values.type):
         values = _whole(column, values.cast(pa.float64()))
     if values.null_count and not column.may_be_missing:
-        raise Refusal(422, _NOT_MISSING, column=column.name, row=pc.index(values.is_null(), pa.scalar(True)).as_py())
+        row = pc.index(values.is_null(), pa.scalar(True)).as_py()
+        raise Refusal(422, _NOT_MISSING, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
     values = _cast(column, values)
     if column.is_float:
         return values.to_numpy(zero_copy_only=False)  # nulls become NaN
@@ -153,12 +155,12 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
         return _cast(column, _converted(column, values))
     fits = {"string": text, "int64": integer, "bool": pa.types.is_boolean(kind)}.get(column.type, number)
     if not fits:
-        raise Refusal(422, f"its type is {shortened(str(kind))}, not {_wanted(column)}", column=column.name)
+        raise Refusal(422, f"its type is {shortened(str(kind))}, not {wanted_value(column)}", column=column.name)
     if column.is_float:
         if pa.types.is_boolean(kind):
             values = values.cast(pa.uint8())
         return values.cast(_OWN[column.type], safe=False)
-    return _try_cast(column, values, lambda v: v.cast(_OWN[column.type]), f"{_wanted(column)}: it is out of range")
+    return _try_cast(column, values, lambda v: v.cast(_OWN[column.type]), f"{wanted_value(column)}: it is out of range")
 
 
 def _converted(column: Input, values: pa.Array) -> pa.Array:
@@ -170,7 +172,7 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
         made = as_type(values, wanted, column=column.name)
     except DataError as error:
         said = error.problem.replace(" in the run", "")
-        raise Refusal(422, said, column=column.name, row=error.row, remedy=f"Send {_wanted(column)}") from None
+        raise Refusal(422, said, column=column.name, row=error.row, remedy=f"Send {wanted_value(column)}") from None
     return _whole(column, made) if column.type == "int64" and pa.types.is_floating(made.type) else made
 
 
@@ -202,14 +204,14 @@ def _times(column: Input, values: pa.Array) -> pa.Array:
         try:
             values = parsed(values, column.text, column=column.name)
         except DataError as error:
-            remedy = f"Send {_wanted(column)}"
+            remedy = f"Send {wanted_value(column)}"
             raise Refusal(422, error.problem, column=column.name, row=error.row, remedy=remedy) from None
         kind = values.type
     own = [pa.timestamp(column.unit, zone), pa.int64()]
     wanted = f"a time in {column.unit}"
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         own.insert(0, pa.timestamp("ns" if column.unit == "ns" else "us", zone))
-        wanted = _wanted(column)
+        wanted = wanted_value(column)
     return _try_cast(column, values, lambda v: reduce(pa.Array.cast, own, v), wanted)
 
 
@@ -238,7 +240,8 @@ def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]
     return bad - 1
 
 
-def _wanted(column: Input) -> str:
+def wanted_value(column: Input) -> str:
+    """Say what a value of a column has to be, for messages."""
     if column.unit is None:
         return {"string": "a string", "bool": "a bool"}.get(column.type, f"a number ({column.type})")
     zone = "without a zone" if column.zone is None else "with an offset or Z"

@@ -85,7 +85,8 @@ def of_rows(fields: dict[str, Any], answer: Callable[[Spec], dict[str, Any]]) ->
         columns = _object(lists, required=[i.name for i in spec.sent if i.required])
         forms = {"columns": columns, "rows": {"type": "array", "items": _object(one)}, **fields}
         if "candidates" in fields:
-            forms["candidates"] = {**forms["rows"], "minItems": 1, **fields["candidates"]}
+            candidate = _object(one) if spec.item is None else _object(one, required=[spec.item])
+            forms["candidates"] = {"type": "array", "items": candidate, "minItems": 1, **fields["candidates"]}
         return operation(_object(forms), {"type": "object", "properties": answer(spec)}, example=example(spec, fields))
 
     return post
@@ -190,10 +191,11 @@ async def page(service: Any, call: Call) -> Response:
     rows = ""
     for name, schema in _columns(spec).items():
         types = " or ".join(t for t in schema.get("items", schema)["type"] if t != "null")
+        needed = "yes" if name in spec.required else "in /v1/rank" if name == spec.item else ""
         says = escape(schema.get("items", schema).get("description", "") or schema.get("description", ""))
         rows += (
             f"<tr><td>{escape(name)}<td>{'a list of ' * ('items' in schema)}{types}"
-            f"<td>{'yes' if name in spec.required else ''}<td>{'yes' if 'null' in schema['type'] else ''}<td>{says}"
+            f"<td>{needed}<td>{'yes' if 'null' in schema['type'] else ''}<td>{says}"
         )
     columns = f"<h2>Columns</h2><table><tr><th>name<th>type<th>required<th>may be null<th>{rows}</table>"
     others = [n for n in spec.ignored if n not in (spec.list, spec.item)]
