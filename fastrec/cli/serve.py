@@ -62,13 +62,7 @@ def serve(
         sizes = {"batch_rows": batch_rows, "queue_rows": queue_rows, "max_rows": max_rows}
         sizes |= {"max_body": int(max_body * 2**20), "max_wait": max_wait / 1000, "timeout": timeout}
         limits = Limits(**sizes, workers=workers, threads=threads, device=device)
-        # A run is exported first, beside it.
-        if not (export / "serving.json").is_file() and (export / "decision.json").is_file():
-            from fastrec.serve.export import export_run
-
-            made = export.parent / f".{export.name}.served"
-            typer.echo(f"exporting the run to {made}")
-            export = export_run(export, made).folder
+        export = _as_export(export)
         token = os.environ.get(_TOKEN) or None
         if token_file is not None:
             try:
@@ -83,6 +77,17 @@ def serve(
         with nullcontext() if is_registry(export) else open_events(export) as events:
             served = make_app(export, events=events, limits=limits, token=token, canary=some)
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
+
+
+def _as_export(folder: Path) -> Path:
+    """Return the export to serve: of a run one that is made beside it, else the folder itself."""
+    if (folder / "serving.json").is_file() or not (folder / "decision.json").is_file():
+        return folder
+    from fastrec.serve.export import export_run
+
+    made = folder.parent / f".{folder.name}.served"
+    typer.echo(f"exporting the run to {made}")
+    return export_run(folder, made).folder
 
 
 _RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]

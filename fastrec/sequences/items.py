@@ -159,7 +159,8 @@ def _keep_best(
 ) -> None:
     """Put the codes with the largest sums of weights, times factors, into a row; of equal ones the lower first."""
     codes, which = np.unique(codes, return_inverse=True)
-    sums = np.bincount(which, weights, len(codes)).astype(np.float32)
+    sums = np.zeros(len(codes), dtype=np.float32)
+    np.add.at(sums, which, weights.astype(np.float32))  # in order and in float32, to the bit as the compiled loops do
     sums = sums if factor is None else sums * factor[codes]
     best = np.argsort(-sums, kind="stable")[: len(items)]
     items[: len(best)], scores[: len(best)] = codes[best], sums[best]
