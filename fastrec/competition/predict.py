@@ -305,7 +305,7 @@ def _files(data: Path, reading: Reading) -> dict[str, Path]:
     if "test" not in found:
         raise MissingFileError(
             f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})", file=data,
-            remedy="Name the rows to predict test.csv or test.parquet, or give the file itself",
+            remedy="Name the rows to predict test.csv or test.parquet, or give their file (fastrec layout writes one)",
         )  # fmt: skip
     return found
 

@@ -199,6 +199,10 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
         predict_run(runs["binary"], tmp_path / "nope.csv", tmp_path / "no.csv")
     with pytest.raises(MissingFileError):
         predict_run(tmp_path, tmp_path / "rows.csv", tmp_path / "no.csv")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "log.csv").write_text("a\n1\n")
+    with pytest.raises(MissingFileError, match=r"no test file \(there is log.csv\).*fastrec layout"):
+        predict_run(runs["binary"], tmp_path / "own", tmp_path / "no.csv")
     frame = SavedRun(runs["regression"]).predict(TEST[["id", "x", "z", "city"]])
     own = pd.read_csv(runs["regression"] / "submission.csv")
     np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
