@@ -286,7 +286,7 @@ def test_what_is_no_group_of_candidates(app, asked, change, says, column, row):
 
 def test_the_page_marks_the_item_as_required(app):
     page = get(app, "/").body.decode()
-    assert "<tr><td>offer<td>string<td>in /v1/rank<td>" in page
+    assert "<tr><td>offer<td>string<td><td><td>The candidate&#x27;s id, which /v1/rank requires." in page
     rank = get(app, "/openapi.json").json()["paths"]["/v1/rank"]["post"]["requestBody"]["content"]
     candidates = rank["application/json"]["schema"]["properties"]["candidates"]
     assert candidates["items"]["required"] == ["offer"]
