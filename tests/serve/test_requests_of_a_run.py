@@ -245,7 +245,7 @@ def changed(body, **changes):
         (lambda b: changed(b, age=30), "in context and in a candidate", "age", 1),
         (
             lambda b: changed(b, offer=b["candidates"][0]["offer"]),
-            "has the item '00008'. Send each item once",
+            "has the item '00019'. Send each item once",
             "offer",
             1,
         ),
@@ -260,11 +260,16 @@ def changed(body, **changes):
         (lambda b: changed(b, price=None), "does not have this column. Send a number (float64), or null.", "price", 1),
         (
             lambda b: changed(b, price="soon"),
-            "'soon' is no number, which the column is. Send a number (flo",
+            "soon is a string, not a number (float64). Send a number (float64).",
             "price",
             1,
         ),
-        (lambda b: changed(b, price=[1]), "[1] is a list. Send a number (float64).", "price", 1),
+        (
+            lambda b: changed(b, price=[1]),
+            "[1] is a list, not a number (float64). Send a number (float64).",
+            "price",
+            1,
+        ),
         (
             lambda b: changed(b, colour="red"),
             "no such column. Leave it out; the model takes query_id, o",
@@ -286,7 +291,7 @@ def test_what_is_no_group_of_candidates(app, asked, change, says, column, row):
 
 def test_the_page_marks_the_item_as_required(app):
     page = get(app, "/").body.decode()
-    assert "<tr><td>offer<td>string<td>in /v1/rank<td>" in page
+    assert "<tr><td>offer<td>string<td><td><td>The candidate&#x27;s id, which /v1/rank requires." in page
     rank = get(app, "/openapi.json").json()["paths"]["/v1/rank"]["post"]["requestBody"]["content"]
     candidates = rank["application/json"]["schema"]["properties"]["candidates"]
     assert candidates["items"]["required"] == ["offer"]

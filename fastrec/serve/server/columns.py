@@ -66,7 +66,7 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
             raise Refusal(422, "some times are text and some are integers", column=column.name)
         kind = _KINDS.get(type(values[row]), type(values[row]).__name__)
         article = "an" if kind == "integer" else "a"
-        said = f"{shortened(values[row])} is {article} {kind}"
+        said = f"{shortened(values[row])} is {article} {kind}, not {wanted_value(column)}"
         raise Refusal(422, said, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
     if missing is not None:
         fill = np.nan if column.is_float else column.missing

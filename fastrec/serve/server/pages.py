@@ -145,7 +145,10 @@ def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
 def _columns(spec: Spec) -> dict[str, dict[str, Any]]:
     """Describe one value of every column that is read; the list's id and the item come first."""
     columns: dict[str, dict[str, Any]] = {}
-    about = {"The group's id; without it all rows are one group.": spec.list, "The candidate's id.": spec.item}
+    about = {
+        "The group's id; without it all rows are one group.": spec.list,
+        "The candidate's id, which /v1/rank requires.": spec.item,
+    }
     for says, name in about.items():
         if name is not None:
             declared = next((i.type for i in spec.inputs if i.name == name), spec.ignored.get(name))
@@ -191,11 +194,10 @@ async def page(service: Any, call: Call) -> Response:
     rows = ""
     for name, schema in _columns(spec).items():
         types = " or ".join(t for t in schema.get("items", schema)["type"] if t != "null")
-        needed = "yes" if name in spec.required else "in /v1/rank" if name == spec.item else ""
         says = escape(schema.get("items", schema).get("description", "") or schema.get("description", ""))
         rows += (
             f"<tr><td>{escape(name)}<td>{'a list of ' * ('items' in schema)}{types}"
-            f"<td>{needed}<td>{'yes' if 'null' in schema['type'] else ''}<td>{says}"
+            f"<td>{'yes' if name in spec.required else ''}<td>{'yes' if 'null' in schema['type'] else ''}<td>{says}"
         )
     columns = f"<h2>Columns</h2><table><tr><th>name<th>type<th>required<th>may be null<th>{rows}</table>"
     others = [n for n in spec.ignored if n not in (spec.list, spec.item)]
