@@ -86,7 +86,6 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float
     named = {n: about[n] for n in ("group", "item", "metric")}
     fitted = fastrec.fit(train, about["label"], **named, minutes=minutes, test=test, quiet=True)
     print(fitted.leaderboard().to_string(index=False))
-    print((fitted.folder / "competitions" / "mine" / "README.md").read_text())
     return fitted.predict(test)
 
 
