@@ -63,19 +63,9 @@ def serve(
         sizes |= {"max_body": int(max_body * 2**20), "max_wait": max_wait / 1000, "timeout": timeout}
         limits = Limits(**sizes, workers=workers, threads=threads, device=device)
         export = _as_export(export)
-        token = os.environ.get(_TOKEN) or None
-        if token_file is not None:
-            try:
-                token = token_file.read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise MissingFileError(f"the token cannot be read ({error})", file=token_file) from error
-            if not token or not token.isprintable():
-                raise DataError(
-                    "there is no token in it", file=token_file, remedy="Write one line with a token into it"
-                )
         some = None if canary is None else Canary.read(canary)
         with nullcontext() if is_registry(export) else open_events(export) as events:
-            served = make_app(export, events=events, limits=limits, token=token, canary=some)
+            served = make_app(export, events=events, limits=limits, token=_token(token_file), canary=some)
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
 
 
@@ -88,6 +78,19 @@ def _as_export(folder: Path) -> Path:
     made = folder.parent / f".{folder.name}.served"
     typer.echo(f"exporting the run to {made}")
     return export_run(folder, made).folder
+
+
+def _token(file: Path | None) -> str | None:
+    """Return the token that requests must carry: a file's, else the environment's; None: there is none."""
+    if file is None:
+        return os.environ.get(_TOKEN) or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingFileError(f"the token cannot be read ({error})", file=file) from error
+    if not token or not token.isprintable():
+        raise DataError("there is no token in it", file=file, remedy="Write one line with a token into it")
+    return token
 
 
 _RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]

@@ -256,11 +256,7 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
     mlflow = require("mlflow", "mlflow", "pip install mlflow")
     saved, folder = SavedRun(run, trust=trust), Path(run)
     try:
-        scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-        found = {f"oof_{model}": v for model, v in scores["oof"].items()}
-        found |= {f"test_{model}": v for model, v in scores["models"].items()}
-        found["seconds"] = sum(scores.get("seconds", {}).values())
-        metrics = {_REFUSED.sub("_", n): float(v) for n, v in found.items() if v is not None}
+        metrics = _metrics(json.loads((folder / "scores.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         path = folder / "scores.json"
         raise UnreadableFileError(f"it cannot be read ({error!r})", file=path, remedy="Run the recipe again") from error
@@ -273,3 +269,11 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
         for file in (f for f in _FILES if (folder / f).is_file()):
             mlflow.log_artifact(str(folder / file))
     return str(active.info.run_id)
+
+
+def _metrics(scores: dict[str, Any]) -> dict[str, float]:
+    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
+    made = {f"oof_{model}": v for model, v in scores["oof"].items()}
+    made |= {f"test_{model}": v for model, v in scores["models"].items()}
+    made["seconds"] = sum(scores.get("seconds", {}).values())
+    return {_REFUSED.sub("_", n): float(v) for n, v in made.items() if v is not None}
