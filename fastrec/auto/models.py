@@ -167,7 +167,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     # Its trees are grown independently, not boosted: the stack gains by models that err differently.
     if len(problem.train) <= 30_000 and not wide and problem.task in ("binary", "multiclass", "regression"):
         kind = "ExtraTreesRegressor" if problem.task == "regression" else "ExtraTreesClassifier"
-        forest = f"{kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5, n_jobs=-1)"
+        forest = f"{kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5)"
         line = f"from sklearn.ensemble import {kind}"
         made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
     # Of many classes CatBoost is slow.

@@ -8,12 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from sklearn import ensemble
 
 from fastrec.auto.columns import ColumnInfo, Files, look_at
 from fastrec.auto.features import Chosen
 from fastrec.auto.models import SIZES, choose_models, choose_trees
 from fastrec.auto.problem import Problem
 from fastrec.auto.trial import Family
+from fastrec.estimators import SKModel
+from fastrec.table import Table
+from fastrec.validate import Rows
 
 pytest.importorskip("lightgbm")
 
@@ -38,6 +42,20 @@ def test_many_rows_get_larger_trees_and_none_that_learn_slowly():
     for slow in ("extra_trees", "ExtraTrees"):
         assert any(slow in t for t in few)
         assert not any(slow in t for t in many)
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_a_forest_works_in_as_many_threads_as_torch(task):
+    line = next(t for t in texts(1_000, task=task) if "ExtraTrees" in t)
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(200, 3))
+    y = torch.from_numpy(values[:, 0] + rng.normal(size=200))
+    rows = Rows(
+        Table(dict(zip("abc", values.T, strict=True))), task, conts=list("abc"), label=y > 0 if task == "binary" else y
+    )
+    model = eval(line, {"SKModel": SKModel, **vars(ensemble)}).fit(rows)
+    part = model._parts[0]
+    assert part.n_jobs == torch.get_num_threads()
 
 
 def test_wide_tables_and_many_classes_keep_small_trees():
