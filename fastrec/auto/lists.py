@@ -1,4 +1,4 @@
-"""What a table of candidates is: which rows are one group, which column names the items, what groups have in common."""
+"""Groups, items and context of a table of candidates: which rows are one group, what they have in common."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class QuickTrial:
 
     @property
     def clusters(self) -> torch.Tensor | None:
-        """What rows of a ranking are independent of each other by: users, or the like; None: the groups are."""
+        """The column by which rows of a ranking are independent: users, or the like; None: the groups are."""
         key = self.problem.group
         return self.table[key].coded().codes.long() if key is not None and key in self.table else None
 
