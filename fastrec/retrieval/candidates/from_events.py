@@ -17,6 +17,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval._saved import Saved
+from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter
@@ -236,10 +237,11 @@ class _Log:
         elif self.by_user:
             cut_there, middle = (first < before) & (before <= last), before
         else:
-            cut_there, before = self._late(log, moment) & (first < last), before
+            late = self._late(log, moment)
+            cut_there = late & (first < last)
             share = torch.rand(len(log), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
             middle = first + 1 + (share * (last - first)).long()
-            before = torch.where(self._late(log, moment), starts, before)
+            before = torch.where(late, starts, before)
         chosen = cut_there.nonzero().squeeze(1)
         if not len(chosen):
             self._refuse(log, moment)
@@ -372,8 +374,7 @@ class _Finder:
         """Return the best ``k`` of each session, with features, by session and item: the order says nothing."""
         acts = _only(asked, _ACT)
         session, score = union["session"].values, self.candidates.fused(union, self._weights)
-        rows = torch.argsort(score, descending=True, stable=True)
-        rows = rows[torch.argsort(session[rows], stable=True)]
+        rows = best_first(session, score)
         place = torch.arange(len(rows)) - torch.searchsorted(session[rows], session[rows])
         rows, place = rows[place < self.k], place[place < self.k]
         order = torch.argsort(rows)
