@@ -101,8 +101,10 @@ def feature_key(problem: Problem) -> str | None:
     Rows of one group know of each other: where one was clicked, others were not. So do a user's groups: what was
     clicked in one is seldom new in the next. Of users whom the test does not know nothing is to be learned.
     """
-    if problem.lists is None or problem.group is not None:
-        return problem.group if problem.lists is not None else None
+    if problem.lists is None:
+        return None
+    if problem.group is not None:
+        return problem.group
     test = problem.files.tables.get("test")
     new = []
     for name in problem.keys if test is not None else []:

@@ -358,8 +358,9 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     elif problem.time is not None:
         add("time", problem.time, reason("folds"))
         if problem.mirror is not None and problem.mirror.by == "time":
-            add("time_gap", _plain(problem.mirror.gap))
-            add("time_horizon", _plain(problem.mirror.horizon), "folds last as long as the test")
+            if problem.mirror.horizon is not None:  # else folds are of as many rows
+                add("time_gap", _plain(problem.mirror.gap))
+                add("time_horizon", _plain(problem.mirror.horizon), "folds last as long as the test")
             if problem.mirror.folds != Competition.n_folds:
                 add("n_folds", problem.mirror.folds)
     else:

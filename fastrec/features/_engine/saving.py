@@ -61,6 +61,7 @@ def clone_steps(steps: Sequence[Feature], choose: Callable[[Selector], Selector]
 
 
 def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
+    """Return the selectors among the parameters of generators, each once."""
     found: list[Selector] = []
     for step in steps:
         replace_features(step.get_params(), partial(_note_selectors, found=found))
