@@ -9,6 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+if os.environ.get("FASTREC_DEVICE", "").startswith("standin"):
+    from tests.device import standin
+
+    standin.load()
+
 # The same examples in every run, so that a change is accepted or refused for what it changes;
 # HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second fails none.
 slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
