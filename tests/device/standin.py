@@ -6,8 +6,8 @@ and it counts what CUDA would have to wait for, with the line of fastrec that as
 
 from __future__ import annotations
 
-import hashlib
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
