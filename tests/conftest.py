@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-if os.environ.get("FASTREC_DEVICE", "").startswith("standin"):
-    from tests.device import standin
+from tests.device import standin
+from tests.rapids import rehearsal
 
+if os.environ.get("FASTREC_DEVICE", "").startswith(standin.NAME):
     standin.load()
 
 # The same examples in every run, so that a change is accepted or refused for what it changes;
@@ -72,12 +73,14 @@ class FrameLibrary:
 
 
 @pytest.fixture(params=["pandas", "polars", "pyarrow", "cudf"])
-def df_module(request: pytest.FixtureRequest) -> FrameLibrary:
-    """Every dataframe library that is installed, one after the other."""
+def df_module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FrameLibrary:
+    """Every dataframe library that is installed, one after the other; of cuDF at least a rehearsal."""
     try:
         module = importlib.import_module(request.param)
     except ImportError:
-        pytest.skip(f"{request.param} is not installed")
+        if request.param != "cudf":
+            pytest.skip(f"{request.param} is not installed")
+        module = rehearsal.bring(monkeypatch)
     return FrameLibrary(request.param, module)
 
 
