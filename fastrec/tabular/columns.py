@@ -172,7 +172,8 @@ def take_values(values: torch.Tensor, rows: Rows) -> torch.Tensor:
 
 def plain_numbers(column: Column) -> np.ndarray | None:
     """Return a column's numbers if they are an unmasked array on the host, else None."""
-    return column.values.numpy() if column.kind == "number" and column.missing is None else None
+    plain = column.kind == "number" and column.missing is None and on_host(column.values)
+    return column.values.numpy() if plain else None
 
 
 def numbers_of(column: Column, rows: Rows) -> torch.Tensor:

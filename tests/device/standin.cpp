@@ -20,6 +20,7 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty_native.h>
@@ -236,7 +237,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   auto taken = [&](const Tensor& t, bool written, bool index) -> Tensor {
     if (!t.defined()) return t;
-    if (index && is_mask(t)) waits = true;
+    if (index && is_mask(t) && name != "aten::index") waits = true;  // index calls nonzero by itself
     if (away(t)) {
       pairs.emplace_back(t, as_host(t));
       return pairs.back().second;
@@ -280,7 +281,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (name == "aten::repeat_interleave" && argument.name() == "output_size" && value.isNone()) waits = true;
   }
   // x[mask] = 3 fills where the mask is true: no size is asked for
-  if (indexes && name != "aten::index" && value_of_one && pairs.size() <= 3) waits = false;
+  if (indexes && value_of_one && pairs.size() <= 3) waits = false;
   if (waits) note(SCALAR, name, 0);
 
   {
@@ -424,7 +425,15 @@ std::tuple<Tensor, Tensor, Tensor> lstm_backward(const OptTensor& grad_hidden, c
   return {gates, to_next * forget, has_bias ? gates.sum(0) : Tensor()};
 }
 
+Tensor convolution(const Tensor& x, const Tensor& weight, const OptTensor& bias, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef out, int64_t groups) {
+  at::AutoDispatchBelowAutograd below;
+  auto added = bias && bias->defined() ? OptTensor(as_host(*bias)) : OptTensor();
+  return as_device(at::convolution(as_host(x), as_host(weight), added, stride, padding, dilation, transposed, out, groups));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", &convolution);  // forwards alone: fastrec trains no convolution
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("_copy_from", &copy_from);

@@ -263,7 +263,7 @@ def _column(rows: FileRows, name: str) -> Iterator[Column]:
         yield rows.made[name]
         return
     for _, block in rows.source.scan(1 << 17, [name]):
-        yield Table.read(block)[name]
+        yield Table.read(block, device="cpu")[name]
 
 
 def _class_names(labels: Labels, rows: FileRows) -> list[str]:
@@ -284,7 +284,7 @@ def _like_target(rows: FileRows, names: list[str], gaps: dict[str, bool]) -> dic
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         missing = gaps[name] or pa.types.is_null(kind)
         value: Any = None if missing else pa.scalar(0, pa.int64()).cast(kind).as_py()
-        found[name] = Table.read(pa.table({name: pa.array([value], kind)}))[name]
+        found[name] = Table.read(pa.table({name: pa.array([value], kind)}), device="cpu")[name]
     return found
 
 

@@ -92,7 +92,7 @@ class FileRows(StreamRows):
         frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
         made = features.fit_transform(frame) if fit else features.transform(frame)
         there = set(column_names(made))
-        self.made = Table.read(made, [n for n in features.outputs if n in there])
+        self.made = Table.read(made, [n for n in features.outputs if n in there], device="cpu")
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """Yield all rows in order with the columns of ``features``, block by block; and each block's first row."""
@@ -100,7 +100,7 @@ class FileRows(StreamRows):
             yield start, self._table(start, block)
 
     def _table(self, start: int, block: pa.Table) -> Table:
-        table = Table.read(block.combine_chunks())
+        table = Table.read(block.combine_chunks(), device="cpu")
         if self.made is None:
             return table
         made = self.made.slice(start, start + len(block))

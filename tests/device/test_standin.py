@@ -1,0 +1,162 @@
+"""The stand-in has a GPU's manners: it computes as the CPU does, refuses what CUDA refuses, and counts what waits."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from fastrec._core.device import resolve_device
+from tests.device import standin
+
+DEVICE = standin.NAME
+MIXED = "same device|indices should be|to numpy|for generator"
+
+
+def test_torch_knows_it_and_fastrec_numbers_it():
+    assert torch.accelerator.current_accelerator().type == DEVICE
+    for asked in (DEVICE, "auto", None):
+        assert resolve_device(asked) == torch.zeros(1, device=DEVICE).device == torch.device(DEVICE, 0)
+
+
+@pytest.mark.parametrize(
+    "mixes",
+    [
+        lambda x, host: x + host,
+        lambda x, host: host + x.sum(),
+        lambda x, host: host.add_(x[0]),
+        lambda x, host: torch.where(host > 0, x, x),
+        lambda x, host: x.index_select(0, host.long()),
+        lambda x, host: host[x.long()],
+        lambda x, host: torch.add(x, x, out=host),
+        lambda x, host: torch.cat([x, host]),
+        lambda x, host: nn.functional.embedding(host.long(), x[:, None]),
+        lambda x, host: x.numpy(),
+        lambda x, host: torch.randperm(3, generator=torch.Generator(), device=DEVICE),
+    ],
+)
+def test_what_cuda_refuses_is_refused(mixes):
+    with pytest.raises((RuntimeError, TypeError), match=MIXED):
+        mixes(torch.ones(3, device=DEVICE), torch.zeros(3))
+
+
+def test_what_cuda_lets_through_is_let_through():
+    x = torch.zeros(3, device=DEVICE)
+    with standin.counting() as trips:
+        x = x + torch.tensor(2.0)  # a number of the host is an argument of the kernel
+        x[torch.tensor([0, 1])] = 5.0  # an index of the host is taken along
+        x.copy_(torch.ones(3))
+    assert trips.count("to device") == 2
+    assert not trips.waits
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks"),
+    [
+        ("scalar", lambda x: x.sum().item()),
+        ("scalar", lambda x: bool((x > 1).any())),
+        ("scalar", lambda x: x.nonzero()),
+        ("scalar", lambda x: x[x > 1]),
+        ("scalar", lambda x: x.unique()),
+        ("scalar", lambda x: torch.bincount(x)),
+        ("scalar", lambda x: torch.repeat_interleave(x, x)),
+        ("scalar", lambda x: torch.equal(x, x)),
+        ("to host", lambda x: x.cpu()),
+        ("to host", lambda x: x.tolist()),
+        ("to device", lambda x: torch.tensor([1.0], device=DEVICE)),
+        (None, lambda x: torch.where(x > 1, x, 0)),
+        (None, lambda x: x.clone().masked_fill_(x > 1, 0)),
+        (None, lambda x: torch.repeat_interleave(x, x, output_size=6)),
+        (None, lambda x: torch.full((), 3.0, device=DEVICE)),
+        (None, lambda x: x.t().view(torch.int32).sort().values[1:]),
+    ],
+)
+def test_trips_are_counted(kind, asks):
+    x = torch.tensor([1, 2, 3], device=DEVICE)
+    with standin.counting() as trips:
+        asks(x)
+    assert [k for k, *_ in trips.found] == [kind] * (kind is not None)
+
+
+def test_the_line_of_fastrec_that_asked_is_told():
+    from fastrec.table.coding import code_integers
+
+    with standin.counting() as trips:
+        code_integers(torch.tensor([3, 1, 3], device=DEVICE))
+    assert any("fastrec/table/coding.py" in line and "code_integers" in line for *_, line in trips.found)
+    assert "nonzero" in trips.table()
+
+
+@pytest.mark.parametrize("cell", [nn.GRU, nn.LSTM, nn.RNN])
+def test_recurrent_cells_and_their_gradients(cell):
+    torch.manual_seed(0)
+    here = cell(3, 4, 2, batch_first=True)
+    there = cell(3, 4, 2, batch_first=True)
+    there.load_state_dict(here.state_dict())
+    there.to(DEVICE)
+    x = torch.randn(2, 5, 3, requires_grad=True)
+    y = x.detach().to(DEVICE).requires_grad_()
+    for net, given in ((here, x), (there, y)):
+        net(given)[0].square().sum().backward()
+    torch.testing.assert_close(y.grad.cpu(), x.grad)
+    for p, q in zip(here.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(q.grad.cpu(), p.grad)
+
+
+def test_sparse_gradients():
+    ids = torch.tensor([1, 1, 3])
+    grads = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        table = nn.Embedding(5, 2, sparse=True).to(device)
+        (table(ids.to(device)).sum() + table(ids[:1].to(device)).square().sum()).backward()
+        assert table.weight.grad.is_sparse
+        assert table.weight.grad.device.type == device
+        grads.append(table.weight.grad.coalesce().cpu())
+        torch.optim.SparseAdam(table.parameters(), 1.0).step()
+        grads.append(table.weight.detach().cpu())
+    torch.testing.assert_close(grads[2].to_dense(), grads[0].to_dense())
+    torch.testing.assert_close(grads[3], grads[1])
+
+
+def test_16_bits_where_torch_has_them():
+    net = nn.Linear(3, 4).to(DEVICE)
+    x = torch.ones(2, 3, device=DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        out = net(x)
+        assert out.dtype == torch.bfloat16
+        assert out.softmax(1).dtype == torch.float32
+        assert torch.cat([out, torch.ones(2, 4, device=DEVICE)]).dtype == torch.float32
+    assert net(x).dtype == torch.float32
+
+
+def test_generators():
+    torch.manual_seed(3)
+    first = torch.rand(4, device=DEVICE)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(4, device=DEVICE), first)
+    own = torch.Generator(DEVICE).manual_seed(1)
+    state = own.get_state()
+    drawn = torch.randperm(9, generator=own, device=DEVICE)
+    assert torch.equal(torch.randperm(9, generator=own.set_state(state), device=DEVICE), drawn)
+    assert sorted(drawn.tolist()) == list(range(9))
+
+
+def test_pinned_memory():
+    x = torch.arange(9).pin_memory()
+    assert x.is_pinned()
+    assert x[3:].is_pinned()
+    assert not torch.arange(9).is_pinned()
+    assert x.to(DEVICE, non_blocking=True).tolist() == list(range(9))
+
+
+def test_saving():
+    file = io.BytesIO()
+    torch.save({"x": torch.arange(3, device=DEVICE)}, file)
+    for place, device in ((None, DEVICE), ("cpu", "cpu")):
+        file.seek(0)
+        x = torch.load(file, map_location=place)["x"]
+        assert x.device.type == device
+        assert x.tolist() == [0, 1, 2]

@@ -1,0 +1,173 @@
+"""How often the host waits for the device: a budget for a training step, and for every generator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.tabular.all import Categorify, Normalize
+from fastai.tabular.all import FillMissing as Fill
+
+import fastrec.features.columns
+import fastrec.training.learner
+from fastrec.features import FeatureSet
+from fastrec.models import EmbeddingTables
+from fastrec.optim import AdamW, Lamb
+from fastrec.tabular import RecDataLoaders
+from fastrec.training import rec_learner
+from tests.device import standin
+from tests.features import frames
+from tests.features.examples import EXAMPLES
+from tests.training.helpers import quiet_fit
+
+DEVICE = standin.NAME
+# Waits (copies to the host, values read) of one ``transform``, by example: the most of a generator. The values of a
+# column, its dictionary and what is refused are looked at once, whatever the number of rows.
+WAITS = json.loads(Path(__file__).with_name("waits.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def dls():
+    rng = np.random.default_rng(0)
+    n = 2_000
+    made = {"a": rng.integers(0, 50, n).astype(str), "b": rng.integers(0, 5, n), "x": rng.normal(size=n)}
+    made |= {"z": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)), "y": rng.integers(0, 2, n) * 1.0}
+    options = {
+        "cat_names": ["a", "b"],
+        "cont_names": ["x", "z"],
+        "y_names": "y",
+        "procs": [Categorify, Fill, Normalize],
+    }
+    found = RecDataLoaders.from_df(pd.DataFrame(made), seed=1, bs=64, **options)
+    assert found.device == torch.device(DEVICE, 0)  # batches stay where the rows are
+    return found
+
+
+def test_a_shuffled_epoch_of_rows_on_the_device(dls):
+    next(iter(dls.train))
+    with standin.counting() as trips:
+        batches = list(dls.train)
+    assert len(batches) == 25 and not trips.waits, trips.table()
+
+
+def test_batches_are_copied_where_the_rows_are_on_the_host(dls):
+    """The count sees what it is there to see."""
+    loader = dls.train.new(device=torch.device("cpu"))
+    with standin.counting() as trips:
+        batches = list(loader)
+    assert trips.count("to host") >= len(batches), trips.table()
+
+
+def waits_of(learn, epochs):
+    with standin.counting() as trips:
+        quiet_fit(learn, epochs, by="fit")
+    return trips
+
+
+@pytest.mark.parametrize("opt", [None, "lamb"])
+def test_a_training_step_waits_for_nothing(dls, opt):
+    from fastrec.optim import lamb
+
+    learn = rec_learner(dls.__class__(dls.train), layers=[8], **({"opt_func": lamb} if opt else {}))
+    learn._do_epoch_validate = lambda *args, **kwargs: None
+    waits_of(learn, 1)
+    one, two = (waits_of(learn, epochs).waits for epochs in (1, 2))
+    assert two - one <= 2  # an epoch's losses at its end, and whether they are finite; 25 steps between
+    assert waits_of(learn, 1).count("scalar") <= 1
+
+
+def test_the_bar_reads_one_loss_a_step(dls, capsys):
+    learn = rec_learner(dls.__class__(dls.train), layers=[8])
+    learn._do_epoch_validate = lambda *args, **kwargs: None
+    with standin.counting() as trips:
+        learn.fit(1)
+    assert trips.count("scalar") <= len(dls.train) + 1, trips.table()
+
+
+def test_a_planted_look_at_every_loss_is_seen(dls, monkeypatch):
+    smooth = fastrec.training.learner.SmoothLoss.accumulate
+
+    def looks(self, learn):
+        smooth(self, learn)
+        learn.loss.cpu()
+
+    monkeypatch.setattr(fastrec.training.learner.SmoothLoss, "accumulate", looks)
+    with pytest.raises(AssertionError):
+        test_a_training_step_waits_for_nothing(dls, None)
+
+
+@pytest.mark.parametrize("make", [AdamW, Lamb])
+@pytest.mark.parametrize("grads", ["dense", "rows"])
+def test_embeddings_and_their_optimizer(make, grads):
+    tables = EmbeddingTables([(30_000, 4), (50, 4)], grads=grads).to(DEVICE)
+    optimizer = make(tables.parameters(), lr=0.1)
+    ids = torch.stack([torch.randint(0, size, (64,), device=DEVICE) for size in (30_000, 50)], 1)
+
+    def step():
+        with standin.counting() as backward:
+            tables(ids).square().sum().backward()
+        with standin.counting() as stepped:
+            optimizer.step()
+        optimizer.zero_grad()
+        return backward, stepped
+
+    step()
+    backward, stepped = step()
+    assert not backward.waits, backward.table()
+    # a row's gradient is added up over its places in the batch: how many different rows there are must be known
+    assert stepped.waits <= (2 if grads == "rows" else 0), stepped.table()
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Columns by their number of rows, read anew each time: a column remembers its codes."""
+    return {n: lambda n=n: frames.to_table(frames.columns(n, 50)) for n in (2_200, 4_400)}
+
+
+def transform_trips(make, rows):
+    tables = frames.tables(0)
+    made = FeatureSet([make()], key="row").fit(frames.to_table(frames.columns(120)), tables=tables)
+    made.transform(frames.to_table(frames.columns(2_200, 51)), tables=tables)  # what it learned goes to the device once
+    found = []
+    for read in rows.values():
+        table = read()
+        with standin.counting() as trips:
+            made.transform(table, tables=tables)
+        found.append(trips)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_waits_of_a_generator_do_not_depend_on_rows(name, rows):
+    most = 0
+    for make in EXAMPLES[name]:
+        few, many = transform_trips(make, rows)
+        assert many.waits <= few.waits, f"{few.table()}\n\n{many.table()}"
+        most = max(most, many.waits)
+    assert most <= WAITS.get(name, 0), many.table()
+
+
+def test_a_planted_loop_over_rows_is_seen(rows, monkeypatch):
+    held = fastrec.features.columns.masked
+
+    def looped(name, values, missing, *args, **kwargs):
+        for value in values[:: max(len(values) // (len(values) // 100), 1)]:
+            value.item()
+        return held(name, values, missing, *args, **kwargs)
+
+    for module in (fastrec.features.columns, *_modules_with(held)):
+        monkeypatch.setattr(module, "masked", looped)
+    with pytest.raises(AssertionError):
+        test_waits_of_a_generator_do_not_depend_on_rows("LastAction", rows)
+
+
+def _modules_with(function):
+    import sys
+
+    return [
+        m for n, m in list(sys.modules.items()) if n.startswith("fastrec.") and getattr(m, "masked", None) is function
+    ]
