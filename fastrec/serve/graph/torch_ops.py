@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError, cast, handler, value_of
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N, NotInGraphError, cast, handler, value_of
 
 # Helpers of handlers: common dtypes and shapes, constants, indexing.
 
