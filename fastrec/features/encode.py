@@ -16,7 +16,7 @@ from fastrec.features.columns import as_list
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Keys, Table, Vocab
 from fastrec.table.column import offsets_of, packed, rows_of
-from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
+from fastrec.table.vocab import MISSING, UNSEEN, hash_codes
 
 
 class Categorify(OfColumns, Fitted):
@@ -129,32 +129,23 @@ class Categorify(OfColumns, Fitted):
         """Return the code of every place of ``prepare``, and the vocabulary."""
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
-        keys, place = learned["keys"], learned["place"]
-        count = learned["count"].cpu()
+        keys, place, count = learned["keys"], learned["place"], learned["count"].cpu()
         count = (count if keep is None else count[keep.cpu()]).sum(0)
+        # In a categorical's own order values without a row have codes too; any other keys are sorted already.
         own = bool((place >= 0).all())
-        order = torch.sort(place, stable=True).indices if own else torch.arange(len(keys))
-        count = count[order]
-        kept = torch.ones_like(count, dtype=torch.bool) if own and minimum <= 1 else count >= max(minimum, 1)
-        if largest is not None and int(kept.sum()) > largest:
-            ranked = torch.sort(torch.where(kept, count, -1), descending=True, stable=True).indices
-            kept = torch.zeros_like(kept).index_fill_(0, ranked[:largest], value=True)
-        reserved = (MISSING, *([UNSEEN] * self.unseen), *([RARE] * (minimum > 1 or largest is not None)))
+        order = torch.sort(place, stable=True).indices if own else count.nonzero().squeeze(1)
+        options = {"ordered": False, "name": name, "min_count": minimum, "max_size": largest}
+        vocab, codes = Vocab.of_keys(keys.take(order), count[order], unseen=self.unseen, **options)
+        tail = torch.tensor([vocab.reserved.index(UNSEEN) if self.unseen else 0])
+        table = torch.cat([tail.new_zeros(1), tail.expand(len(keys))])
+        table[order + 1] = codes[1:]
         if self.buckets is not None:
+            tail, kept = torch.arange(1, self.buckets + 1), table >= len(vocab.reserved)
+            table[kept] += self.buckets + 1 - len(vocab.reserved)
+            kept[0] = True
+            table[~kept] = self._hashed(keys.take((~kept[1:]).nonzero().squeeze(1)).columns[0])
             reserved = (MISSING, *(f"#hash{i}#" for i in range(1, self.buckets + 1)))
-        tail = torch.tensor([reserved.index(UNSEEN) if self.unseen else 0])
-        codes = torch.full_like(count, int(tail[0]))
-        gone = (~kept & ((count > 0) | own)) if RARE in reserved else torch.zeros_like(kept)
-        if RARE in reserved:
-            codes[gone] = reserved.index(RARE)
-        if self.buckets is not None:
-            tail = torch.arange(1, self.buckets + 1)
-            codes[~kept] = self._hashed(keys.take(order[~kept]).columns[0])
-        codes[kept] = torch.arange(int(kept.sum())) + len(reserved)
-        table = torch.zeros(len(keys) + 1, dtype=torch.int64)
-        table[order + 1] = codes
-        rare = keys.take(order[gone]).columns[0] if RARE in reserved else None
-        vocab = Vocab(keys.take(order[kept]).columns[0], reserved=reserved, rare=rare, name=name)
+            vocab = Vocab(vocab.values, reserved=reserved, name=name)
         return torch.cat([table, tail]), vocab.to_state()
 
     def _hashed(self, values: pa.Array) -> torch.Tensor:

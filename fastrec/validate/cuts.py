@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from fastrec._core.warn import warn
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, as_column, column_names
+from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 
 # Rows → the fold of each: at random, with each class's share kept, by a hash of what must not be split, or both.
@@ -211,15 +212,11 @@ def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
 _UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
 
 
-def row_count(data: Any) -> int:
+def rows_in(data: Any) -> int:
     """Return the number of rows of a table of any library, a file or anything with a length; a number is itself."""
     if isinstance(data, int):
         return data
-    if isinstance(data, str | Path):
-        return len(Table.read(data))
-    if isinstance(data, Mapping):
-        return len(next(iter(data.values()), ()))
-    return len(data)
+    return row_count(Table.read(data) if isinstance(data, str | Path) else data)
 
 
 def given_column(data: Any, what: Any, role: str) -> Column:
@@ -231,7 +228,7 @@ def given_column(data: Any, what: Any, role: str) -> Column:
     if isinstance(what, str):
         return Table.read(data, [what])[what]
     column = as_column(what, name=str(getattr(what, "name", None) or role))
-    rows = row_count(data)
+    rows = rows_in(data)
     if len(column) != rows:
         raise DataError(f"{len(column)} values for {rows} rows", column=column.name, remedy="Give one for every row")
     return column
