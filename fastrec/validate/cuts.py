@@ -15,6 +15,7 @@ import torch
 from fastrec._core.warn import warn
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
+from fastrec.features.columns import refuse
 from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
@@ -331,14 +332,9 @@ def given_times(data: Any, what: Any, role: str) -> Times:
         DataError: a time is missing, or the column holds no times.
     """
     column = given_column(data, what, role)
-    missing = column.is_missing()
-    if bool(missing.any()):
-        row, remedy = int(missing.nonzero()[0]), "Fill it, or leave the row out"
-        raise DataError("a time is missing", column=column.name, row=row, remedy=remedy)
+    refuse(column.is_missing(), column.name, "a time is missing", "Fill it, or leave the row out")
     times = times_of(column)
-    bad = ~torch.isfinite(times.ticks)
-    if bool(bad.any()):
-        raise DataError("a time is infinite", column=column.name, row=int(bad.nonzero()[0]), remedy="Leave the row out")
+    refuse(~torch.isfinite(times.ticks), column.name, "a time is infinite", "Leave the row out")
     return times
 
 
