@@ -13,7 +13,6 @@ from torch.export import Dim
 
 from fastrec.estimators.session_ranker import ITEM
 from fastrec.features.columns import as_columns, as_list, name_of
-from fastrec.serve.graph.builder import ROWS, Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.serve.graph.columns import (
     GraphColumn,
     GraphTable,
@@ -26,6 +25,7 @@ from fastrec.serve.graph.columns import (
 )
 from fastrec.serve.graph.features import GraphGroups, ListScope, lists_of, writer
 from fastrec.serve.graph.nets import _prepared, exported
+from fastrec.serve.onnx_builder import ROWS, Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Column, Table, as_column
 
 # Write generators that read the rows of one request's list: ranks, statistics, lags.
@@ -312,12 +312,12 @@ class _Laid:
         """Find the first row of each code, int64 ``[size]``."""
         op = self.graph.op
         start = op("ConstantOfShape", size, value=np.array([np.inf]))
-        wide = op("Cast", number, to=self.graph.type_of(np.float64))  # the reduction of integers is not everywhere
+        wide = self.graph.cast(number, np.float64)  # the reduction of integers is not everywhere
         made = op("ScatterElements", start, codes, wide, reduction="min")
         if absent is not None:
             there = op("Less", made, self.graph.constant(np.array(np.inf)))
             made = op("Where", there, made, self.graph.constant(np.array(float(absent))))
-        return op("Cast", made, to=self.graph.type_of(np.int64))
+        return self.graph.cast(made, np.int64)
 
     def _spread(self, of_list: str) -> str:
         """Repeat a value of each list at all its places: ``[E]``."""
