@@ -118,7 +118,7 @@ def _trained(way: str) -> Callable[[torch.device, int], np.ndarray]:
         learn = rec_learner(dls, layers=[32], opt_func=adamw, cbs=cbs, amp=None if dtype == "float32" else dtype)
         with learn.no_bar(), learn.no_logging():
             learn.fit(1, 1e-3)
-            said = learn.get_preds()[0]
+            said = learn.get_preds(dl=dls.train.new(shuffle=False, drop_last=False))[0]
         return said.mean(0).cpu().double().numpy()
 
     return run

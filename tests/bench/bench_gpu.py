@@ -227,12 +227,13 @@ def in_child(name: str, options: Options, limit: float, size: str) -> list[Recor
     """A part in a process of its own, so that what it leaves on the device, or breaks there, stays its own."""
     made, log = options.out.with_name(f"gpu-{name}.part.json"), options.out.with_name(f"gpu-{name}.part.log")
     made.unlink(missing_ok=True)
-    command = [str(Path(__file__).resolve()), *options.given, "--size", size, "--limit", f"{limit:.0f}"]
+    # what the part itself starts has less, so that there is time to import and to read its results
+    inner = max(limit - 30, limit / 2)
+    command = [str(Path(__file__).resolve()), *options.given, "--size", size, "--limit", f"{inner:.0f}"]
     begun = time.perf_counter()
-    # what the part itself starts has the limit; it is left a minute to read the results
-    how = {"device": options.device, "limit": limit + (60 if options.minutes is None else 20), "log": log}
+    how = {"device": options.device, "limit": limit, "log": log, "folder": Path.cwd(), "group": True}
     command += ["--part", name, "--part-out", str(made.resolve())]
-    status, _ = programs.program(command, folder=Path.cwd(), group=True, **how)
+    status, _ = programs.program(command, **how)
     seconds = round(time.perf_counter() - begun, 1)
     if status == 0 and made.exists():
         found = json.loads(made.read_text(encoding="utf-8"))

@@ -380,7 +380,7 @@ def estimator(owner: str, twin: type) -> type:
     def as_sklearn(self: Any) -> Any:
         if hasattr(self, "_twin"):
             return self._twin
-        takes = set(twin().get_params()) - {"penalty", "solver", "verbose"}
+        takes = set(twin().get_params()) - {"l1_ratio", "penalty", "solver", "verbose"}
         return twin(**{n: v for n, v in self.get_params().items() if n in takes})
 
     def fit(self: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
