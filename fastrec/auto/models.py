@@ -189,7 +189,8 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     first: it stops by a loss, which is smoother than an order, and is the best alone more often than not.
     """
     small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
-    tried = any(f.kept for f in chosen.families if f.gain is not None)
+    # What is in a log no model finds in the files' own columns, however long it learns.
+    tried = problem.log is None and any(f.kept for f in chosen.families if f.gain is not None)
     own = ", columns=OWN" if tried and chosen.hurried else ""
     label = problem.train[problem.target[0]]
     flags = pa.types.is_boolean(label.type) or pc.max(label).as_py() <= 1

@@ -124,7 +124,8 @@ def _times(problem: Problem, trial: QuickTrial) -> list[Feature]:
     ]  # fmt: skip
 
 
-IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
+Idea = Callable[[Problem, QuickTrial], list[Feature]]
+IDEAS: tuple[tuple[str, Idea], ...] = (
     ("ranks in the group and differences from it", _group),
     ("counts of items", _counts),
     ("target means of items", _means),
