@@ -36,7 +36,8 @@ class Problem:
 
     Of a ranking: ``target[0]`` is the label, ``lists`` the column of groups, by which the rows of ``train`` stand
     together; ``item``: the column that names the candidates, where there is one; ``shared``: learned columns that have
-    one value in all rows of a group; ``as_shown``: rows of a group stand in an order that rows to predict have, too.
+    one value in all rows of a group; ``as_shown``: rows of a group stand in an order that rows to predict have, too;
+    ``last_of``: what the groups to predict are the last ones of, in order of ``time``.
     """
 
     files: Files
@@ -56,6 +57,7 @@ class Problem:
     item: str | None = None
     shared: list[str] = field(default_factory=list)
     as_shown: bool = True
+    last_of: str | None = None
     decisions: list[AutoDecision] = field(default_factory=list)
 
     @property

@@ -357,6 +357,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         add("fold_key", problem.group, reason("folds"))
     elif problem.time is not None:
         add("time", problem.time, reason("folds"))
+        if problem.last_of is not None:
+            add("last_of", problem.last_of)
         if problem.mirror is not None and problem.mirror.by == "time":
             if problem.mirror.horizon is not None:  # else folds are of as many rows
                 add("time_gap", _plain(problem.mirror.gap))

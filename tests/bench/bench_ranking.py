@@ -42,11 +42,12 @@ def candidates(lists: pd.DataFrame) -> pd.DataFrame:
 
 
 def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
-    """The clicked lists of the log, without the log: train's, and those of the test whose clicks were withheld."""
+    """The clicked lists of the log, without the log: those of the test whose clicks were withheld, and all others."""
     train, test, truth = (
         pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
         for n in ("train", "test", "ground_truth")
     )
+    train = pd.concat([train, test[test.reference.notna()]])
     train = train[train.action_type == "clickout item"]
     inside = [r in i.split("|") for r, i in zip(train.reference, train.impressions)]
     train = train[inside]
