@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -144,12 +143,11 @@ def _owners(problem: Problem, trial: QuickTrial) -> list[tuple[str, dict[str, An
 
 def _owned_items(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Return what the group's owner has done with the row's item, and with its other keys, in earlier groups."""
-    keys, lists = _keys(problem, 2)[:3], str(problem.lists)
-    made: list[Feature] = []
+    keys, made = _keys(problem, 2)[:3], []
     for owner, *both in _owners(problem, trial) if keys else ():
         pairs = [Cross(owner, k) for k in keys]
         # A row in which the item was passed over halves its rate: shown before and never shown differ.
-        made += [f for options in both for f in _placed(CumTarget(pairs, smooth=1, **options), lists)]
+        made += [CumTarget(pairs, smooth=1, **options) for options in both]
     return made
 
 
@@ -159,10 +157,10 @@ def _owned_choices(problem: Problem, trial: QuickTrial) -> list[Feature]:
     ranks = {n for f in trial.base for n in f.outputs} & {f"rank_{n}__{lists}" for n in numbers[:2]}
     compared: list[str | Feature] = [*numbers, *sorted(ranks), *([CumCount(lists)] if problem.as_shown else [])]
     made: list[Feature] = []
-    for owner, *both in _owners(problem, trial):
-        for of, options in product(compared, both):
-            chosen = CumTarget(owner, of=of, smooth=0.1, **options)
-            made += [chosen, Combine(of, "-", chosen)]
+    for owner, *both in _owners(problem, trial) if compared else ():
+        for options in both:
+            made.append(chosen := CumTarget(owner, of=compared, smooth=0.1, **options))
+            made += [Combine(of, "-", n) for of, n in zip(compared, chosen.outputs, strict=True)]
     return made
 
 
@@ -186,14 +184,14 @@ def _times(problem: Problem, trial: QuickTrial) -> list[Feature]:
 
 IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
     ("ranks in the group and differences from it", _group),
+    ("items in earlier groups of the owner", _owned_items),
+    ("what the owner chose in earlier groups", _owned_choices),
     ("counts of items", _counts),
     ("target means of items", _means),
     ("differences from what is usual of an item", _usual),
     ("place in the group and the rows beside", _places),
     ("extremes of the group and next values", _extremes),
     ("rates of items so far", _rates),
-    ("items in earlier groups of the owner", _owned_items),
-    ("what the owner chose in earlier groups", _owned_choices),
     ("target means of items in a context", _crosses),
     ("times of the group", _times),
 )

@@ -44,7 +44,8 @@ class QuickTrial:
         self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
     ) -> None:
         self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
-        self.hurried = False
+        # The time is shared by all fits, and a few more than there are.
+        self.hurried, self.time_limit = False, seconds / 24
         table = Table.read(problem.train)
         draw = torch.Generator().manual_seed(0)
         self.target: Target | None = None
@@ -208,8 +209,7 @@ class QuickTrial:
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
             model = judge.fresh()
-            # The time is shared by all fits, and a few more than there are; of a ranking there are more ideas.
-            model.time_limit = self.seconds / (36 if self.problem.task == "ranking" else 24)
+            model.time_limit = self.time_limit
             began = time.monotonic()
             model.fit(train, None, seed=0)
             # A model that used nine tenths of its time was stopped by it.

@@ -181,7 +181,9 @@ def new_competition(
     for d in problem.decisions:
         say(one_line(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}"))
     began = monotonic()
-    chosen = choose_features(problem, seconds=(1 - limits.TREE_TRIAL_TIME) * seconds, say=say)
+    # Of a ranking no sizes of trees are tried.
+    share = 1.0 if problem.task == "ranking" else 1 - limits.TREE_TRIAL_TIME
+    chosen = choose_features(problem, seconds=share * seconds, say=say)
     choose_trees(
         problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began)), say=say
     )
