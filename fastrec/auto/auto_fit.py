@@ -234,7 +234,7 @@ def fit(
         remedy = "Choose another folder, or remove it; Fit(folder) opens an earlier fit"
         raise DataError("there is something in the folder already", file=where, remedy=remedy)
     stages = Stages(quiet=quiet)
-    # A fifth of the time, at most a minute, goes to trying features; of a ranking, where they are most of it, twice that.
+    # A fifth of the time, at most a minute, goes to trying features; of a ranking twice that: they decide most.
     seconds = min(0.2 * 60 * minutes, 60.0) * (1 + (group is not None or task == "ranking"))
     try:
         data.mkdir(parents=True)

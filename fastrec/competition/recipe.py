@@ -211,8 +211,8 @@ class Competition(ABC):
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
         """Return the folds that everything is scored by.
 
-        By ``last_of``, or ``time`` where it is given (in a ranking task a list's is that of its first row); else whole groups of
-        ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
+        By ``last_of``, else by ``time``, where they are given (in a ranking task a list's time is that of its first
+        row); else whole groups of ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
         """
         train = found.train
         if self.last_of is not None:
