@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.rapids import rehearsal
+
 # The same examples in every run, so that a change is accepted or refused for what it changes;
 # HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second fails none.
 slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -67,12 +69,14 @@ class FrameLibrary:
 
 
 @pytest.fixture(params=["pandas", "polars", "pyarrow", "cudf"])
-def df_module(request: pytest.FixtureRequest) -> FrameLibrary:
-    """Every dataframe library that is installed, one after the other."""
+def df_module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FrameLibrary:
+    """Every dataframe library that is installed, one after the other; of cuDF at least a rehearsal."""
     try:
         module = importlib.import_module(request.param)
     except ImportError:
-        pytest.skip(f"{request.param} is not installed")
+        if request.param != "cudf":
+            pytest.skip(f"{request.param} is not installed")
+        module = rehearsal.bring(monkeypatch)
     return FrameLibrary(request.param, module)
 
 

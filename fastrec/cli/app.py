@@ -36,8 +36,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-_Competition = Annotated[
+
+# Options that several commands have, each with the same words.
+CompetitionFolder = Annotated[
     Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
+]
+Device = Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")]
+Every = Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")]
+RunFolder = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]
+Trust = Annotated[
+    list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
 ]
 _Submission = Annotated[Path, typer.Argument(help="The submission.", show_default=False)]
 _FormOf = Annotated[
@@ -48,9 +57,7 @@ _Data = Annotated[Path, typer.Option(help="Folder with the competition's files."
 _Out = Annotated[
     Path, typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False)
 ]
-_Device = Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")]
 _Rows = Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")]
-_Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]
 _Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in rows; up to the whole set.")]
 _Resume = Annotated[
     bool, typer.Option(help="Go on from what an interrupted run has finished, and keep this one's parts beside it.")
@@ -81,12 +88,12 @@ def _main(
 
 @app.command()
 def run(
-    competition: _Competition,
+    competition: CompetitionFolder,
     data: _Data,
     out: _Out,
-    device: _Device = "auto",
+    device: Device = "auto",
     rows: _Rows = None,
-    seed: _Seed = 0,
+    seed: Seed = 0,
     bs: _Bs = None,
     resume: _Resume = True,
     minutes: _Minutes = None,
@@ -155,7 +162,7 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
 
 @app.command()
 def simulate(
-    competition: _Competition,
+    competition: CompetitionFolder,
     sessions: Annotated[
         int,
         typer.Option(
@@ -165,7 +172,7 @@ def simulate(
     out: Annotated[
         Path, typer.Option(help="Folder to make; an earlier simulation there is replaced.", show_default=False)
     ],
-    seed: _Seed = 0,
+    seed: Seed = 0,
 ) -> None:
     """Write files in the competition's official form, with ground truth and the true click probabilities."""
     with readable_errors() as stages:
@@ -296,7 +303,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
 
 
 @app.command()
-def report(run_directory: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]) -> None:
+def report(run_directory: RunFolder) -> None:
     """Write a run's report.html anew and print its leaderboard."""
     with readable_errors():
         from fastrec.report.page import write_report
@@ -387,11 +394,3 @@ def _out_of_memory(error: Exception) -> str | None:
     where = f" in the stage '{notes[0]}'" if notes else ""
     said = " ".join(str(error).split())
     return f"out of memory{where}{f' ({said})' if said else ''}; nothing was written. Give fewer rows, or more memory."
-
-
-# Options that several commands have, each with the same words.
-
-Device = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
-Every = Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything random.")]
-Trust = Annotated[list[str] | None, typer.Option(help="A module of the run's own that may be imported.")]

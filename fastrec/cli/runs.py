@@ -12,25 +12,22 @@ from rich.table import Table as RichTable
 
 from fastrec._core import limits
 from fastrec._core.messages import TableColumn, terminal_table
-from fastrec.cli.app import Device, Trust, app, readable_errors, trusted
+from fastrec.cli.app import CompetitionFolder, Device, RunFolder, Trust, app, readable_errors, trusted
 from fastrec.competition.run import load_competition
 from fastrec.errors import MissingFileError
 
-_Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _RunData = Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")]
 
 
 @app.command()
 def predict(
-    run: _Run,
+    run: RunFolder,
     data: Annotated[
         Path, typer.Option(help="The rows to predict: a file, or a folder with `test` and the other tables.")
     ],
     out: Annotated[Path, typer.Option(help="The file to write.", show_default=False)],
     device: Device = "auto",
-    trust: Annotated[
-        list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
-    ] = None,
+    trust: Trust = None,
 ) -> None:
     """Predict rows (or sessions) with what a run holds, without the recipe's code.
 
@@ -47,7 +44,7 @@ def predict(
 
 @app.command()
 def layout(
-    competition: Annotated[Path, typer.Argument(help="A competition's folder.", show_default=False)],
+    competition: CompetitionFolder,
     data: Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder to make.", show_default=False)],
 ) -> None:
@@ -83,8 +80,8 @@ def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directorie
 
 @app.command()
 def compare(
-    a: _Run,
-    b: _Run,
+    a: RunFolder,
+    b: RunFolder,
     model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
     by: Annotated[
         str | None,
@@ -213,7 +210,7 @@ def try_(
 
 
 @app.command()
-def tries(run: _Run) -> None:
+def tries(run: RunFolder) -> None:
     """Show what was tried on a run."""
     with readable_errors():
         from fastrec.competition.kept_rows import KeptRows
@@ -244,7 +241,7 @@ def tries(run: _Run) -> None:
 
 @app.command()
 def select(
-    run: _Run,
+    run: RunFolder,
     method: Annotated[
         str, typer.Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")
     ] = "null",
@@ -269,7 +266,7 @@ def select(
 
 @app.command()
 def lb(
-    run: _Run, score: Annotated[float, typer.Argument(help="What the leaderboard shows.", show_default=False)]
+    run: RunFolder, score: Annotated[float, typer.Argument(help="What the leaderboard shows.", show_default=False)]
 ) -> None:
     """Note what a run's submission scored on the leaderboard, and write the report anew."""
     with readable_errors():
@@ -285,7 +282,7 @@ def _figure(value: float | None) -> str:
 
 @app.command()
 def tune(
-    run: _Run,
+    run: RunFolder,
     minutes: Annotated[
         float, typer.Option(help="How long to search: enough for 20 trials or more.", show_default=False)
     ],

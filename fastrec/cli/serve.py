@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fastrec._core import limits
-from fastrec.cli.app import app, readable_errors, trusted
+from fastrec.cli.app import RunFolder, Trust, app, readable_errors, trusted
 from fastrec.errors import DataError, MissingFileError
 
 _TOKEN = "FASTREC_TOKEN"
@@ -93,15 +93,13 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-_RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _DATA = Annotated[Path | None, typer.Option(help="Score the test rows of this data; else those that the run keeps.")]
 _FOLD = Annotated[int | None, typer.Option(help="The models of this fold alone: a fifth of the work of five.")]
-_TRUST = Annotated[list[str] | None, typer.Option(help="A module of generators or estimators that may be imported.")]
 
 
 @app.command()
 def export(
-    run: _RUN,
+    run: RunFolder,
     out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
     data: _DATA = None,
     fold: _FOLD = None,
@@ -110,7 +108,7 @@ def export(
     quantize: Annotated[bool, typer.Option("--quantize", help="The nets' products in 8 bits.")] = False,
     triton: Annotated[Path | None, typer.Option(help="Write a Triton model repository there, too.")] = None,
     model: Annotated[str | None, typer.Option(help="Of a run for next items: which of its nets.")] = None,
-    trust: _TRUST = None,
+    trust: Trust = None,
 ) -> None:
     """Write a run as one ONNX file, from raw columns to the score, and check that it scores as the run does.
 
@@ -119,8 +117,7 @@ def export(
     with readable_errors("nothing is written") as stages:
         from fastrec.competition.next_items import is_next_item_run
 
-        sessions = is_next_item_run(run)
-        if sessions:
+        if is_next_item_run(run):
             from fastrec.serve.next_items import export_next_items
 
             asked = {"--fold": fold is not None, "--parts": parts, "--float16": float16, "--quantize": quantize}
@@ -133,37 +130,34 @@ def export(
             if made.about["left_out"]:
                 rest = ", ".join(made.about["left_out"])
                 typer.echo(f"not in the file: {rest} (fastrec serve {run} serves the run with all its models)")
-    if sessions:
-        verify(out, run, data, fold, trust)
-        return
-    with readable_errors("nothing is written") as stages:
-        from fastrec.serve.export import export_run
+        else:
+            from fastrec.serve.export import export_run
 
-        if model is not None:
-            raise DataError("--model is for runs for next items", remedy="Leave it out")
-        compress: Literal["float16", "int8"] | None = "int8" if quantize else "float16" if float16 else None
-        options = {"data": data, "fold": fold, "compress": compress}
-        made = export_run(run, out, **options, parts=parts or triton is not None, trust=trusted(trust), stages=stages)
-        _say_files(out, made.about)
-        sent = [i["name"] for i in made.about["inputs"] if not i["made"]]
-        rest = [i["name"] for i in made.about["inputs"] if i["made"]]
-        typer.echo(f"{len(sent)} columns to send: {_some(sent)}")
-        if rest:
-            typer.echo(f"{len(rest)} columns that the server makes of earlier events, or of text: {_some(rest)}")
-        if made.unserved is not None:
-            typer.echo(f"fastrec serve cannot make these: {made.unserved}", err=True)
-        if triton is not None:
-            from fastrec.serve.triton import write_triton
+            if model is not None:
+                raise DataError("--model is for runs for next items", remedy="Leave it out")
+            compress: Literal["float16", "int8"] | None = "int8" if quantize else "float16" if float16 else None
+            options = {"data": data, "fold": fold, "compress": compress, "parts": parts or triton is not None}
+            made = export_run(run, out, **options, trust=trusted(trust), stages=stages)
+            _say_files(out, made.about)
+            sent = [i["name"] for i in made.about["inputs"] if not i["made"]]
+            rest = [i["name"] for i in made.about["inputs"] if i["made"]]
+            typer.echo(f"{len(sent)} columns to send: {_some(sent)}")
+            if rest:
+                typer.echo(f"{len(rest)} columns that the server makes of earlier events, or of text: {_some(rest)}")
+            if made.unserved is not None:
+                typer.echo(f"fastrec serve cannot make these: {made.unserved}", err=True)
+            if triton is not None:
+                from fastrec.serve.triton import write_triton
 
-            folders = write_triton(out, triton, name=out.resolve().name)
-            typer.echo(f"{len(folders)} models of Triton in {triton}: {', '.join(f.name for f in folders)}")
-        if compress is not None:
-            from fastrec.serve.verify import metric_loss
+                folders = write_triton(out, triton, name=out.resolve().name)
+                typer.echo(f"{len(folders)} models of Triton in {triton}: {', '.join(f.name for f in folders)}")
+            if compress is not None:
+                from fastrec.serve.verify import metric_loss
 
-            loss = metric_loss(out, run, fold=fold, trust=trusted(trust))
-            words = f"{loss.metric} {loss.full:.5f} in full, {loss.compressed:.5f} in {compress}"
-            typer.echo(f"{words} (on {loss.rows:,} training rows: to compare the two)")
-            return
+                loss = metric_loss(out, run, fold=fold, trust=trusted(trust))
+                words = f"{loss.metric} {loss.full:.5f} in full, {loss.compressed:.5f} in {compress}"
+                typer.echo(f"{words} (on {loss.rows:,} training rows: to compare the two)")
+                return
     verify(out, run, data, fold, trust)
 
 
@@ -173,7 +167,7 @@ def verify(
     run: Annotated[Path, typer.Argument(help="The run that it is of.", show_default=False)],
     data: _DATA = None,
     fold: _FOLD = None,
-    trust: _TRUST = None,
+    trust: Trust = None,
 ) -> None:
     """Score rows by an exported file and by its run; exit with 1 where a score differs by more than 1e-5."""
     with readable_errors("the export is as it was") as stages:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fastrec._core.messages import TableColumn, terminal_table
 from fastrec._version import __version__
-from fastrec.cli.app import Device, app, readable_errors
+from fastrec.cli.app import CompetitionFolder, Device, Seed, app, readable_errors
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, FastrecError
 
@@ -95,7 +95,7 @@ def candidates(
     ] = None,
     negatives: Annotated[int | None, typer.Option(min=1, help="So many of each training group; else all.")] = None,
     groups: Annotated[int, typer.Option(min=1, help="So many training groups, at most.")] = 20_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Turn a log of clicks into the files of a ranking: candidates with labels, and candidates to rank.
 
@@ -159,14 +159,12 @@ def _say_kinds(log: Table, known: Collection[str | None], say: Callable[[str], N
 
 @app.command("script")
 def write_offline_script(
-    competition: Annotated[
-        Path, typer.Argument(help="A competition's folder, such as `competitions/census`.", show_default=False)
-    ],
+    competition: CompetitionFolder,
     out: Annotated[Path, typer.Option(help="Folder to make; an earlier script there is replaced.", show_default=False)],
     wheels: Annotated[
         bool, typer.Option(help="Let pip download all packages into `wheels/` beside the script.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random, as in `fastrec run`.")] = 0,
+    seed: Seed = 0,
     minutes: Annotated[float | None, typer.Option(help="Time budget of the script; `--minutes` changes it.")] = None,
 ) -> None:
     """Write `submit.py`: input folder to `submission.csv` in one file, offline, for a kernel without internet."""

@@ -110,8 +110,11 @@ class Estimator(ABC):
         """
 
     def forget(self) -> None:
-        """Drop what was learned."""
+        """Drop what was learned: the attributes of ``learned`` are None again, but for estimators among them."""
         self.trace = Trace()
+        for name in self.learned:
+            if not isinstance(getattr(self, name, None), Estimator):
+                setattr(self, name, None)
 
     def fresh(self) -> Self:
         """Return an untrained copy with the same settings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections import defaultdict
@@ -358,9 +359,7 @@ class SKModel(Estimator):
         """Write the trained estimators, and how columns are prepared."""
         if self._inputs is None:
             raise self.not_fitted()
-        # cuML's hand over scikit-learn's twin with what they have learned
-        parts = [part.as_sklearn() if hasattr(part, "as_sklearn") else part for part in self._parts]
-        save_state(folder / "learned", {"parts": [packed(part) for part in parts]})
+        save_state(folder / "learned", {"parts": [packed(_twin(part)) for part in self._parts]})
         about = {"task": self._task, "n_outputs": self._n_outputs, "scikit-learn": sklearn.__version__}
         return {**self._inputs.write(folder), **about}
 
@@ -374,6 +373,15 @@ class SKModel(Estimator):
         self._inputs = (DenseInputs if self.prepare else TreeInputs).read(folder, about)
         self._task, self._n_outputs = about["task"], int(about["n_outputs"])
         self._parts = unpacked(load_state(folder / "learned")["parts"])
+
+
+def _twin(part: Any) -> Any:
+    """Return scikit-learn's estimator with what cuML's has learned; any other as it is."""
+    if isinstance(part, CalibratedClassifierCV) and hasattr(part.estimator, "as_sklearn"):
+        part = copy.deepcopy(part).set_params(estimator=part.estimator.as_sklearn())
+        for inner in part.calibrated_classifiers_:
+            inner.estimator = inner.estimator.as_sklearn()
+    return part.as_sklearn() if hasattr(part, "as_sklearn") else part
 
 
 Kind = Literal["linear", "knn", "random_forest", "svm"]
@@ -436,6 +444,7 @@ class CuMLModel(SKModel):
         return _estimator_of("cuml" if on_gpu else "sklearn", self.kind, task, seed, self.options)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
+        estimator = getattr(estimator, "estimator", estimator)
         if type(estimator).__module__.startswith("cuml.") and not hasattr(estimator, "as_sklearn"):
             raise DataError(f"{self.name}: this cuML hands over no models to be saved", remedy="Update cuML")
 
@@ -458,11 +467,10 @@ def _estimator_of(library: str, kind: str, task: str, seed: int, options: Mappin
     }[kind]  # fmt: skip
     if library == "cuml":
         # one stream: more than one draw in no fixed order
-        of_kind = {"random_forest": {"n_streams": 1}, "svm": {} if amounts else {"probability": True}}
-        given |= {"output_type": "numpy", **of_kind.get(kind, {})}
+        given |= {"output_type": "numpy"} | ({"n_streams": 1} if kind == "random_forest" else {})
     elif kind in ("knn", "random_forest"):
         given["n_jobs"] = torch.get_num_threads()
     estimator = getattr(import_module(f"{library}.{module}"), names[amounts])(**given)
-    if library == "sklearn" and kind == "svm" and not amounts:
+    if kind == "svm" and not amounts:
         return CalibratedClassifierCV(estimator, ensemble=False)
     return estimator

@@ -33,6 +33,7 @@ class ConstantModel(Estimator):
 
     learns = False
     learned = ("_value",)
+    _value: torch.Tensor | None
 
     def __init__(self, name: str = "constant", *, metric: str | None = None) -> None:
         self.name, self.metric = name, metric
@@ -41,11 +42,6 @@ class ConstantModel(Estimator):
     def suit(self, metric: str) -> None:
         """Find the value that a metric is best at, where no other was named."""
         self.metric = self.metric or metric
-
-    def forget(self) -> None:
-        """Drop the constant."""
-        super().forget()
-        self._value: torch.Tensor | None = None
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the constant."""
@@ -188,6 +184,7 @@ class OffsetModel(Wrapper):
     tasks = ("regression",)
     learns = True  # the mean, even where the model is a rule
     learned = ("model", "_mean")
+    _mean: float | None
 
     def __init__(self, model: Estimator | None, column: str) -> None:
         self.model, self.column = model, column
@@ -197,11 +194,6 @@ class OffsetModel(Wrapper):
         """Let the correction be what a metric of misses is best at: they are the same with and without the offset."""
         if self.model is not None and metric.partition("@")[0] in ("mae", "pinball"):
             self.model.suit(metric)
-
-    def forget(self) -> None:
-        """Drop what was learned."""
-        super().forget()
-        self._mean: float | None = None
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Learn the correction."""

@@ -19,8 +19,6 @@ from fastrec.features._engine.digests import NoDigestError, digest
 from fastrec.features.base import Feature
 from fastrec.table import Column, Keys, load_state, save_state
 
-_PARTS = ("kind", "values", "missing", "distinct", "ordered", "elements", "unit", "zone")
-
 
 class FeatureCache:
     """Fitted states and output columns, keyed by generator, parameters and the contents of all that it reads.
@@ -145,8 +143,8 @@ class FeatureCache:
         if not place.is_dir():
             return None
         try:
-            entry = unpacked(load_state(place))
-            if entry.pop("digest") != digest(packed(entry)):
+            entry = load_state(place)
+            if entry.pop("digest") != _digest_of(entry):
                 raise ValueError("its contents are not those that were written")
             with suppress(OSError):
                 place.touch()
@@ -159,11 +157,11 @@ class FeatureCache:
             return None
 
     def _to_folder(self, key: str, entry: dict[str, Any]) -> None:
-        place, plain = self._place(key), packed(entry)
+        place = self._place(key)
         if not self._tidied:
             self._tidy()
         try:
-            save_state(place, {**plain, "digest": digest(plain)})
+            save_state(place, {**entry, "digest": _digest_of(entry)})
             self._drop_oldest()
         except (DataError, NoDigestError):  # it holds something that no file can: it stays uncached
             return
@@ -195,23 +193,8 @@ def _remove(entry: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def packed(value: Any) -> Any:
-    """Replace the columns of an entry by dicts of their parts, which files can hold."""
-    if isinstance(value, Column):
-        parts = {p: packed(getattr(value, p)) for p in _PARTS}
-        return {"column": {**parts, "name": value.name}}
-    if isinstance(value, dict):
-        return {n: packed(v) for n, v in value.items()}
-    return [packed(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def unpacked(value: Any) -> Any:
-    """Restore the columns of ``packed``."""
-    if isinstance(value, dict) and set(value) == {"column"} and isinstance(value["column"], dict):
-        return Column(**{n: unpacked(v) for n, v in value["column"].items()})
-    if isinstance(value, dict):
-        return {n: unpacked(v) for n, v in value.items()}
-    return [unpacked(v) for v in value] if isinstance(value, list) else value
+def _digest_of(entry: dict[str, Any]) -> str:
+    return digest(entry, [c.name for c in entry.get("columns", {}).values()])  # a column's own is of its values alone
 
 
 def size_of(value: Any) -> int:
@@ -219,7 +202,7 @@ def size_of(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, Column):
-        return sum(size_of(getattr(value, p)) for p in _PARTS)
+        return sum(map(size_of, (value.values, value.missing, value.distinct, value.elements)))
     if isinstance(value, Keys):
         return sum(c.nbytes for c in value.columns)
     if isinstance(value, dict):

@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.keyed import hash_keys, key_text, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.order import Aligned, earlier_events
 from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
 from fastrec.features.columns import as_list, order_keys
 from fastrec.segments import Groups, segment_max
 from fastrec.table import Column, Table
-from fastrec.table.column import offsets_of, rows_of
+from fastrec.table.column import lengths_of, offsets_of, rows_of, runs
 from fastrec.table.keys import UNITS_PER_SECOND
-from fastrec.table.vocab import hash_codes
 
 
 class Pairs(NamedTuple):
@@ -311,10 +308,8 @@ class CoVisit(Fitted):
 def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
     """Hash each row's group by its key alone: int64 ``[n]``, -1 where the key is missing."""
     coded = table.coded(list(by))
-    text = [key_text(c) for c in coded.keys.columns]
-    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     hashes = torch.full((coded.size,), -1, dtype=torch.int64)
-    hashes[1:] = torch.from_numpy(hash_codes(joined, 1 << 62, seed=2))
+    hashes[1:] = hash_keys(coded.keys, 1 << 62, 2)
     return hashes.to(coded.codes.device).index_select(0, coded.codes)
 
 
@@ -453,15 +448,12 @@ class _Sets:
             other = self._places(b[i : i + block])
             both[i : i + block] = torch.bincount(other[marks[other]] // self.size, minlength=len(a[i : i + block]))
             marks[place] = False
-        length = self.start[1:] - self.start[:-1]
+        length = lengths_of(self.start)
         either = length[a] + length[b] - both
         # Divided as float32: the golden values were.
         return (both.float() / either.clamp_min(1).float()).double()
 
     def _places(self, sets: torch.Tensor) -> torch.Tensor:
         """Return the places of some sets' properties in a flat matrix ``[sets, size]``: int64 ``[m]``."""
-        lengths = self.start[sets + 1] - self.start[sets]
-        rows = torch.repeat_interleave(torch.arange(len(sets), device=sets.device), lengths)
-        before = torch.cumsum(lengths, 0) - lengths
-        elements = torch.arange(len(rows), device=sets.device) + (self.start[sets] - before)[rows]
-        return rows * self.size + self.properties[elements]
+        offsets, elements = runs(self.start[sets], lengths_of(self.start)[sets])
+        return rows_of(offsets) * self.size + self.properties[elements]

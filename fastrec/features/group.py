@@ -21,7 +21,7 @@ from fastrec.features.columns import (
     number_of,
     order_keys,
 )
-from fastrec.features.encode import SumsByKey, count_keys
+from fastrec.features.encode import SumsByKey, count_keys, merge_counts
 from fastrec.segments import Groups, lexical_order, rank_in_group, segment_sum, shift_in_group
 from fastrec.table import Column, Keys, Table
 from fastrec.table.keys import UNITS_PER_SECOND
@@ -32,7 +32,7 @@ _STATS = (*keyed.PARTS, "median", "nunique", "first", "last")
 _MERGES = {
     "moments": keyed.merge_arrays,
     "tally": group_values.merge_tallies,
-    "distinct": group_values.merge_distinct,
+    "pairs": lambda a, b, *_: merge_counts(*a, *b),
     "ends": group_values.merge_ends,
 }
 
@@ -161,7 +161,8 @@ class GroupStats(OfColumns, Fitted):
         elif shares:
             made["tally"] = group_values.tally_values(values, known, codes, cells)
         if "nunique" in wanted and not here:
-            made["distinct"] = group_values.distinct_values(table[col].coded(), codes, cells)
+            pairs, count = count_keys(table, [*as_list(self.by), col], cells)
+            made["pairs"] = [pairs, count > 0]
         ends = [s for s in ("first", "last") if s in wanted]
         if ends:
             order = order_keys(table, as_list(self.order))
@@ -195,8 +196,8 @@ class GroupStats(OfColumns, Fitted):
             if "tally" in parts:
                 found = group_values.tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
                 made |= dict(zip(self._quantiles, found, strict=True))
-            if "distinct" in parts:
-                made["nunique"] = group_values.count_distinct(parts["distinct"], size, keep)
+            if "pairs" in parts:
+                made["nunique"] = _count_distinct(*parts["pairs"], state["keys"], keep)
             for end in [n for n in parts.get("ends", ()) if n != "values"]:
                 made[end] = group_values.end_codes(parts["ends"], end, keep)
             tables |= {self._name(c, word): values for word, values in made.items()}
@@ -438,18 +439,20 @@ class NUnique(OfColumns, SumsByKey):
         return {"groups": groups, "pairs": [keys for keys, _ in pairs], "seen": [count > 0 for _, count in pairs]}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        size, tables = len(state["groups"]) + 1, {}
-        for col, keys, seen in zip(self.columns, state["pairs"], state["seen"], strict=True):
-            found = (seen if keep is None else seen[keep.to(seen.device)]).any(0)
-            group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"]) + 1
-            tables[self._name(col)] = segment_sum(found.long(), group.to(found.device), size)
-        return tables
+        counted = zip(self.columns, state["pairs"], state["seen"], strict=True)
+        return {self._name(col): _count_distinct(*pairs, state["groups"], keep) for col, *pairs in counted}
 
     def prepare(self, state: State, table: Table) -> Tensors:
         return {"group": table.coded(as_list(self.by)).recode(state["groups"])}
 
     def lookups(self) -> dict[str, str]:
         return dict.fromkeys(self.outputs, "group")
+
+
+def _count_distinct(pairs: Keys, seen: torch.Tensor, groups: Keys, keep: torch.Tensor | None) -> torch.Tensor:
+    """Count each group's values: pairs of group and value, and bool ``[cells, pairs]``, to int64 ``[groups + 1]``."""
+    group = Keys(pairs.columns[: len(groups.columns)]).find_in(groups) + 1
+    return segment_sum(keyed.sum_kept(seen, keep).long(), group.to(seen.device), len(groups) + 1)
 
 
 What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]

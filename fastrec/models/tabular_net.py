@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fastrec._core import limits
 from fastrec.models.embedding import EmbeddingTables, side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash
+from fastrec.models.joined_lookup import can_join, join
 
 # A linear layer on embeddings, where wide vectors are multiplied once for every id of the batch, not for every row.
 #
@@ -106,6 +107,9 @@ class TabularNet(FieldNet):
             for module in [*list(self.layers[0])[1:], *list(self.layers)[1:]]:
                 hidden = module(hidden)
             return hidden
+        if can_join(self.embeds, x_cat) and not (self.training and self.emb_drop.p):
+            others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
+            return self.layers(join(self.embeds, x_cat, others))
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
         return self.layers(side_by_side(pieces))
 

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from fastrec.errors import DataError
-from fastrec.table import as_column
-from fastrec.table.state import class_named, saved_name
+from fastrec.table import Column, as_column
+from fastrec.table.state import class_named, saved_name, settings_of
 
 __all__ = ["Saved", "ids_of", "part_of", "state_of"]
 
 
 class Saved:
-    """A part of a recommender that can be saved. A class of your own defines ``to_state`` and ``from_state``."""
+    """A part of a recommender that can be saved.
+
+    A class of your own keeps the constructor's arguments as attributes of their names and names in ``learned`` the
+    attributes that ``fit`` sets (none: ``()``); or it defines ``to_state`` and ``from_state``.
+    """
+
+    learned: ClassVar[Sequence[str] | None] = None
 
     def to_state(self) -> dict[str, Any]:
         """Return what it is made of, as ``fastrec.table.save_state`` takes it."""
-        raise _not_saved(self)
+        if self.learned is None:  # else it would be saved without what it has learned
+            raise _not_saved(self)
+        state = settings_of(self) | {name: getattr(self, name) for name in self.learned}
+        return {n: ids_of(v, n) if isinstance(v, Column) else v for n, v in state.items()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild what ``to_state`` returned."""
-        return cls(**state)
+        made = cls(**{n: v for n, v in state.items() if n not in (cls.learned or ())})
+        vars(made).update({n: state[n] for n in cls.learned or ()})
+        return made
 
 
 def state_of(part: Any) -> dict[str, Any]:

@@ -552,12 +552,9 @@ def by_time(sessions: SessionFrame, share: float = 0.1) -> tuple[SessionFrame, S
     Raises:
         DataError: ``share`` is not between 0 and 1.
     """
-    _check_share(share)
-    held = round(len(sessions) * share)
     ends = sessions.ends
     order = torch.arange(len(sessions)) if ends is None else torch.argsort(ends.nan_to_num(-torch.inf), stable=True)
-    train, valid = order[: len(order) - held], order[len(order) - held :]
-    return sessions.take(train.sort().values), sessions.take(valid.sort().values)
+    return _last_held_out(sessions, order, share)
 
 
 def by_session(sessions: SessionFrame, share: float = 0.1, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
@@ -566,10 +563,8 @@ def by_session(sessions: SessionFrame, share: float = 0.1, *, seed: int = 0) -> 
     Raises:
         DataError: ``share`` is not between 0 and 1.
     """
-    _check_share(share)
     order = torch.randperm(len(sessions), generator=torch.Generator().manual_seed(seed))
-    held = round(len(sessions) * share)
-    return sessions.take(order[held:].sort().values), sessions.take(order[:held].sort().values)
+    return _last_held_out(sessions, order.flip(0), share)
 
 
 def given_split(sessions: SessionFrame, held_out: torch.Tensor) -> tuple[SessionFrame, SessionFrame]:
@@ -620,6 +615,8 @@ def prefixes(
     return made
 
 
-def _check_share(share: float) -> None:
+def _last_held_out(sessions: SessionFrame, order: torch.Tensor, share: float) -> tuple[SessionFrame, SessionFrame]:
     if not 0 < share < 1:
         raise DataError(f"a share of {share} was to be held out", remedy="Give a number between 0 and 1")
+    kept = len(order) - round(len(order) * share)
+    return sessions.take(order[:kept].sort().values), sessions.take(order[kept:].sort().values)

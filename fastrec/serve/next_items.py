@@ -182,10 +182,7 @@ def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
     ids = np.array([missing, *items.values.to_pylist()], dtype=dtype)
     given = graph.input("items", dtype, (ROWS, "length"))
     k = graph.input("k", np.int64, (1,))
-    codes = graph.op(
-        "LabelEncoder", given, domain="ai.onnx.ml", keys_tensor=ids[1:],
-        values_tensor=np.arange(1, len(ids), dtype=np.int64), default_tensor=np.array([0], np.int64),
-    )  # fmt: skip
+    codes = graph.lookup(given, ids[1:], np.arange(1, len(ids)))
     example = torch.ones((3, 2), dtype=torch.int64)
     module = SessionScores(net, exclude_seen=exclude_seen).eval()
     proto = exported(module, (example,), shapes=({0: Dim("sessions"), 1: Dim("length")},))

@@ -19,6 +19,7 @@ from fastrec.estimators.base import Rule
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
+from fastrec.tabular.procs.procs import interpolated, spread_places
 from fastrec.validate import Lists, Rows, whole_lists
 from fastrec.validate.target import Task
 
@@ -140,15 +141,11 @@ class LinearBlend(Ranker):
     """
 
     learned = ("weights",)
+    weights: torch.Tensor | None
 
     def __init__(self, models: Sequence[str], *, name: str = "blend", ridge: float = 1.0) -> None:
         self.name, self.models, self.ridge = name, list(models), ridge
         self.forget()
-
-    def forget(self) -> None:
-        """Drop the weights."""
-        super().forget()
-        self.weights: torch.Tensor | None = None
 
     def _inputs(self, data: Lists) -> torch.Tensor:
         return torch.stack([data.table[f"{m}_log_softmax"].number().cpu() for m in self.models], 1)
@@ -379,16 +376,12 @@ class WeightedBlend(Estimator):
     kind: str
     solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # of one target
     learned = ("weights", "constant")
+    weights: torch.Tensor | None
+    constant: torch.Tensor | None
 
     def __init__(self, models: Sequence[str], *, name: str | None = None, ridge: float = 1.0) -> None:
         self.models, self.name, self.ridge = list(models), name or self.kind, ridge
         self.forget()
-
-    def forget(self) -> None:
-        """Drop the weights."""
-        super().forget()
-        self.weights: torch.Tensor | None = None
-        self.constant: torch.Tensor | None = None
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
@@ -511,11 +504,8 @@ class RankMean(Estimator):
         for values in x.flatten(1).T:  # distinct values, and the share of rows at or below each (ties: their middle)
             distinct, counts = torch.unique_consecutive(torch.sort(values).values, return_counts=True)
             shares = (counts.cumsum(0) - counts / 2) / len(values)
-            if len(distinct) > limits.RANK_KNOTS:
-                wanted = torch.linspace(0, 1, limits.RANK_KNOTS, dtype=shares.dtype)
-                places = torch.searchsorted(shares, wanted).clamp(max=len(shares) - 1).unique_consecutive()
-                distinct, shares = distinct[places], shares[places]
-            self._knots.append([distinct, shares])
+            places = spread_places(shares, limits.RANK_KNOTS)
+            self._knots.append([distinct[places], shares[places]])
         shares = self._shares(x)
         find = ridge_regression if train.task == "regression" else logistic
         line = [find(_on_scale(shares[:, [j]], train), y[:, j], w, 1e-6) for j in range(y.shape[1])]
@@ -530,15 +520,10 @@ class RankMean(Estimator):
         return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
 
     def _shares(self, x: torch.Tensor) -> torch.Tensor:
-        each = []
-        for values, (knots, shares) in zip(x.flatten(1).T, self._knots, strict=True):
-            if len(knots) == 1:
-                each.append(torch.full_like(values, 0.5))
-                continue
-            above = torch.searchsorted(knots, values.contiguous()).clamp(1, len(knots) - 1)
-            low, high = knots[above - 1], knots[above]
-            part = ((values - low) / (high - low)).clamp(0, 1)
-            each.append(shares[above - 1] + part * (shares[above] - shares[above - 1]))
+        each = [
+            interpolated(values.contiguous(), *knots) if len(knots[0]) > 1 else torch.full_like(values, 0.5)
+            for values, knots in zip(x.flatten(1).T, self._knots, strict=True)
+        ]
         return torch.stack(each, 1).reshape(x.shape).mean(1)
 
 

@@ -32,6 +32,7 @@ class HillClimb(Estimator):
     """
 
     learned = ("weights",)
+    weights: torch.Tensor | None
 
     def __init__(
         self,
@@ -44,11 +45,6 @@ class HillClimb(Estimator):
     ) -> None:
         self.models, self.name, self.metric, self.steps, self.rows = list(models), name, metric, steps, rows
         self.forget()
-
-    def forget(self) -> None:
-        """Drop the weights."""
-        super().forget()
-        self.weights: torch.Tensor | None = None
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Find the weights; ``valid`` is not looked at."""
@@ -124,6 +120,5 @@ def best_of(metric: Metric, scores: Sequence[float]) -> int:
     """Return the place of the best score; of equal ones the first."""
     best = 0
     for i, value in enumerate(scores):
-        if metric.better(value, scores[best]):
-            best = i
+        best = i if metric.better(value, scores[best]) else best
     return best

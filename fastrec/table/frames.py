@@ -125,6 +125,10 @@ def take_rows(frame: Any, rows: torch.Tensor) -> Any:
     """Take the rows (int64 ``[m]``) of a frame of any supported library, with index and dtypes."""
     if isinstance(frame, Table):
         return frame.take(rows)
+    if library_of(frame) == "cudf":
+        from fastrec.table import cudf
+
+        return cudf.take(frame, rows)
     numbers = rows.cpu().numpy()
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return frame.take(pa.array(numbers))

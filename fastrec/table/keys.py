@@ -61,9 +61,19 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
     common_type(kind, values.type, name=name)
     if is_text(kind):
         return values.cast(kind)
-    if pa.types.is_timestamp(kind):
-        return _match_times(values, kind)
-    return (_match_floats if pa.types.is_floating(values.type) else _match_integers)(values, kind)
+    made = values.cast(kind, safe=False)
+    # There and back: a value that the type does not hold comes back as another one,
+    held = pc.equal(made.cast(values.type, safe=False), values)
+    kinds = (values.type, kind)
+    if any(map(_is_whole, kinds)):
+        unsigned = any(map(pa.types.is_unsigned_integer, kinds))
+        for side in (values, made):
+            # but for a float at the end of 64 bits, which may come back from the last integer, and a sign that wraps.
+            if pa.types.is_floating(side.type):
+                held = pc.and_(held, pc.less(side, 2.0 ** (64 if any(map(pa.types.is_uint64, kinds)) else 63)))
+            elif unsigned and pa.types.is_signed_integer(side.type):
+                held = pc.and_(held, pc.greater_equal(side, 0))
+    return pc.if_else(held, made, pa.scalar(None, kind))
 
 
 def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[pa.Array, pa.Array]:
@@ -89,63 +99,6 @@ def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[p
     problem = f"holds {b.type} here, but {a.type} before, and no one type holds all the values exactly"
     remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
     raise DataError(problem, column=name or None, remedy=remedy)
-
-
-def _missing(values: pa.Array) -> np.ndarray:
-    return values.is_null().to_numpy(zero_copy_only=False)
-
-
-def _as_numpy(values: pa.Array) -> np.ndarray:
-    filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0) if values.null_count else values
-    return filled.to_numpy(zero_copy_only=False)
-
-
-def _match_times(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
-    numbers, missing = _as_numpy(values.cast(pa.int64())), _missing(values)
-    have, want = UNITS_PER_SECOND[values.type.unit], UNITS_PER_SECOND[kind.unit]
-    if want >= have:
-        factor = want // have
-        top = np.iinfo(np.int64).max // factor
-        missing |= (numbers > top) | (numbers < -top)
-        numbers = np.where(missing, 0, numbers) * factor
-    else:
-        missing |= numbers % (have // want) != 0
-        numbers = numbers // (have // want)
-    return pa.array(numbers, mask=missing).cast(kind)
-
-
-def _match_floats(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    numbers, missing = _as_numpy(values), _missing(values)
-    if pa.types.is_floating(kind):
-        with np.errstate(over="ignore"):
-            matched = numbers.astype(kind.to_pandas_dtype())
-        return pa.array(matched, mask=missing | (matched.astype(np.float64) != numbers))
-    low, high = _integer_bounds(kind)
-    numbers = numbers.astype(np.float64)
-    whole = np.isfinite(numbers) & (np.floor(numbers) == numbers) & (numbers >= low) & (numbers < high)
-    return pa.array(np.where(whole, numbers, 0).astype(kind.to_pandas_dtype()), mask=missing | ~whole)
-
-
-def _match_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    numbers, missing = _as_numpy(values), _missing(values)
-    numbers = numbers.astype(np.uint8) if numbers.dtype == bool else numbers
-    if pa.types.is_floating(kind):
-        floats = numbers.astype(kind.to_pandas_dtype())
-        top = 2.0 ** (64 if numbers.dtype.kind == "u" else 63)
-        inside = floats.astype(np.float64) < top  # else rounded up and out of range
-        back = np.where(inside, floats, 0).astype(numbers.dtype)
-        return pa.array(floats, mask=missing | ~inside | (back != numbers))
-    low, high = _integer_bounds(kind)
-    own = np.iinfo(numbers.dtype)
-    inside = (numbers >= max(low, own.min)) & (numbers <= min(high - 1, own.max))
-    return pa.array(np.where(inside, numbers, 0).astype(kind.to_pandas_dtype()), mask=missing | ~inside)
-
-
-def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
-    if pa.types.is_boolean(kind):
-        return 0, 2
-    signed, bits = pa.types.is_signed_integer(kind), kind.bit_width
-    return (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
 
 
 def is_text(kind: pa.DataType) -> bool:

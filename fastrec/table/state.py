@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from inspect import Parameter, isabstract, signature
 from pathlib import Path
@@ -17,9 +18,12 @@ from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder, check_replaceable, recover
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
-from fastrec.table.keys import Keys, is_text
+from fastrec.table.column import Column
+from fastrec.table.keys import Keys, is_numeric, is_text
 
 # ``state.json`` holds the structure; a tensor or an Arrow array in it is a reference into ``state.safetensors``.
+
+_FIELDS = tuple(f.name for f in fields(Column) if f.init)
 
 
 def save_state(folder: str | Path, state: dict[str, Any]) -> None:
@@ -27,8 +31,8 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
 
     Args:
         folder: where to; made if need be.
-        state: nested dicts (keys are text) and lists of tensors, Arrow arrays, ``Keys`` and JSON values; a tuple comes
-            back as a list, a tensor on the CPU.
+        state: nested dicts (keys are text) and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values; a
+            tuple comes back as a list, a tensor on the CPU.
 
     Raises:
         DataError: a value is of none of these kinds.
@@ -74,8 +78,10 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
     if isinstance(value, Keys):
         columns = [_pack(c, tensors, f"{path}.{i}") for i, c in enumerate(value.columns)]
         return {"$keys": columns, "names": list(value.names)}
+    if isinstance(value, Column):
+        return {"$column": _pack({f: getattr(value, f) for f in _FIELDS}, tensors, path)}
     if isinstance(value, pa.Array):
-        return {"$array": _pack_array(value, tensors, path)}
+        return {"$array": _keep(_bytes_of(value, path), tensors, path)}
     if isinstance(value, dict):
         odd = [k for k in value if not isinstance(k, str) or k.startswith("$")]
         if odd:
@@ -111,52 +117,29 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return tensors[value["$tensor"]]
     if "$keys" in value:
         return Keys(tuple(_unpack(c, tensors) for c in value["$keys"]), tuple(value["names"]))
+    if "$column" in value:
+        return Column(**_unpack(value["$column"], tensors))
     if "$array" in value:
-        about = value["$array"]
-        kind, values = about["type"], tensors[about["at"]].numpy()
-        if kind == "text":
-            offsets = pa.py_buffer(tensors[about["offsets"]].numpy())
-            text = pa.LargeStringArray.from_buffers(about["length"], offsets, pa.py_buffer(values))
-            text.validate(full=True)
-            return text
-        if kind == "time":
-            return pa.array(values).cast(pa.timestamp(about["unit"], about["zone"]))
-        if kind == "bool":
-            return pa.array(values.astype(bool))
-        return pa.array(values.view(kind) if np.dtype(kind).kind == "u" else values.astype(kind))
+        # Copied: Arrow's numbers begin at multiples of 8 bytes, a file's bytes anywhere.
+        with pa.ipc.open_stream(pa.py_buffer(tensors[value["$array"]].clone().numpy())) as stream:
+            array = stream.read_next_batch().column(0)
+        array.validate(full=True)
+        return array
     return {k: _unpack(v, tensors) for k, v in value.items()}
 
 
-def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) -> dict[str, Any]:
+def _bytes_of(array: pa.Array, path: str) -> torch.Tensor:
+    """Return keys as the bytes of an Arrow stream: uint8 ``[b]``."""
     if array.null_count:
         raise DataError(f"{path} holds missing values, which a key never does", remedy="Drop them first")
-    kind, length = array.type, len(array)
-    if pa.types.is_timestamp(kind):
-        plain, about = array.cast(pa.int64()), {"type": "time", "unit": kind.unit, "zone": kind.tz}
-    elif is_text(kind):
-        plain, about = array.cast(pa.large_string()), {"type": "text"}
-    elif pa.types.is_boolean(kind):
-        plain, about = array.cast(pa.uint8()), {"type": "bool"}
-    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        plain, about = array, {"type": str(np.dtype(kind.to_pandas_dtype()))}
-    else:
-        raise DataError(
-            f"{path} holds keys of type {kind}, which cannot be saved", remedy="Use text, numbers or times as keys"
-        )
-    if not pa.types.is_large_string(plain.type):
-        numbers = plain.to_numpy(zero_copy_only=False)
-        numbers = numbers.view(f"i{numbers.itemsize}") if numbers.dtype.kind == "u" else numbers
-        return {**about, "at": _keep(torch.from_numpy(np.array(numbers)), tensors, path), "length": length}
-    offsets = np.zeros(1, dtype=np.int64)
-    if length:
-        offsets = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + length + 1]
-    data = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
-    return {
-        **about,
-        "at": _keep(torch.from_numpy(data.copy()), tensors, f"{path}.bytes"),
-        "offsets": _keep(torch.from_numpy(offsets - offsets[0]), tensors, f"{path}.offsets"),
-        "length": length,
-    }
+    array = array.cast(pa.large_string()) if is_text(array.type) else array
+    if not (pa.types.is_large_string(array.type) or pa.types.is_timestamp(array.type) or is_numeric(array.type)):
+        problem = f"{path} holds keys of type {array.type}, which cannot be saved"
+        raise DataError(problem, remedy="Use text, numbers or times as keys")
+    batch, sink = pa.record_batch([array], names=["keys"]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return torch.from_numpy(np.frombuffer(sink.getvalue(), dtype=np.uint8).copy())
 
 
 # The classes of saved objects, by name: those of fastrec are found in its rooms, wherever they have been used.

@@ -47,7 +47,9 @@ class FrameColumns:
         if device is None and isinstance(frame, Table):
             device = frame.device
         elif device is None and library_of(frame) == "cudf":
-            device = torch.device("cuda", torch.cuda.current_device())
+            from fastrec.table import cudf
+
+            device = cudf.device()
         elif device is None:
             held = [frame[n] for n in self.names if n in frame] if isinstance(frame, Mapping) else []
             held = [v.values if isinstance(v, Column) else v for v in held]

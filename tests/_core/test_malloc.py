@@ -13,24 +13,33 @@ from fastrec._core import memory
 pytestmark = pytest.mark.skipif(memory._glibc() is None, reason="only glibc is told what to keep")
 
 BLOCKS = """
-import os, time
+import os, time, warnings
 import numpy as np
-from fastrec._core import memory
+from fastrec._core import limits, memory
 from fastrec._core.memory import give_back, keep_memory, keeping_memory
+
+# A tenth of the limits that hold for users: blocks above 32 MB have mappings of their own at any size.
+limits.MEMORY_PAUSE, limits.MEMORY_MUCH, limits.MEMORY_LEFT = 60, 100 << 20, 50 << 20
 
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
-memory.limits.MEMORY_PAUSE = {pause}
 before = resident()
-with {asking}keeping_memory():
-    blocks = [np.ones(12_500_000) for _ in range(12)]
+
+def use():
+    blocks = [np.ones(5_000_000) for _ in range(4)]  # 160 MB
     del blocks
-kept = resident() - before
-{then}
-print(kept, resident() - before)
+
+def show():
+    print(resident() - before)
+
+def call():
+    with keeping_memory():
+        use()
+    show()
 """
+KEPT, GIVEN_BACK, AT_ONCE = range(120, 200), range(100), range(30)
 
 
 def process(code: str, setting: str | None) -> list[int]:
@@ -44,80 +53,65 @@ def process(code: str, setting: str | None) -> list[int]:
     return [int(x) for x in done.stdout.split()]
 
 
-def run(then: str, pause: float = 60, setting: str | None = "1", asking: str = "") -> tuple[int, int]:
-    """MB kept when a call is over, and those kept after something else was done."""
-    kept, left = process(BLOCKS.format(then=then, pause=pause, asking=asking), setting)
-    return kept, left
-
-
-@pytest.mark.parametrize("setting", [None, "0", ""])
-def test_the_allocator_is_left_alone_unless_somebody_asks(setting) -> None:
-    kept, _ = run("assert not memory._changed; give_back()", setting=setting)
-    assert kept < 50
-
-
-def test_a_context_asks_for_what_is_done_inside() -> None:
-    then = """
-with keep_memory():
-    with keeping_memory():
-        blocks = [np.ones(12_500_000) for _ in range(12)]
-        del blocks
-    print(resident() - before)
-with keeping_memory():
-    assert not memory._users"""
-    inside, outside, after = process(BLOCKS.format(then=then, pause=60, asking=""), None)
-    assert outside < 50
-    assert inside > 1000
-    assert after < 600  # given back on leaving it
-
-
 def test_zero_is_stronger_than_a_context() -> None:
-    kept, _ = run("", setting="0", asking="keep_memory(), ")
-    assert kept < 50
+    code = """
+call()
+with keep_memory():
+    call()
+assert not memory._changed; give_back()"""
+    assert set(process(BLOCKS + code, "0")) <= set(AT_ONCE)
 
 
-def test_freed_memory_is_kept_until_it_is_given_back() -> None:
-    kept, left = run("give_back()")
-    assert kept > 1000
-    assert left < 600
+def test_the_allocator_is_left_alone_unless_a_context_asks_for_what_is_done_inside() -> None:
+    code = """
+call()
+assert not memory._changed; give_back()
+with keep_memory():
+    call()
+with keeping_memory():
+    assert not memory._users
+show()"""
+    outside, inside, after = process(BLOCKS + code, "")  # the training below begins without a setting
+    assert outside in AT_ONCE
+    assert inside in KEPT
+    assert after in GIVEN_BACK  # given back on leaving it
 
 
-def test_freed_memory_is_given_back_after_a_pause() -> None:
-    then = """
-memory.limits.MEMORY_PAUSE = 0.2
+def test_freed_memory_is_kept_until_it_is_given_back_or_a_pause_is_over() -> None:
+    code = """
+call()
+give_back(); show()
+
+call()
+limits.MEMORY_PAUSE = 0.2
 with keeping_memory():
     pass
 for _ in range(600):
-    if resident() - before < 600:
+    if resident() - before < 100:
         break
-    time.sleep(0.1)"""
-    kept, left = run(then)
-    assert kept > 1000
-    assert left < 600
+    time.sleep(0.1)
+show()
 
-
-def test_a_call_under_way_keeps_its_memory() -> None:
-    then = """
+call()
 timer = memory._waiting
 with keeping_memory():
     timer.join(30)
     assert not timer.is_alive()
-    give_back()"""
-    kept, left = run(then)
-    assert kept > 1000
-    assert left > 1000
+    give_back()  # a call is under way
+limits.MEMORY_PAUSE = 60
+show()
 
-
-def test_a_child_process_starts_anew() -> None:
-    then = """
-with memory._lock:
-    child = os.fork()
+with memory._lock, warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    child = os.fork()  # begins anew: no user, no timer, a free lock
     if not child:
         with keeping_memory():
             pass
         os._exit(7 if memory._users else 0)
 assert os.waitpid(child, 0)[1] == 0"""
-    run("import warnings\nwarnings.simplefilter('ignore')" + then)
+    first, given, second, paused, third, used = process(BLOCKS + code, "1")
+    assert {first, second, third, used} <= set(KEPT)
+    assert {given, paused} <= set(GIVEN_BACK)
 
 
 def test_training_keeps_the_memory_of_its_batches() -> None:
@@ -143,16 +137,17 @@ class Much(Callback):
 
 frame = pd.DataFrame({"x": np.arange(8.0), "y": np.arange(8.0)})
 learn = rec_learner(TabularFrame(frame, cont_names=["x"], y_names="y").dataloaders(8), cbs=Much())
-with learn.no_bar(), learn.no_logging():
-    learn.fit(1)
-print(learn.kept, memory._users)
+for setting in (None, "1"):
+    if setting:
+        os.environ["FASTREC_KEEP_MEMORY"] = setting
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    print(learn.kept, memory._users)
 """
-    kept, users = process(code, "1")
+    without, users, kept, users_after = process(code, None)
+    assert without < 50
     assert kept > 300
-    assert users == 0
-    kept, users = process(code, None)
-    assert kept < 50
-    assert users == 0
+    assert users == users_after == 0
 
 
 GROWN = """

@@ -21,8 +21,8 @@ from fastrec._core import limits
 from fastrec.errors import DataError, DataWarning, NotFittedError
 from fastrec.features import category
 from fastrec.features._engine.digests import NoDigestError, class_digest, column_digest, digest, generator_digest
-from fastrec.features.cache import packed, size_of, unpacked
-from fastrec.table import Column, Keys, Table
+from fastrec.features.cache import size_of
+from fastrec.table import Column, Keys, Table, load_state, save_state
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_arrow
 from tests.features.test_contract import assert_equal, outputs_of
@@ -605,9 +605,9 @@ def test_a_parameter_without_a_digest_is_never_remembered():
     assert len(cache) == 0
 
 
-def test_entries_go_through_plain_values_and_back():
+def test_entries_go_through_files_and_back(tmp_path):
     column = Table({"x": ["a", None]})["x"]
-    entry = {"columns": {"x": column}, "list": [1, {"y": column}]}
-    again = unpacked(packed(entry))
+    save_state(tmp_path / "s", {"columns": {"x": column}, "list": [1, {"y": column}]})
+    again = load_state(tmp_path / "s")
     assert column_digest(again["list"][1]["y"]) == column_digest(column)
     assert again["list"][0] == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import resource
 import subprocess
@@ -181,9 +180,12 @@ def test_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
     path.write_text(text.replace("state.t", "state.lost"), encoding="utf-8")
     with pytest.raises(UnreadableFileError):
         load_state(tmp_path / "s")
-    structure = json.loads(text)
-    structure["k"]["$array"]["length"] = 10**6
-    path.write_text(json.dumps(structure), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+    save_state(tmp_path / "s", {"k": pa.array(["ab", "c"], pa.large_string())})
+    whole = (tmp_path / "s" / "state.safetensors").read_bytes()
+    offsets, beyond = (np.array([0, 2, end], "<i8").tobytes() for end in (3, 10**6))
+    assert whole.count(offsets) == 1
+    (tmp_path / "s" / "state.safetensors").write_bytes(whole.replace(offsets, beyond))
     with pytest.raises(UnreadableFileError):
         load_state(tmp_path / "s")
 

@@ -1,4 +1,4 @@
-"""Loops of optimizer steps on a CPU, compiled: LAMB over a layer, AdamW over the rows of a batch.
+"""Loops of a training step on a CPU, compiled: embedding lookups, LAMB over a layer, AdamW over the rows of a batch.
 
 Arrays are float32 views of tensors, scalars come as Python floats and are made float32 here.
 """
@@ -14,6 +14,58 @@ from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, pointer
 
 # Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
 _f32, _u32, _u64 = np.float32, np.uint32, np.uint64
+
+# A lookup's plan has a row for each column of ids: first and last row of its table in the parameter, floats of a
+# vector, its place in a row of the result, the address of the parameter or of its gradient (0: none is wanted), and,
+# where the gradient has the batch's rows only, how many vectors each has and which is this column's.
+START, STOP, WIDTH, PLACE, ADDRESS, VECTORS, VECTOR = range(7)
+
+
+@njit(**LOOP)
+def _gather_column(ids, j, plan, out, lo, hi):
+    width, wide, place, filled = _u64(plan[WIDTH]), _u64(out.shape[1]), _u64(plan[PLACE]), out.ravel()
+    table = carray(pointer(plan[ADDRESS]), plan[STOP] * plan[WIDTH], np.float32)
+    for i in range(_u64(lo), _u64(hi)):
+        source, target = _u64(plan[START] + np.int64(ids[i, j])) * width, i * wide + place
+        for d in range(width):
+            filled[target + d] = table[source + d]
+
+
+@njit(**PARALLEL)
+def gather(ids, plan, out, parts):
+    """Look columns up, each vector into its place in the result.
+
+    Args:
+        ids: ``[b, columns]``, checked integers.
+        plan: int64 ``[columns, 7]``, see above.
+        out: float32 ``[b, ·]``, changed.
+        parts: how many threads.
+    """
+    for part in prange(parts):
+        for j in range(len(plan)):
+            _gather_column(ids, j, plan[j], out, len(ids) * part // parts, len(ids) * (part + 1) // parts)
+
+
+@njit(**LOOP)
+def _scatter_column(ids, j, plan, grad):
+    width, wide, place, source = _u64(plan[WIDTH]), _u64(grad.shape[1]), _u64(plan[PLACE]), grad.ravel()
+    vectors, vector, start = _u64(plan[VECTORS]), _u64(plan[VECTOR]), plan[START]
+    rows = len(ids) * plan[VECTORS] if vectors else plan[STOP]
+    target = carray(pointer(plan[ADDRESS]), rows * plan[WIDTH], np.float32)
+    for i in range(_u64(len(ids))):
+        to = i * vectors + vector if vectors else _u64(start + np.int64(ids[i, j]))
+        for d in range(width):
+            target[to * width + d] += source[i * wide + place + d]
+
+
+@njit(**PARALLEL)
+def scatter(ids, plan, grad, parts):
+    """Add the gradients ``[b, ·]`` of what ``gather`` looked up to those of its tables; a column is one thread's."""
+    for part in prange(parts):
+        for j in range(part, len(plan), parts):
+            if plan[j, ADDRESS]:
+                _scatter_column(ids, j, plan[j], grad)
+
 
 _FETCHED = 64  # rows that are fetched ahead
 _SHARED = 1 << 17  # numbers of a layer that several threads share: for fewer they take longer to start

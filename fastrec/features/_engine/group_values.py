@@ -1,4 +1,4 @@
-"""Statistics of a column by cell and key that need the values: quantiles, distinct values, first and last.
+"""Statistics of a column by cell and key that need the values: quantiles, first and last.
 
 States merge exactly.
 """
@@ -117,72 +117,11 @@ def _at_shares(
     return result
 
 
-def distinct_values(coded: Coded, codes: torch.Tensor, cells: Cells | None) -> dict[str, Any]:
-    """Find the distinct pairs of key and value in each cell; rows of key (``codes``) 0 are left out.
-
-    Returns:
-        ``values`` (sorted ``Keys``) and ``cell``, ``key``, ``value`` (both from 0), each ``[T]``, sorted.
-    """
-    values, of_row = sort_keys(coded)
-    rows = ((codes > 0) & (of_row > 0)).nonzero().squeeze(1)
-    cell = torch.zeros_like(rows) if cells is None else cells.codes[rows]
-    return _used(values, *_distinct(cell, codes[rows] - 1, of_row[rows] - 1))
-
-
-def _distinct(*parts: torch.Tensor) -> list[torch.Tensor]:
-    if not len(parts[0]):
-        return list(parts)
-    order = lexical_order(parts)
-    parts = parts if order is None else tuple(p[order] for p in parts)
-    new = torch.zeros(len(parts[0]), dtype=torch.bool, device=parts[0].device)
-    new[0] = True
-    for part in parts:
-        new[1:] |= part[1:] != part[:-1]
-    return [p[new] for p in parts]
-
-
-def _used(values: Keys, cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Any]:
-    """Keep only values that some key has: a state must not depend on other rows of the frame."""
-    values, table = _compressed(values, value + 1)
-    return {"values": values, "cell": cell, "key": key, "value": table[value + 1] - 1}
-
-
-def _compressed(values: Keys, *codes: torch.Tensor) -> tuple[Keys, torch.Tensor]:
-    """Return the values that occur among the codes (from 1; 0 = none), and each old code's new one."""
-    used = torch.zeros(len(values) + 1, dtype=torch.bool, device=codes[0].device)
-    for some in codes:
-        used[some.reshape(-1)] = True
-    used[0] = False
-    return values.take(used[1:].nonzero().squeeze(1).cpu()), torch.cumsum(used, 0) * used
-
-
-def merge_distinct(a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor) -> dict[str, Any]:
-    """Merge two partitions' distinct values; ``left`` and ``right`` as in ``merge_tallies``."""
-    values, mine, theirs = union_keys(a["values"], b["values"])
-    device = a["key"].device
-    found = _distinct(
-        torch.cat([a["cell"], b["cell"]]),
-        torch.cat([left.to(device)[a["key"]], right.to(device)[b["key"]]]),
-        torch.cat([mine.to(device)[a["value"]], theirs.to(device)[b["value"]]]),
-    )
-    return {"values": values, "cell": found[0], "key": found[1], "value": found[2]}
-
-
-def count_distinct(state: dict[str, Any], size: int, keep: torch.Tensor | None) -> torch.Tensor:
-    """Count each key's distinct values: int64 ``[size + 1]``, entry 0 is 0."""
-    cell, key, value = state["cell"], state["key"], state["value"]
-    if keep is not None:
-        kept = keep.to(cell.device)[cell]
-        cell, key, value = cell[kept], key[kept], value[kept]
-    if len(cell) and bool((cell != cell[0]).any()):
-        key, value = _distinct(key, value)
-    return torch.bincount(key + 1, minlength=size + 1)
-
-
 def count_distinct_here(coded: Coded, codes: torch.Tensor, size: int) -> torch.Tensor:
     """Count distinct values of rows that need no merge: int64 ``[size]``; entry 0 is undefined."""
     rows = (coded.codes > 0).nonzero().squeeze(1)
-    return torch.bincount(_distinct(codes[rows], coded.codes[rows])[0], minlength=size)
+    pairs = torch.unique(codes[rows] * coded.size + coded.codes[rows])
+    return torch.bincount(pairs // coded.size, minlength=size)
 
 
 def pick_ends(
@@ -222,7 +161,12 @@ def pick_ends(
 
 
 def _recoded(values: Keys, made: dict[str, Any]) -> dict[str, Any]:
-    values, table = _compressed(values, *(m["code"] for m in made.values()))
+    """Keep only values that some key has: a state must not depend on other rows of the frame."""
+    codes = torch.cat([m["code"].reshape(-1) for m in made.values()])
+    used = torch.bincount(codes, minlength=len(values) + 1) > 0
+    used[0] = False
+    table = torch.cumsum(used, 0) * used
+    values = values.take(used[1:].nonzero().squeeze(1).cpu())
     return {"values": values} | {n: {**m, "code": table[m["code"]]} for n, m in made.items()}
 
 

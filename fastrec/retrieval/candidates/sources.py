@@ -23,8 +23,7 @@ from fastrec.table.column import rows_of
 class CandidateSource(Saved, ABC):
     """Learns from sessions, then finds some items for each of others.
 
-    One of your own has ``_fit`` and ``_best``; to be saved, ``to_state`` and ``from_state``, of what was learned too
-    (``items`` are saved apart).
+    One of your own has ``_fit`` and ``_best``; to be saved, ``learned`` (see ``Saved``; ``items`` are saved apart).
     """
 
     items: Vocab | None = None
@@ -201,14 +200,12 @@ class RepeatedItems(CandidateSource):
         decay: an event that is ``d`` events from the session's end counts ``exp(-d / decay)``.
     """
 
+    learned = ()
+
     def __init__(self, *, decay: float = 5.0) -> None:
         if not decay > 0:
             raise DataError(f"decay={decay} is not above 0", remedy="Give a number of events")
         self.decay = decay
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"decay": self.decay}
 
     def _fit(self, sessions: SessionFrame) -> None:
         pass
@@ -236,22 +233,12 @@ class SegmentPopularity(CandidateSource):
         most: how many items of each segment are kept.
     """
 
+    learned = ("_items", "_scores")
+
     def __init__(self, segment: str | None = None, *, recency: float | None = 0.1, most: int = 200) -> None:
         if (recency is not None and not recency > 0) or most < 1:
             raise DataError(f"recency={recency}, most={most}", remedy="Give numbers above 0")
         self.segment, self.recency, self.most = segment, recency, most
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the constructor's arguments, and what was counted."""
-        about = {"segment": self.segment, "recency": self.recency, "most": self.most}
-        return {"settings": about, "items": self._items, "scores": self._scores}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        made = cls(**state["settings"])
-        made._items, made._scores = state["items"], state["scores"]
-        return made
 
     def _fit(self, sessions: SessionFrame) -> None:
         sessions, age = by_age(sessions)

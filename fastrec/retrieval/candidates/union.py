@@ -274,6 +274,8 @@ class CandidateFeatures(Saved):
     in its last twentieth; the session's length, its last item's events, and whether the candidate is that item.
     """
 
+    learned = ("_counts", "_recent")
+
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the log's items; of the log that the sources learn from."""
         codes = len(sessions.items)
@@ -286,17 +288,6 @@ class CandidateFeatures(Saved):
     def popularity(self) -> Tensor:
         """Each code's share of the most frequent item's events, float32 ``[codes]``."""
         return self._counts / self._counts.max().clamp_min(1)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return what was counted, as ``save_state`` takes it."""
-        return {"counts": self._counts, "recent": self._recent}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        made = cls()
-        made._counts, made._recent = state["counts"], state["recent"]
-        return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Return the table, of ``session``, ``item`` and scores of the sessions, with these columns more."""
@@ -336,6 +327,8 @@ class EventFeatures(Saved):
             kind ``events``.
     """
 
+    learned = ("_kinds", "_counts")
+
     def __init__(self, event: str | None) -> None:
         self.event = event
 
@@ -355,17 +348,6 @@ class EventFeatures(Saved):
         place = {name: i for i, name in enumerate(self._kinds) if name}
         table = torch.tensor([place.get(name, 0) for name in sessions.kinds(self.event)], dtype=torch.int64)
         return table[sessions.sides[self.event]]
-
-    def to_state(self) -> dict[str, Any]:
-        """Return what was counted, as ``save_state`` takes it."""
-        return {"event": self.event, "kinds": self._kinds, "counts": self._counts}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        made = cls(state["event"])
-        made._kinds, made._counts = list(state["kinds"]), state["counts"]
-        return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Return the table, of ``session`` and ``item`` of the sessions, with these columns more."""

@@ -29,9 +29,7 @@ from fastrec.table.column import rows_of
 class Seen(Saved):
     """Takes away the session's own items."""
 
-    def to_state(self) -> dict[str, Any]:
-        """Return an empty state: it has none."""
-        return {}
+    learned = ()
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Return bool ``[rows]``: True where the candidate is none of them."""
@@ -47,16 +45,14 @@ class Available(Saved):
         ids: of the items.
     """
 
+    learned = ()
+
     def __init__(self, ids: Any) -> None:
         self.set(ids)
 
     def set(self, ids: Any) -> None:
         """Make these items, and no others, available from now on."""
-        self.ids, self._vocab = ids, None
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the ids."""
-        return {"ids": ids_of(self.ids)}
+        self.ids, self._vocab = as_column(ids_of(ids), name="item"), None
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Return bool ``[rows]``."""
@@ -125,12 +121,10 @@ class Boost(Saved):
         amount: 0.1: a tenth of the range; below 0 they sink.
     """
 
-    def __init__(self, ids: Any, amount: float) -> None:
-        self.ids, self.amount = ids, amount
+    learned = ()
 
-    def to_state(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"ids": ids_of(self.ids), "amount": self.amount}
+    def __init__(self, ids: Any, amount: float) -> None:
+        self.ids, self.amount = as_column(ids_of(ids), name="item"), amount
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Return rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
@@ -153,16 +147,14 @@ class Quota(Saved):
         DataError: lengths differ, or ``most`` is below 1.
     """
 
+    learned = ()
+
     def __init__(self, ids: Any, groups: Any, most: int) -> None:
         self.ids, self.groups = as_column(ids, name="item"), as_column(groups, name="group")
         if len(self.ids) != len(self.groups) or most < 1:
             remedy = "Give each item a group, and 1 or more"
             raise DataError(f"{len(self.ids)} items, {len(self.groups)} groups, at most {most} of each", remedy=remedy)
         self.most = most
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"ids": ids_of(self.ids), "groups": ids_of(self.groups, "group"), "most": self.most}
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Return rows in their new order, and their scores; items without a group are not counted."""
@@ -198,16 +190,14 @@ class MMR(Saved):
     summaries".
     """
 
+    learned = ()
+
     def __init__(self, vectors: Tensor, ids: Any, *, share: float = 0.7, depth: int = 5) -> None:
         self.vectors, self.ids = torch.nn.functional.normalize(vectors.float(), dim=1), as_column(ids, name="item")
         if len(self.ids) != len(self.vectors) or not 0 <= share <= 1 or depth < 1:
             problem = f"{len(self.vectors)} vectors, {len(self.ids)} ids, share={share}, depth={depth}"
             raise DataError(problem, remedy="Give each vector an id, a share from 0 to 1, and a depth of 1 or more")
         self.share, self.depth = share, depth
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the constructor's arguments; vectors of length 1."""
-        return {"vectors": self.vectors, "ids": ids_of(self.ids), "share": self.share, "depth": self.depth}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:

@@ -4,7 +4,7 @@ A ``Forest`` has flat arrays, the attributes of a ``TreeEnsemble`` node (``ai.on
 """
 
 from fastrec.serve.forest.catboost import forest_of_catboost
-from fastrec.serve.forest.forest import Forest, link_nodes
+from fastrec.serve.forest.forest import Forest
 from fastrec.serve.forest.libraries import (
     EstimatorForests,
     booster_of_margins,
@@ -23,5 +23,4 @@ __all__ = [
     "forest_of_sklearn",
     "forest_of_xgboost",
     "forests_of",
-    "link_nodes",
 ]

@@ -187,10 +187,8 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
     scale, base = saved["scale_and_bias"]
     base = np.atleast_1d(np.asarray(base, float))  # a number if there is one target
     splits = _Splits(saved, code_hashes(max((n_codes or {}).values(), default=0)))
-    if "oblivious_trees" in saved:
-        trees = [t for tree in saved["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]
-    else:
-        trees = [t for tree in saved["trees"] for t in _of_any_shape(tree, splits, len(base), scale)]
+    shape, of_saved = (_oblivious, "oblivious_trees") if "oblivious_trees" in saved else (_of_any_shape, "trees")
+    trees = [t for tree in saved[of_saved] for t in _trees(*shape(tree, splits, len(base)), scale)]
     loss = saved["model_info"].get("params", {}).get("loss_function", {}).get("type", "")
     return grow(trees, columns, base, link=_LINKS.get(loss, "identity"), rule="le", dtype="float64")
 
@@ -228,52 +226,49 @@ class _Splits:
         )
 
 
-def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
-    """Convert a tree with one split per level; the first split is the lowest bit of a leaf's number."""
+_LEAF = (0, 0.0, False, None)  # a split that a leaf does not have
+_Rows = tuple[np.ndarray, np.ndarray, list[Any], np.ndarray]  # of a tree: children left and right, splits, leaf values
+
+
+def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int) -> _Rows:
+    """Read a tree with one split per level; the first split is the lowest bit of a leaf's number."""
     levels = [splits.of(s) for s in reversed(tree.get("splits") or ())]
-    depth = len(levels)
-    level = np.repeat(np.arange(depth), 1 << np.arange(depth))  # node i has the children 2i + 1 and 2i + 2
-    nodes, leaves = len(level), 1 << depth
-    rows = np.arange(nodes)
-    pad = np.zeros(leaves, int)
-
-    def of_levels(i: int, kind: type) -> np.ndarray:
-        return np.concatenate([np.array([s[i] for s in levels], kind)[level], pad]).astype(kind)
-
-    values = np.asarray(tree["leaf_values"], float).reshape(leaves, targets) * scale
-    shape = {
-        "left": np.concatenate([2 * rows + 1, pad - 1]),
-        "right": np.concatenate([2 * rows + 2, pad - 1]),
-        "feature": of_levels(0, int),
-        "threshold": of_levels(1, float),
-        "missing_left": of_levels(2, bool),
-        "derived": {int(r): levels[level[r]][3] for r in rows if levels[level[r]][3] is not None},
-    }
-    return [Tree(**shape, value=np.concatenate([np.zeros(nodes), values[:, k]]), target=k) for k in range(targets)]
+    leaves = 1 << len(levels)
+    rows, pad = np.arange(leaves - 1), np.full(leaves, -1)  # node i has the children 2i + 1 and 2i + 2
+    of_nodes = [split for depth, split in enumerate(levels) for _ in range(1 << depth)]
+    values = np.asarray(tree["leaf_values"], float).reshape(leaves, targets)
+    sides = (np.concatenate([2 * rows + side, pad]) for side in (1, 2))
+    return *sides, [*of_nodes, *[_LEAF] * leaves], np.concatenate([np.zeros((leaves - 1, targets)), values])
 
 
-def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
-    """Convert a tree of nested nodes."""
-    rows: list[tuple[int, int, Any, Sequence[float]]] = []
+def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int) -> _Rows:
+    """Read a tree of nested nodes."""
+    rows: list[tuple[int, int, Any, Any]] = []
 
     def put(node: Mapping[str, Any]) -> int:
         place = len(rows)
         if "split" not in node:
-            rows.append((-1, -1, (0, 0.0, False, None), np.atleast_1d(node["value"]) * scale))
+            rows.append((-1, -1, _LEAF, np.atleast_1d(node["value"])))
             return place
-        rows.append((0, 0, None, np.zeros(targets)))
+        rows.append((0, 0, _LEAF, np.zeros(targets)))
         left, right = put(node["left"]), put(node["right"])
         rows[place] = (left, right, splits.of(node["split"]), np.zeros(targets))
         return place
 
     put(tree)
     left, right, found, values = zip(*rows, strict=True)
+    return np.array(left), np.array(right), list(found), np.array(values, float)
+
+
+def _trees(left: np.ndarray, right: np.ndarray, found: list[Any], values: np.ndarray, scale: float) -> list[Tree]:
+    """Make a tree for each target."""
+    feature, threshold, missing_left, derived = zip(*found, strict=True)
     shape = {
-        "left": np.array(left),
-        "right": np.array(right),
-        "feature": np.array([s[0] for s in found]),
-        "threshold": np.array([s[1] for s in found], float),
-        "missing_left": np.array([s[2] for s in found], bool),
-        "derived": {i: s[3] for i, s in enumerate(found) if s[3] is not None},
+        "left": left,
+        "right": right,
+        "feature": np.array(feature),
+        "threshold": np.array(threshold, float),
+        "missing_left": np.array(missing_left, bool),
+        "derived": {i: column for i, column in enumerate(derived) if column is not None},
     }
-    return [Tree(**shape, value=np.array([v[k] for v in values]), target=k) for k in range(targets)]
+    return [Tree(**shape, value=column * scale, target=k) for k, column in enumerate(values.T)]

@@ -16,8 +16,8 @@ from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.catboost_model import _EXPONENTS
 from fastrec.estimators.sklearn import DenseInputs
 from fastrec.serve.forest.catboost import forest_of_catboost
-from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Tree, ZerosMissing, grow, link_nodes
-from fastrec.serve.forest.nodes import NodeList
+from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Tree, ZerosMissing, grow
+from fastrec.serve.graph.builder import Graph
 from fastrec.validate.target import Task
 
 # Convert LightGBM's trees, from its text format; rows take the side of its ``Tree::Decision``.
@@ -287,40 +287,34 @@ class EstimatorForests:
         """The dtype of the rows that ``nodes`` takes."""
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
-    def nodes(self, x: str, y: str, *, prefix: str, start: str | None = None) -> tuple[list[Any], list[Any]]:
-        """Build the ONNX nodes of ``predict``: nodes in order, and initializers.
+    def predictions(self, x: str, graph: Graph, *, start: str | None = None) -> tuple[str, list[str | None]]:
+        """Add the nodes of ``predict``.
 
         Args:
             x: name of the matrix of ``inputs.matrix``: ``dtype``, ``[n, columns]``, NaN if missing.
-            y: name of the predictions: float64 ``[n]`` or ``[n, k]``.
-            prefix: of all other names.
+            graph: the graph to add to.
             start: name of the values of the column ``start``, if there is one: float32 ``[n]``.
-        """
-        graph = NodeList(prefix)
-        outputs = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
-        whole = outputs[0] if len(outputs) == 1 else graph.node("Concat", *outputs, axis=1)
-        one = graph.constant(np.array([1]))
-        if self.task == "multiclass":
-            graph.named("Div", [whole, graph.node("ReduceSum", whole, one, keepdims=1)], y)
-        elif len(outputs) == 1:
-            graph.named("Squeeze", [whole, one], y)
-        else:
-            graph.named("Identity", [whole], y)
-        return graph.nodes, graph.initializers
 
-    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: NodeList) -> str:
-        """Add one output: ``[n, 1]``, or ``[n, k]`` for a multiclass task; return its name."""
-        one = graph.constant(np.array([1]))
-        if isinstance(part, float):
-            shape = graph.node("Concat", graph.node("Shape", x, start=0, end=1), one, axis=0)
-            return graph.node("Expand", graph.number(part), shape)
-        margin = f"{name}_margin"
-        graph.add(part.nodes(x, margin, prefix=name, base=self.start is None))
-        if self.start is not None:
-            assert start is not None
-            margin = graph.node("Add", margin, graph.node("Unsqueeze", graph.double(start), one))
-        graph.add(link_nodes(part.link, part.scale, margin, f"{name}_y", prefix=f"{name}_link"))
-        return f"{name}_y"
+        Returns:
+            The name of the predictions, float64 ``[n]`` or ``[n, k]``, and of each part's margins (None: a constant).
+        """
+        one, outputs, margins = graph.constant([1]), [], []
+        for part in self.parts:
+            if isinstance(part, float):
+                shape = graph.op("Concat", graph.op("Shape", x, start=0, end=1), one, axis=0)
+                margins.append(None)
+                outputs.append(graph.op("Expand", graph.constant(part), shape))
+                continue
+            margin = part.margins(x, graph, base=self.start is None)
+            margins.append(margin)
+            if self.start is not None:
+                assert start is not None
+                margin = graph.op("Add", margin, graph.op("Unsqueeze", graph.cast(start, np.float64), one))
+            outputs.append(part.linked(margin, graph))
+        whole = outputs[0] if len(outputs) == 1 else graph.op("Concat", *outputs, axis=1)
+        if self.task == "multiclass":
+            return graph.op("Div", whole, graph.op("ReduceSum", whole, one, keepdims=1)), margins
+        return graph.op("Squeeze", whole, one) if len(outputs) == 1 else whole, margins
 
 
 def forests_of(estimator: Estimator) -> EstimatorForests:

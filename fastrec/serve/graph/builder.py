@@ -15,8 +15,8 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.digests import file_digest
+from fastrec._core.imports import require
 from fastrec.errors import DataError
-from fastrec.serve.forest.nodes import onnx
 
 OPSET, ML_OPSET, IR = 20, 5, 10
 CONTRIBUTED = "com.microsoft"  # domain of operators that onnxruntime alone has
@@ -53,7 +53,10 @@ class Graph:
     """Nodes in the order in which they are computed; equal nodes on equal inputs share a result."""
 
     def __init__(self) -> None:
-        self._onnx = onnx()
+        how = "pip install 'fastrec-tabular[export]'"
+        for module in ("onnx.helper", "onnx.numpy_helper"):
+            require(module, "ONNX", how)
+        self._onnx = require("onnx", "ONNX", how)
         self._nodes: list[Any] = []
         self._inputs: dict[str, tuple[Any, tuple[int | str, ...]]] = {}
         self._outputs: dict[str, tuple[str, Any, int | str | None]] = {}
@@ -120,6 +123,15 @@ class Graph:
             self._named[key] = result
         return result
 
+    def cast(self, value: str, dtype: Any) -> str:
+        """Convert a value to another numpy dtype."""
+        return self.op("Cast", value, to=self.type_of(dtype))
+
+    def lookup(self, value: str, keys: np.ndarray, values: np.ndarray, *, default: int = 0) -> str:
+        """Look up int64 values of keys (int64, float64 or text), ``default`` for others."""
+        tensors = {"keys_tensor": keys, "values_tensor": values, "default_tensor": np.array([default])}
+        return self.op("LabelEncoder", value, domain="ai.onnx.ml", **tensors)
+
     def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
         """Add the nodes of another model (an ``onnx.ModelProto`` of this opset); return the names of its outputs here.
 
@@ -146,11 +158,6 @@ class Graph:
             copied.output[:] = [names[n] for n in node.output]
             self._nodes.append(copied)
         return [names[o.name] for o in graph.output]
-
-    def add(self, nodes: Sequence[Any], constants: Sequence[Any]) -> None:
-        """Add nodes that name values of this graph, and constants (``onnx.TensorProto``) with new names."""
-        self._nodes += nodes
-        self._constants |= {t.name: self._onnx.numpy_helper.to_array(t) for t in constants}
 
     def fresh(self, word: str) -> str:
         """Return a new name."""

@@ -168,17 +168,15 @@ def _grown(
     start = None
     if forests.start is not None:
         start = value_of(graph, rows.table[forests.start].number(torch.float32), torch.float32)
-    prefix = graph.fresh("forest")
-    graph.add(*forests.nodes(matrix.value, f"{prefix}_predicted", prefix=prefix, start=start))
-    for i, part in enumerate(forests.parts):
-        if isinstance(part, Forest):
+    predicted, margins = forests.predictions(matrix.value, graph, start=start)
+    for i, (part, margin) in enumerate(zip(forests.parts, margins, strict=True)):
+        if isinstance(part, Forest) and margin is not None:
             own = None if boosters is None or part.targets > 1 or forests.start is not None else boosters[i]
             given = GraphCut("", matrix.value, forests.dtype, matrix.shape[1])
-            dtype = "float64" if own is None else "float32"
-            sums = GraphCut("", f"{prefix}_p{i}_margin", dtype, part.targets, "float64")
+            sums = GraphCut("", margin, "float64" if own is None else "float32", part.targets, "float64")
             graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
     shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
-    return GraphTensor(graph, f"{prefix}_predicted", torch.empty(shape, dtype=torch.float64, device="meta"))
+    return GraphTensor(graph, predicted, torch.empty(shape, dtype=torch.float64, device="meta"))
 
 
 def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
@@ -302,10 +300,9 @@ def _tree_blend(blend: Any, two: GraphRows) -> Any:
     start = blend.sums.linear(two).float()
     graph, sums = matrix.graph, []
     for booster in blend._boosters:
-        forest, prefix = forest_of_xgboost(booster, len(blend._inputs.names)), graph.fresh("forest")
-        graph.add(*forest.nodes(matrix.value, f"{prefix}_sums", prefix=prefix, base=False))
+        forest = forest_of_xgboost(booster, len(blend._inputs.names))
         meta = torch.empty((N, forest.targets), dtype=torch.float64, device="meta")
-        sums.append(GraphTensor(graph, f"{prefix}_sums", meta).float())
+        sums.append(GraphTensor(graph, forest.margins(matrix.value, graph, base=False), meta).float())
     if two.task == "multiclass":
         return (sums[0] + start).double().softmax(1)
     total = torch.stack([s[:, 0] for s in sums], 1) + start

@@ -69,9 +69,7 @@ class _Letters:
         apart = graph.op("Tokenizer", some, domain=CONTRIBUTED, mark=0, pad_value="", separators=[""], mincharnum=1)
         encoded = [letter.encode() for letter in letters]
         packed = [sum(b << 8 * i for i, b in enumerate(e)) + len(e) * _SIZE for e in encoded]
-        keys = {"keys_tensor": np.array(letters, dtype=object), "values_tensor": np.array(packed, dtype=np.int64)}
-        none = {"default_tensor": np.array([0], dtype=np.int64)}
-        self.codes = graph.op("LabelEncoder", apart, domain="ai.onnx.ml", **keys, **none)
+        self.codes = graph.lookup(apart, np.array(letters, dtype=object), np.array(packed, dtype=np.int64))
 
     @classmethod
     def of(cls, column: GraphColumn) -> _Letters:
@@ -84,13 +82,13 @@ class _Letters:
             why = f"hashes of {what} have no form in a graph"
             raise NotInGraphError(why, column=column.name, remedy="Hash text or whole numbers")
         graph = values.graph
-        return cls(graph, graph.op("Cast", values.to(torch.int64).value, to=graph.type_of(object)), list(_DIGITS))
+        return cls(graph, graph.cast(values.to(torch.int64).value, object), list(_DIGITS))
 
     def length(self) -> str:
         """Count the bytes of each value, as text."""
         count = self.graph.op("Div", self.codes, self.graph.constant(_SIZE, np.int64))
         total = self.graph.op("ReduceSum", count, self.graph.constant([1], np.int64), keepdims=0)
-        return self.graph.op("Cast", total, to=self.graph.type_of(object))
+        return self.graph.cast(total, object)
 
 
 def _one_letter(wide: int, prefix: str) -> Any:
@@ -121,16 +119,14 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
     body = _one_letter(text.wide, graph.fresh("letter") + "_")
     state = graph.op("Scan", state, text.codes, shared=False, body=body, num_scan_inputs=1, scan_input_axes=[1])
 
-    def cast(value: str, dtype: Any) -> str:
-        return graph.op("Cast", value, to=graph.type_of(dtype))
-
     def shifted(value: str, bits: int) -> str:
         return graph.op("BitShift", value, graph.constant(bits, np.uint64), direction="RIGHT")
 
-    whole = cast(state, np.uint64)
-    mixed = cast(graph.op("BitwiseXor", whole, shifted(whole, 32)), np.int64)
+    whole = graph.cast(state, np.uint64)
+    mixed = graph.cast(graph.op("BitwiseXor", whole, shifted(whole, 32)), np.int64)
     mixed = graph.op("Mul", mixed, graph.constant(_PRIME, np.int64))
-    place = graph.op("Mod", cast(shifted(cast(mixed, np.uint64), 1), np.int64), graph.constant(buckets, np.int64))
+    half = graph.cast(shifted(graph.cast(mixed, np.uint64), 1), np.int64)
+    place = graph.op("Mod", half, graph.constant(buckets, np.int64))
     code = graph.op("Add", place, graph.constant(1, np.int64))
     return torch.where(missing, 0, GraphTensor(graph, code, torch.empty(N, dtype=torch.int64, device="meta")))
 
@@ -160,8 +156,7 @@ class GraphGroups:
     def size(self) -> GraphTensor:
         """Count the rows of each row's list: float64."""
         same = self.graph.op("Equal", self._of_row, self._of_row)
-        ones = self.graph.op("Cast", same, to=self.graph.type_of(np.float64))
-        return self.reduce(self._tensor(ones, torch.float64), "add")
+        return self.reduce(self._tensor(self.graph.cast(same, np.float64), torch.float64), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
         """Sort rows by list, then by the keys, then by position: int64 ``[rows]``.

@@ -312,12 +312,12 @@ class _Laid:
         """Find the first row of each code, int64 ``[size]``."""
         op = self.graph.op
         start = op("ConstantOfShape", size, value=np.array([np.inf]))
-        wide = op("Cast", number, to=self.graph.type_of(np.float64))  # the reduction of integers is not everywhere
+        wide = self.graph.cast(number, np.float64)  # the reduction of integers is not everywhere
         made = op("ScatterElements", start, codes, wide, reduction="min")
         if absent is not None:
             there = op("Less", made, self.graph.constant(np.array(np.inf)))
             made = op("Where", there, made, self.graph.constant(np.array(float(absent))))
-        return op("Cast", made, to=self.graph.type_of(np.int64))
+        return self.graph.cast(made, np.int64)
 
     def _spread(self, of_list: str) -> str:
         """Repeat a value of each list at all its places: ``[E]``."""

@@ -50,10 +50,7 @@ def _among_known(graph: Graph, value: str, keys: np.ndarray) -> tuple[str, np.nd
         if not places.null_count:
             return name, places.to_numpy() + 1, len(known)
     places = np.arange(1, len(keys) + 1)
-    name = graph.op(
-        "LabelEncoder", value, domain="ai.onnx.ml", keys_tensor=keys, values_tensor=places,
-        default_tensor=np.array([0]),
-    )  # fmt: skip
+    name = graph.lookup(value, keys, places)
     graph.known.setdefault(value, []).append((name, keys))
     return name, places, len(keys)
 
@@ -93,10 +90,7 @@ def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) ->
         table = torch.zeros(width, dtype=torch.int64)
         table[torch.from_numpy(distinct)] = torch.arange(1, len(distinct) + 1)
         return torch.index_select(table, 0, pair)
-    name = graph.op(
-        "LabelEncoder", pair.value, domain="ai.onnx.ml", keys_tensor=distinct.astype(np.int64),
-        values_tensor=np.arange(1, len(distinct) + 1), default_tensor=np.array([0]),
-    )  # fmt: skip
+    name = graph.lookup(pair.value, distinct.astype(np.int64), np.arange(1, len(distinct) + 1))
     return GraphTensor(graph, name, pair.meta)
 
 
@@ -162,13 +156,13 @@ def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bo
         if not level:
             above = graph.op(compare, value, graph.constant(table[:, 0]))
             start = graph.constant(2 * np.arange(len(edges), dtype=whole))
-            place = graph.op("Add", graph.op("Cast", above, to=graph.type_of(whole)), start)
+            place = graph.op("Add", graph.cast(above, whole), start)
             place = graph.op("Reshape", place, line)
             continue
         edge = graph.op("GatherElements", graph.constant(table.ravel()), place, axis=0)
-        digit = graph.op("Cast", graph.op(compare, flat, edge), to=graph.type_of(whole))
+        digit = graph.cast(graph.op(compare, flat, edge), whole)
         place = graph.op("Add", graph.op("Add", place, place), digit)
-    place = graph.op("Cast", graph.op("Reshape", place, in_line), to=graph.type_of(np.int64))
+    place = graph.cast(graph.op("Reshape", place, in_line), np.int64)
     found = GraphTensor(graph, place, torch.empty((N, len(edges)), dtype=torch.int64, device="meta"))
     ends = torch.arange(1, len(edges) + 1) * 2**depth - 1  # a column's place less which it has this many below
     return torch.minimum(ends - found, sizes)  # the padding is below NaN, and at infinity

@@ -361,7 +361,7 @@ def _searchsorted(
     axis = graph.constant(np.array([values.ndim], dtype=np.int64))
     wide = graph.op("Unsqueeze", value, axis)
     above = graph.op("Less" if right else "LessOrEqual", wide, graph.constant(edges.numpy()))  # NaN is below none
-    ones = graph.op("Cast", graph.op("Not", above), to=graph.type_of(np.int64))
+    ones = graph.cast(graph.op("Not", above), np.int64)
     return graph.op("ReduceSum", ones, axis, keepdims=0)
 
 
@@ -407,7 +407,7 @@ def _sort(
     value, big = a.value, value_of(graph, math.inf if not descending else -math.inf, a.dtype)
     # NaN comes last, as in torch: it is sorted as infinity and put back by its number in the row
     gone = graph.op("IsNaN", value)
-    ones = graph.op("Cast", gone, to=graph.type_of(np.int64))
+    ones = graph.cast(gone, np.int64)
     count = graph.op("ReduceSum", ones, graph.constant(np.array([axis])), keepdims=1)
     size = graph.constant(np.array([a.shape[axis]], dtype=np.int64))
     filled = graph.op("Where", gone, big, value)

@@ -333,14 +333,8 @@ class RankGauss(ContProc):
         mean = (quantile * counts).sum() / len(present)
         sd = ((quantile - mean) ** 2 * counts).sum().div(len(present)).sqrt()
         scaled = (quantile - mean) / sd if sd > 0 else torch.zeros_like(quantile)
-        if len(distinct) > limits.GAUSS_KNOTS:
-            chosen = torch.unique(
-                torch.searchsorted(share, torch.linspace(0, 1, limits.GAUSS_KNOTS, dtype=torch.float64)).clamp(
-                    max=len(distinct) - 1
-                )
-            )
-            distinct, scaled = distinct[chosen], scaled[chosen]
-        self.knots[name] = (distinct, scaled)
+        chosen = spread_places(share, limits.GAUSS_KNOTS)
+        self.knots[name] = (distinct[chosen], scaled[chosen])
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Interpolate the normal quantiles of values linearly."""
@@ -348,10 +342,23 @@ class RankGauss(ContProc):
         if len(x) == 1:
             return torch.zeros_like(values)
         clipped = torch.nan_to_num(values, nan=float(x[0])).clamp(x[0], x[-1])
-        right = torch.searchsorted(x, clipped).clamp(1, len(x) - 1)
-        left = right - 1
-        part = (clipped - x[left]) / (x[right] - x[left])
-        return torch.where(values.isnan(), 0, y[left] + part * (y[right] - y[left]))
+        return torch.where(values.isnan(), 0, interpolated(clipped, x, y))
+
+
+def spread_places(shares: torch.Tensor, most: int) -> torch.Tensor | slice:
+    """Choose about ``most`` places of ascending shares ``[n]``, spread evenly; all where there are fewer."""
+    if len(shares) <= most:
+        return slice(None)
+    wanted = torch.linspace(0, 1, most, dtype=shares.dtype)
+    return torch.searchsorted(shares, wanted).clamp(max=len(shares) - 1).unique_consecutive()
+
+
+def interpolated(values: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Interpolate linearly between knots, two or more: ascending ``x`` and what they stand for, ``y``; flat beyond."""
+    right = torch.searchsorted(x, values).clamp(1, len(x) - 1)
+    low, high = x[right - 1], x[right]
+    part = ((values - low) / (high - low)).clamp(0, 1)
+    return y[right - 1] + part * (y[right] - y[right - 1])
 
 
 # ``RobustScale``: continuous columns by median and quartiles, outliers drawn in smoothly.

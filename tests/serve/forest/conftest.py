@@ -75,14 +75,11 @@ def linked(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """What the nodes of a forest's link make of margins."""
 
     def linked(forest: Any, values: np.ndarray) -> np.ndarray:
-        from onnx import TensorProto, helper
+        from fastrec.serve.graph.builder import ROWS, Graph
 
-        from fastrec.serve.forest import link_nodes
-
-        nodes, initializers = link_nodes(forest.link, forest.scale, "m", "y", prefix="p")
-        ends = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["n", forest.targets]) for n in "my"]
-        graph = helper.make_graph(nodes, "link", ends[:1], ends[1:], initializers)
-        opsets = [helper.make_opsetid("", 18)]
-        return run(helper.make_model(graph, opset_imports=opsets, ir_version=10), m=values.astype(np.float64))
+        graph = Graph()
+        given = graph.input("m", np.float64, (ROWS, forest.targets))
+        graph.output("y", forest.linked(given, graph), np.float64, forest.targets)
+        return run(graph.model(), m=values.astype(np.float64))
 
     return linked

@@ -60,18 +60,18 @@ def rows_of(frame: pd.DataFrame, task: str) -> Rows:
 
 def said(run, forests: EstimatorForests, data: Rows) -> np.ndarray:
     """What an exported model of an estimator's trees says of its matrix of rows."""
-    from onnx import TensorProto, helper
+    from fastrec.serve.graph.builder import ROWS, Graph
 
     values = forests.inputs.matrix(data.table).numpy().astype(forests.dtype)
-    nodes, initializers = forests.nodes("x", "y", prefix="t", start=forests.start)
-    kind = TensorProto.DOUBLE if forests.dtype == "float64" else TensorProto.FLOAT
     starts = {forests.start: data.table[forests.start].number(torch.float32).numpy()} if forests.start else {}
-    inputs = [helper.make_tensor_value_info("x", kind, ["n", values.shape[1]])]
-    inputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in starts]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)]
-    graph = helper.make_graph(nodes, "trees", inputs, outputs, initializers)
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 5)]
-    return run(helper.make_model(graph, opset_imports=opsets, ir_version=10), x=values, **starts)
+    graph = Graph()
+    x = graph.input("x", values.dtype, (ROWS, values.shape[1]))
+    for name in starts:
+        graph.input(name, np.float32)
+    predicted, _ = forests.predictions(x, graph, start=forests.start)
+    several = len(forests.parts) > 1 or forests.task == "multiclass"
+    graph.output("y", predicted, np.float64, "outputs" if several else None)
+    return run(graph.model(), x=values, **starts)
 
 
 def agree(run, model, data: Rows, rtol: float = 1e-6, atol: float = 1e-6) -> EstimatorForests:

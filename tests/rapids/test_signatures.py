@@ -1,0 +1,88 @@
+"""The rehearsal against RAPIDS: what is recorded is what is installed, and what does not exist is refused."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.rapids import rehearsal, signatures
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_what_is_recorded_is_what_is_installed() -> None:
+    folder = signatures.installed()
+    if folder is None:
+        pytest.skip("RAPIDS is not installed: its recorded names stand in")
+    assert signatures.read(folder) == json.loads(signatures.RECORDED.read_text())["names"]
+
+
+SOURCE = """
+class FrameOfAnother:
+    def take(self, wrong):
+        pass
+
+class Frame(Base):
+    @property
+    def columns(self) -> int:
+        return 1
+
+    @classmethod
+    def from_arrow(
+        cls, array: pa.Array,  # of any type
+        *, deep: bool = True,
+    ) -> Self:
+        pass
+
+    def isna(self):
+        pass
+
+    isnull = isna
+"""
+
+
+def test_arguments_are_read_from_sources(tmp_path: Path) -> None:
+    (tmp_path / "a.pyx").write_text("cdef extern from 'x.h':\n    int f()\n" + SOURCE)
+    places = ("a.pyx:Frame", "a.pyx:FrameOfAnother")
+    found = {n: signatures._found(tmp_path, "x", places, n) for n in ("columns", "from_arrow", "isnull", "take")}
+    assert found == {"columns": "property", "from_arrow": "array, *, deep=True", "isnull": "", "take": "wrong"}
+    with pytest.raises(LookupError, match="x has no 'melt'"):
+        signatures._found(tmp_path, "x", places, "melt")
+
+
+def test_a_method_or_an_argument_that_cudf_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudf = rehearsal.bring(monkeypatch)
+    series = cudf.Series([1, None])
+    with pytest.raises(AttributeError, match="to_torch"):
+        series.to_torch()
+    with pytest.raises(TypeError, match="method"):
+        series.fillna(0, method="ffill")
+    with pytest.raises(TypeError, match="positional"):
+        series.fillna(0, 1)
+    with pytest.raises(TypeError, match="probability"):
+        importlib.import_module("cuml.svm").SVC(probability=True)
+    with pytest.raises(AssertionError, match="has no to_torch"):
+        rehearsal.offered_as("cudf.Series", "x")(type("Series", (), {"to_torch": lambda self: 0}))
+
+
+def test_every_argument_that_is_given_to_rmm_and_dask_cudf_is_taken() -> None:
+    """No rehearsal runs these: the calls are read."""
+    offered, seen = signatures.offered(), set()
+    taken = {
+        "reinitialize": ("rmm", "fastrec/_core/device.py"),
+        "from_cudf": ("dask_cudf", "tests/bench/_gpu_cluster.py"),
+        "rmm_cupy_allocator": ("rmm.allocators.cupy", "fastrec/_core/device.py"),
+    }
+    for name, (owner, file) in taken.items():
+        takes = eval(f"lambda {offered[owner][name]}: None")
+        for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
+                takes(*node.args, **{k.arg: None for k in node.keywords})
+                seen.add(name)
+            elif isinstance(node, ast.Attribute) and node.attr == name:
+                seen.add(name)
+    assert seen == set(taken)
