@@ -473,12 +473,6 @@ def _split(made: Problem, known: pa.Table) -> None:
     except FastrecError as error:
         made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
         return
-    if found.by == "random" and (last := _last_groups(made, *rows)) is not None:
-        made.last_of, made.time, share = last
-        why = f"the groups to predict are the last ones of their {made.last_of}, by {made.time}, and of {share:.0%} of "
-        why += "them earlier ones are known: folds score the last group of each"
-        made.decisions.append(AutoDecision("folds", "last", why))
-        return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
