@@ -128,6 +128,16 @@ class FrameColumns:
         order = rows if self.order is None else self.order[rows]
         return FrameColumns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
+    def as_they_stand(self) -> FrameColumns:
+        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
+
+        The rows are others then: only what does not hang on their order may be asked of them.
+        """
+        # a gathered and scattered target made a frame of a million rows take a sixth longer
+        if not on_host(self) or self.places is None or len(self.order) < self.size:
+            return self
+        return FrameColumns(self.frame, self.names, self.size, ready=self.ready, device=self.device)
+
     def coded(self, names: Sequence[str]) -> Coded:
         """Encode several columns together as a key (see ``Table.coded``)."""
         return Table({n: self[n] for n in names}).coded(names)

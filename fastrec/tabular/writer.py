@@ -27,7 +27,7 @@ class PreparedColumns:
     """Columns on their way into packed rows.
 
     ``flags``: continuous column → place of its ``_na`` column among the codes, where ``shift`` is False. ``ys``: the
-    targets ``[n]``, in the order of packed rows.
+    targets ``[n]``, in the frame's order where each of its rows counts once, else in that of packed rows.
     """
 
     codes: Sequence[Codes]
@@ -67,7 +67,7 @@ class BlockLoops:
         """Return the loops for columns; None if a proc does more than fill and scale.
 
         ``held``: place among continuous columns → column. ``places``: where each frame row goes. ``order``: that of
-        packed rows, if not the frame's.
+        ``made.ys``, if not the frame's.
         """
         if not all(type(p) in (FillMissing, Normalize) for p in made.procs):
             return None
@@ -188,15 +188,16 @@ class Writer:
             run_parallel(self._write_block, range(0, n, self.step), rows=n)
         run_parallel(self._write_column, self.apart, rows=n)  # after the rows: it overwrites their places
         if self.places is not None and self.by_loops is None:
+            order = slice(None) if self.front is not None else self.columns.order
             for i, y in enumerate(self.made.ys):
-                self.packed.views[2][:, i] = y
+                self.packed.views[2][:, i] = y[order]
 
     def _loops(self, numbers: int) -> BlockLoops | None:
         few = 4 * len(self.columns) < self.columns.size  # of the frame's rows, each of which the loops go over
         if not worth(numbers) or few or (self.columns.order is not None and self.places is None):
             return None
-        order = self.columns.order
-        return BlockLoops.of(self.made, self.held, self.packed, places=self.places, order=order)
+        made, order = self.made, None if self.front is None else self.columns.order
+        return BlockLoops.of(made, self.held, self.packed, places=self.places, order=order)
 
     def _write_block(self, start: int) -> None:
         stop = min(start + self.step, len(self.columns))
