@@ -80,6 +80,15 @@ def _div(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, rounding_mode: str
     return quotient - (rest.sign() * GraphTensor(graph, y, made).sign() < 0).to(made.dtype)
 
 
+@handler("remainder", "__mod__")
+def _remainder(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> Any:
+    x, y, _ = both(graph, a, b, made.dtype)
+    if not made.dtype.is_floating_point:
+        return graph.op("Mod", x, y)
+    rest, by = GraphTensor(graph, graph.op("Mod", x, y, fmod=1), made), GraphTensor(graph, y, made)
+    return torch.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest)
+
+
 @handler("fmod")
 def _fmod(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
     return graph.op("Mod", *both(graph, a, b, made.dtype)[:2], fmod=1)
@@ -290,8 +299,10 @@ def _log1p(a: GraphTensor) -> Any:
 def _expm1(a: GraphTensor) -> Any:
     # Kahan again: (u - 1) · x / log(u), u = exp(x); onnxruntime has no Sinh of float64
     u = a.exp()
-    fine = (u - 1) * (a / torch.where((u == 1) | (u == 0), 2, u).log())
-    return torch.where(u == 1, a, torch.where((u == 0) | u.isinf(), u - 1, fine))
+    rest = u - 1
+    far = (rest == -1) | rest.isinf()  # there log(u) may be inexact, and the difference is exact
+    fine = rest * (a / torch.where(far | (rest == 0), 2, u).log())
+    return torch.where(rest == 0, a, torch.where(far, rest, fine))
 
 
 def _composed(graph: Graph, made: torch.Tensor, *args: Any, function: Callable[..., Any], **options: Any) -> Any:
