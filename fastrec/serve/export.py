@@ -212,7 +212,7 @@ def read_sample(run: Path, name: str = SAMPLE) -> Table:
     if not path.is_file():
         why = "the run does not hold it, and columns' types are read from it"
         raise MissingFileError(why, file=path, remedy="Run the recipe again")
-    return Table.read(path)
+    return Table.read(path, device="cpu")
 
 
 def sample_events(saved: SavedRun, sample: Table, name: str = SAMPLE) -> ListEvents | None:
