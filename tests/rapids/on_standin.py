@@ -8,14 +8,13 @@ from tests.device import standin
 standin.load()
 DEVICE = torch.device(standin.NAME, 0)
 
-from fastai.data.block import CategoryBlock  # noqa: E402
-
 from fastrec.features._dask.blocks import OUTER, ROW, Hidden, _joined  # noqa: E402
 from fastrec.features._dask.frames import _distinct_rows  # noqa: E402
 from fastrec.features._dask.gathered import compact  # noqa: E402
 from fastrec.features.vectors import Pca  # noqa: E402
 from fastrec.table import Table, as_column  # noqa: E402
-from fastrec.tabular import FillMissing, TabularFrame  # noqa: E402
+from fastrec.tabular import FillMissing  # noqa: E402
+from fastrec.tabular.columns import FrameColumns, numbers_of  # noqa: E402
 
 text = as_column(["a", "b", None, "b", "c"]).to(DEVICE).take(torch.tensor([1, 2], device=DEVICE))
 assert compact(text).distinct.to_pylist() == ["b"]
@@ -46,13 +45,15 @@ for present in (0, 1, 2, 5, 8):
         fills.append(proc.fills["x"])
     assert fills[0] == fills[1], (present, fills)
 
-n = 400
-table = Table({f"x{i}": torch.randn(n) for i in range(6)} | {"y": torch.arange(n) % 2}, device=DEVICE)
-order = torch.randperm(n).tolist()
+n, names = 400, [f"x{i}" for i in range(6)]
+table = Table({name: torch.randn(n) for name in names})
+order = torch.randperm(n)
+columns = FrameColumns(table.to(DEVICE), names, n, order=order)
 with standin.counting() as trips:
-    names = [f"x{i}" for i in range(6)]
-    splits = [order[:300], order[300:]]
-    assert TabularFrame(table, [], [], names, "y", CategoryBlock, splits=splits, device=DEVICE).packed is not None
-orders = [t for t in trips.found if t[0] == "to device" and t[2] >= 8 * n]
-assert len(orders) <= 2, trips.table()
+    for name in names:
+        assert torch.equal(numbers_of(columns[name], slice(0, n)).cpu().float(), table[name].values[order])
+        got = numbers_of(columns.raw(name), columns.rows(5, 300))
+        assert torch.equal(got.cpu().float(), table[name].values[order[5:300]])
+orders = [t for t in trips.found if t[0] == "to device" and t[2] >= 8 * 295]
+assert len(orders) == 1, trips.table()  # once for all columns
 print("right")
