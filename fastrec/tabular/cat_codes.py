@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
@@ -126,7 +127,7 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
 
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
     counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
-    step = len(values) if values.is_cuda else max(limits.FRAME_BLOCK, len(counts))
+    step = max(limits.FRAME_BLOCK, len(counts)) if on_host(values) else len(values)
     for start in range(0, len(values), step):
         place = values[start : start + step].to(torch.int64) - low
         place = place if missing is None else place[~missing[start : start + step]]
@@ -139,7 +140,7 @@ def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: to
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
     # Codes are int32 or int64 on their way: those of a whole column would take four to eight bytes a row.
-    step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)
+    step = limits.FRAME_BLOCK if on_host(device) else max(n, 1)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         kept[rows] = codes(rows)

@@ -31,7 +31,7 @@ from fastai.torch_core import display_df
 from fastcore.foundation import L
 
 from fastrec._core import limits
-from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
 from fastrec._core.threads import on_one_thread
 from fastrec.errors import DataError, DataWarning, MissingColumnError
@@ -491,6 +491,11 @@ class TabularFrame(PandasViews, Tabular):
         packed = Packed(self.packed.buffer.clone(), self.packed.layout)
         extras = None if self._extras is None else self._extras.clone()
         return self._like(_packed=packed, _extras=extras, _rows=self._rows, _split=self._split, groups=self.groups)
+
+    def dataloaders(self, *args: Any, device: DeviceLike = None, **kwargs: Any) -> Any:
+        """Make dataloaders as fastai's; batches stay on the rows' device if that is not the host and none is given."""
+        device = self.packed.device if device is None and not on_host(self.packed) else device
+        return super().dataloaders(*args, device=device, **kwargs)
 
     def to_device(self, d: DeviceLike = None) -> TabularFrame:
         """Move the rows to a device and return the frame."""

@@ -27,6 +27,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec._core import limits, ranks
+from fastrec._core.device import on_host
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table import as_column
@@ -44,7 +45,7 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
     On a CPU random words with the rows' numbers in their lowest bits are sorted: numpy does that in half the time that
     exchanging rows takes. Rows that draw the same word (one pair in 2^40, of ten million rows) keep their order.
     """
-    if device.type == "cuda":
+    if not on_host(device):
         generator = torch.Generator(device).manual_seed(seed)
         return torch.randperm(n, generator=generator, device=device)
     bits = max(n - 1, 1).bit_length()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
@@ -192,7 +193,7 @@ class FrameRecipe:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
         prepared = PreparedColumns(codes, self.conts, flags, shift, self.cont_procs, ys, read)
-        step = limits.FRAME_BLOCK if packed.device.type == "cpu" else limits.DEVICE_BLOCK
+        step = limits.FRAME_BLOCK if on_host(packed) else limits.DEVICE_BLOCK
         Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
     def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fastrec._core.device import on_host
 from fastrec._core.threads import half_the_threads
 from fastrec.errors import DataError
 from fastrec.features.columns import refuse
@@ -177,7 +178,7 @@ class CrossFit:
         for name, one in stored.items():
             if one is not None and self.watch is not None:
                 self.watch(name, len(self._rows), one.oof)
-        beside = [m for m in missing if m.beside and (self.device is None or self.device.type == "cpu")]
+        beside = [m for m in missing if m.beside and (self.device is None or on_host(self))]
         here = [m for m in missing if m not in beside]
         # Two trainings at once would otherwise both start a thread for each core.
         shared = half_the_threads() if beside and any(m.learns for m in here) else nullcontext()
