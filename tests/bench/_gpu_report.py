@@ -78,8 +78,8 @@ measured all the same: frames are pandas', their columns are copied to the devic
 ## Memory
 
 torch and RAPIDS each keep what they have freed. `fastrec.scale.share_pool()` gives both one pool of RMM; call it
-before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others. Copies of batches wait for the steps that
-were queued before them.
+before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others. Copies
+of batches wait for the steps that were queued before them.
 
 Products of float32 matrices are exact, without TF32: `torch.set_float32_matmul_precision("high")` allows it.
 
