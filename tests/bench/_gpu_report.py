@@ -66,6 +66,10 @@ A machine without a package index takes wheels that another one has fetched, of 
     pip install --no-index --find-links wheels -c constraints-gpu.txt -e '.[dev,gpu]'   # here
     make gpu GPU_PYTHON=python3
 
+The constraints name RAPIDS 26.10, which wants pandas 3.0, and a torch for CUDA 13: without a named torch pip prefers
+an old one for CUDA 12. Calls of cuDF are checked on CPUs, too, against RAPIDS' recorded names and arguments
+(`tests/rapids/`); `python -m tests.rapids.signatures FOLDER 26.10` records them anew from unpacked wheels.
+
 The part `serving` wants `onnxruntime-gpu` in place of `onnxruntime`, with `onnx` and `onnxscript`.
 
 Where torch with CUDA is installed already, leave it out of what is carried over. Without cuDF everything else is
@@ -74,7 +78,10 @@ measured all the same: frames are pandas', their columns are copied to the devic
 ## Memory
 
 torch and RAPIDS each keep what they have freed. `fastrec.scale.share_pool()` gives both one pool of RMM; call it
-before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others.
+before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others. Copies
+of batches wait for the steps that were queued before them.
+
+Products of float32 matrices are exact, without TF32: `torch.set_float32_matmul_precision("high")` allows it.
 
 What does not fit raises `fastrec.errors.DeviceMemoryError`: what was being done, bytes asked for and free, and what to
 lower.

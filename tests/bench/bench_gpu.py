@@ -13,12 +13,13 @@ same code on a CPU at small sizes; it writes beside, never ``GPU.md``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,16 @@ def _of(options: Options, small: Any, medium: Any, full: Any) -> Any:
 def _smoke(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
     import _gpu_smoke
 
-    return list(_gpu_smoke.measure(device, rows=_of(options, 2_000, 20_000, 20_000)))
+    return gathered(_gpu_smoke.measure(device, rows=_of(options, 2_000, 20_000, 20_000)))
+
+
+def gathered(records: Iterable[Record]) -> list[Record]:
+    """The records of a part, as far as it came before it was interrupted."""
+    found: list[Record] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for one in records:
+            found.append(one)
+    return found
 
 
 def _suite(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
@@ -71,14 +81,14 @@ def _suite(options: Options, device: torch.device, floors: Floors | None) -> lis
 def _floors(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
     import _gpu_floors
 
-    return list(_gpu_floors.measure(device, small=options.small))
+    return gathered(_gpu_floors.measure(device, small=options.small))
 
 
 def _copies(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
     import _gpu_transfers
 
     rows, bs, batches = _of(options, (4_000, 512, 5), (1_000_000, 16_384, 50), (1_000_000, 16_384, 50))
-    return list(_gpu_transfers.measure(device, rows=rows, bs=bs, batches=batches))
+    return gathered(_gpu_transfers.measure(device, rows=rows, bs=bs, batches=batches))
 
 
 def _memory(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
@@ -101,7 +111,7 @@ def _loader(options: Options, device: torch.device, floors: Floors | None) -> li
 
     to = _frame(options, device, 4_000_000, 10_000_000)
     batches = [*_sizes(options)[0], *([] if options.small else [204_800, 819_200])]
-    return list(_gpu_training.loader(to, device, floors, batches=batches))
+    return gathered(_gpu_training.loader(to, device, floors, batches=batches))
 
 
 def _steps(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
@@ -110,7 +120,7 @@ def _steps(options: Options, device: torch.device, floors: Floors | None) -> lis
     batches, count = _sizes(options)
     # an epoch's end is not to be among the batches that are timed
     repeats, to = _of(options, 1, 1, 3), _frame(options, device, 4_000_000, 10_000_000)
-    return list(_gpu_training.steps(to, device, floors, batches=batches, count=count, repeats=repeats))
+    return gathered(_gpu_training.steps(to, device, floors, batches=batches, count=count, repeats=repeats))
 
 
 def _embeddings(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
@@ -143,13 +153,13 @@ def _sessions(options: Options, device: torch.device, floors: Floors | None) -> 
     import _gpu_sessions
 
     sessions, items = _of(options, (600, 300), (50_000, 20_000), (500_000, 50_000))
-    return list(_gpu_sessions.measure(device, sessions=sessions, items=items))
+    return gathered(_gpu_sessions.measure(device, sessions=sessions, items=items))
 
 
 def _dask(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
     import _gpu_cluster
 
-    return list(_gpu_cluster.measure(device, rows=_of(options, 5_000, 1_000_000, 10_000_000)))
+    return gathered(_gpu_cluster.measure(device, rows=_of(options, 5_000, 1_000_000, 10_000_000)))
 
 
 def _serving(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
@@ -157,14 +167,14 @@ def _serving(options: Options, device: torch.device, floors: Floors | None) -> l
 
     rows, calls = (2_000, 3) if options.small else (20_000, 300)
     batch = 256 if options.small else _gpu_serving.BATCH
-    return list(_gpu_serving.measure(device, floors, rows=rows, batch=batch, calls=calls))
+    return gathered(_gpu_serving.measure(device, floors, rows=rows, batch=batch, calls=calls))
 
 
 def _trees(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
     import _gpu_trees
 
     rows, rounds = _of(options, (2_000, 10), (4_000_000, 200), (10_000_000, 500))
-    return list(_gpu_trees.measure(device, rows=rows, rounds=rounds))
+    return gathered(_gpu_trees.measure(device, rows=rows, rounds=rounds))
 
 
 def _e2e(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
@@ -217,6 +227,7 @@ _PARTS: dict[str, tuple[_Part, tuple[str, ...], float, float]] = {
     "dask": (_dask, ("dask", "distributed"), 60, 25),
     "extreme": (_extreme, _NET, 600, 60),
 }
+_LAST = 10.0  # seconds of ``--minutes`` that are left for the end
 _FULL_E2E = 8.0  # times the middle size's seconds
 
 
@@ -235,12 +246,13 @@ def in_child(name: str, options: Options, limit: float, size: str) -> list[Recor
     command += ["--part", name, "--part-out", str(made.resolve())]
     status, _ = programs.program(command, **how)
     seconds = round(time.perf_counter() - begun, 1)
-    if status == 0 and made.exists():
-        found = json.loads(made.read_text(encoding="utf-8"))
-        made.unlink()
-        return [{**one, "part": name, "size": size, "took": seconds} for one in found]
+    found = json.loads(made.read_text(encoding="utf-8")) if made.exists() else []
+    made.unlink(missing_ok=True)
+    found = [{**one, "part": name, "size": size, "took": seconds} for one in found]
+    if status == 0 and found:
+        return found
     ended = f"was stopped after {seconds:.0f} s" if status == 124 else f"ended with {status}"
-    return [{**_blank(name, seconds), "error": f"{ended}: {programs.last_lines(log)}"}]
+    return [*found, {**_blank(name, seconds), "error": f"{ended}: {programs.last_lines(log)}"}]
 
 
 def _blank(name: str, seconds: float | None = None) -> Record:
@@ -377,9 +389,9 @@ def _all(options: Options) -> int:
         plan.append(("e2e", "full"))
     for name, size in plan:
         there = [r for r in read(options.out) if r.get("part") == name]
-        good = [r for r in there if not r.get("error") and not r.get("skipped")]
+        good = [] if any(r.get("error") or r.get("skipped") for r in there) else there
         estimate = _PARTS[name][3 if size == "small" else 2]
-        left = None if options.minutes is None else 60 * options.minutes - (time.monotonic() - begun)
+        left = None if options.minutes is None else 60 * options.minutes - (time.monotonic() - begun) - _LAST
         if (name, size) == ("e2e", "full") and left is not None:
             estimate = _FULL_E2E * next((r["took"] for r in good), estimate)
         if left is not None and any(r.get("size") in (size, "full") for r in good):
@@ -390,10 +402,10 @@ def _all(options: Options) -> int:
                 _write(options, about, name, [{**_blank(name), "skipped": why}])
             print(f"  {name:10s} skipped: {why}", flush=True)
             continue
-        limit = options.limit if left is None else min(options.limit, max(30.0, 3 * estimate), left - 25)
+        limit = options.limit if left is None else min(options.limit, max(30.0, 3 * estimate), left)
         if not good:
             _write(options, about, name, [{**_blank(name), "error": "the check was stopped while it ran"}])
-        found = in_child(name, options, max(limit, 5.0), size)
+        found = in_child(name, options, limit, size)
         say(name, found)
         errors = any(r.get("error") for r in found)
         failed = failed or errors
