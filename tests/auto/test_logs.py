@@ -21,6 +21,7 @@ from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
 from fastrec.competition import run_competition
 from fastrec.competition.predict import predict_run
+from fastrec.competition.reading import in_one_unit
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import XGBRanker
 from fastrec.features import FeatureSet
@@ -337,6 +338,18 @@ def test_candidates_are_predicted_with_the_log_that_is_given(whole, tmp_path):
     # Events of the rows' time and later are no part of what is known.
     late = MANY_LOG[MANY_LOG["ts"] >= rows.groupby("session_id")["ts"].max().reindex(MANY_LOG["session_id"]).to_numpy()]
     np.testing.assert_array_equal(fitted.predict(rows, log=MANY_LOG.drop(late.index)), with_own)
+
+
+def test_times_of_a_file_and_of_a_frame_may_have_other_units():
+    """Parquet has no seconds, CSV has them: exact in the finer unit, and left alone where that cannot hold them."""
+    times = pd.to_datetime(["1969-12-31 23:59:59", None, "2026-01-01"])
+    tables = [Table.read(pd.DataFrame({"t": times.as_unit(u), "x": [1, 2, 3]})) for u in ("s", "us", "ms")]
+    for table in in_one_unit(tables):
+        assert table["t"].unit == "us"
+        np.testing.assert_array_equal(pd.Series(table["t"].to_arrow().to_pandas()), times)
+    far = Table.read(pd.DataFrame({"t": pd.to_datetime(["9999-01-01"]).as_unit("s")}))
+    kept, _ = in_one_unit([far, Table.read(pd.DataFrame({"t": times[:1].as_unit("ns")}))])
+    assert kept["t"].unit == "s"
 
 
 def test_files_are_predicted_with_the_log_beside_them(whole, tmp_path):
