@@ -300,11 +300,10 @@ class CompetitionData:
         self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}
         self.train, self.test = (None if t is None else _alike(t, self.types["train"]) for t in (self.train, self.test))
         self.tables = {n: _alike(t, self.types[n]) for n, t in self.tables.items()}
-        self.train, *others = in_one_unit(
-            [self.train, *self.tables.values(), *([] if self.test is None else [self.test])]
-        )
+        test = [] if self.test is None else [self.test]
+        self.train, *others = in_one_unit([self.train, *self.tables.values(), *test])
         self.tables = dict(zip(self.tables, others, strict=False))
-        self.test = None if self.test is None else others[-1]
+        self.test = others[-1] if test else None
 
 
 def in_one_unit(tables: Sequence[Table]) -> list[Table]:
