@@ -276,6 +276,7 @@ LOG_KINDS = 8  # commonest kinds of events that are counted apart; not measured:
 RANKED_NUMBERS = 12  # columns that are compared within groups; not measured: bounds the columns made
 SEEN_KEYS = 0.2  # most of a test's users that train may have, where whole users are kept together; not measured
 SLOW_RANKER_ROWS = 1_000_000  # candidates above which CatBoost ranks none; not measured: bounds the time
+OWNED_GROUPS = 0.1  # least share of groups that follow another of their owner; not measured: of fewer little is learned
 RANKED_CONTEXTS = 4  # columns of groups that items are crossed with; not measured: bounds the columns made
 MANY_CLASSES = 200  # different texts that may be classes; not measured
 TREE_TRIAL_TIME = 0.3  # least share of the time for trials that goes to sizes of trees; not measured

@@ -204,9 +204,12 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         say(f"{family.name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
 
     # what was kept joins the base: the next idea has to pay beside it
-    for name, make in logs.ideas(problem) if ranking else _IDEAS:
+    ideas = logs.ideas(problem) if ranking else _IDEAS
+    for i, (name, make) in enumerate(ideas):
         if time.monotonic() > ends:
             break
+        if ranking:  # features of owners are dear, others cheap: what one leaves goes to those after it
+            trial.time_limit = (ends - time.monotonic()) / (trial.n_folds * (len(ideas) - i + 2))
         try:
             features = make(problem, trial)
         except FastrecError as error:

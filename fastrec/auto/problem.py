@@ -55,6 +55,7 @@ class Problem:
     together; ``item``: the column that names the candidates, where there is one; ``shared``: learned columns that have
     one value in all rows of a group; ``as_shown``: rows of a group stand in an order that rows to predict have, too;
     ``log``: the events beside the candidates, where they were given.
+    ``last_of``: what the groups to predict are the last ones of, in order of ``time``.
     """
 
     files: Files
@@ -75,6 +76,7 @@ class Problem:
     shared: list[str] = field(default_factory=list)
     as_shown: bool = True
     log: EventLog | None = None
+    last_of: str | None = None
     decisions: list[AutoDecision] = field(default_factory=list)
 
     @property

@@ -234,6 +234,12 @@ def _split_groups(made: Problem, asked: str | None) -> None:
         why = f"whole groups at random ({error.problem})"
         made.decisions.append(AutoDecision("folds", "random", why, sure=False))
         return
+    if found.by == "random" and (last := _last_groups(made, *rows)) is not None:
+        made.last_of, made.time, share = last
+        why = f"the groups to predict are the last ones of their {made.last_of}, by {made.time}, and of {share:.0%} of "
+        why += "them earlier ones are known: folds score the last group of each"
+        made.decisions.append(AutoDecision("folds", "last", why))
+        return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
@@ -241,6 +247,18 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
     why = f"whole groups of {made.lists}, {at_random}"
     made.decisions.append(AutoDecision("folds", found.by, why))
+
+
+def _last_groups(made: Problem, train: Table, test: Table) -> tuple[str, str, float] | None:
+    """Find of what the groups to predict are the last ones, by which time, and what share of them has earlier ones."""
+    for time in (c.name for c in made.kinds("time") if c.name in test and not c.missing):
+        for name in (n for n in made.keys if n in test):
+            ours, theirs = (pd.DataFrame(t.select([name, time]).to_pandas()).dropna() for t in (train, test))
+            before = theirs.merge(ours.groupby(name)[time].max().rename("last"), left_on=name, right_index=True)
+            share = len(before) / max(len(theirs), 1)
+            if share >= limits.OWNED_GROUPS and (before[time] > before["last"]).mean() >= limits.SAME_PLACE:
+                return name, time, share
+    return None
 
 
 def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], AutoDecision]:

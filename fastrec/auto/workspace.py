@@ -188,7 +188,9 @@ def new_competition(
     for d in problem.decisions:
         say(one_line(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}"))
     began = monotonic()
-    chosen = choose_features(problem, seconds=(1 - limits.TREE_TRIAL_TIME) * seconds, say=say)
+    # Of a ranking no sizes of trees are tried.
+    share = 1.0 if problem.task == "ranking" else 1 - limits.TREE_TRIAL_TIME
+    chosen = choose_features(problem, seconds=share * seconds, say=say)
     choose_trees(
         problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began)), say=say
     )
@@ -366,6 +368,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         add("fold_key", problem.group, reason("folds"))
     elif problem.time is not None:
         add("time", problem.time, reason("folds"))
+        if problem.last_of is not None:
+            add("last_of", problem.last_of)
         if problem.mirror is not None and problem.mirror.by == "time":
             if problem.mirror.horizon is not None:  # else folds are of as many rows
                 add("time_gap", _plain(problem.mirror.gap))

@@ -373,8 +373,11 @@ class _CrossTrial:
             mean, spread = train.mean(0), train.std(0).nan_to_num(0)
             spread = torch.where(spread > 1e-12, spread, 1)
             inputs, y = _with_one((train - mean) / spread), self.y[self.fit_rows[k]]
-            fit = _ridge if self.metric == "r2" else _logistic
-            raw = _with_one((valid - mean) / spread) @ fit(inputs, y)
+            if self.metric == "r2":
+                weights = torch.linalg.solve(inputs.T @ inputs + _penalty(inputs), inputs.T @ y)
+            else:
+                weights = _logistic(inputs, y)
+            raw = _with_one((valid - mean) / spread) @ weights
             score, rows = self._score(raw, self.y[self.fold_rows[k]], y.mean())
             scores.append(score)
             parts.append(rows)
@@ -400,10 +403,6 @@ def _penalty(x: torch.Tensor) -> torch.Tensor:
     scale = x.new_full((x.shape[1],), 1e-4 * len(x))
     scale[-1] = 1e-9 * len(x)  # the constant is free
     return torch.diag(scale)
-
-
-def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.solve(x.T @ x + _penalty(x), x.T @ y)
 
 
 def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.models.embedding import EmbeddingTables, side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash
 from fastrec.models.joined_lookup import can_join, join
@@ -117,7 +118,7 @@ class TabularNet(FieldNet):
         """Compute the first layer by ids if there are wide tables and nothing between them and the layer."""
         if self.embeds is None or not self.embeds.n_columns or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
-        on_cpu = next(self.embeds.parameters()).device.type == "cpu"
+        on_cpu = on_host(next(self.embeds.parameters()))
         drops = self.training and self.emb_drop.p > 0
         if drops or not isinstance(self.layers[0][0], nn.Linear) or not on_cpu:
             return None

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +62,7 @@ def sort_rows(
     if low is None or high is None:
         low, high = (int(v) for v in torch.aminmax(values))
     # The sign bit of a word is not used.
-    if values.is_cuda or (high - low).bit_length() + bits > 63:
+    if not on_host(values) or (high - low).bit_length() + bits > 63:
         ordered, order = torch.sort(values, stable=True)
         return order, ordered
     words = (values - low).numpy()

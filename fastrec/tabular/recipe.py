@@ -14,10 +14,12 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
+from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows, numbers_of, plain_numbers
@@ -158,10 +160,10 @@ class FrameRecipe:
 
     def _pack(self, columns: FrameColumns, *, fit_rows: int | None, into: Packed | None) -> Packed:
         n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()
-        targets = [columns.as_they_stand()[name] for name in names] if all(name in columns for name in names) else []
+        targets = [columns[name] for name in names] if all(name in columns for name in names) else []
         with_y = into.layout.n_y is not None if into is not None else known(targets)
         training = None if fit_rows is None else TrainingRows(fit_rows, columns)
-        tasks: list[Callable[[], Any]] = [partial(self._encode, columns, c) for c in targets if with_y and n]
+        tasks: list[Callable[[], Any]] = [partial(self.labels.encode, c) for c in targets if with_y and n]
         n_y = len(tasks)
         # Those that take longest come first, so that no thread waits for another one at the end.
         tasks += [partial(codes_of, columns, name, categorify, training=training) for name in self.cats]
@@ -191,15 +193,8 @@ class FrameRecipe:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
         prepared = PreparedColumns(codes, self.conts, flags, shift, self.cont_procs, ys, read)
-        step = limits.FRAME_BLOCK if packed.device.type == "cpu" else limits.DEVICE_BLOCK
+        step = limits.FRAME_BLOCK if on_host(packed) else limits.DEVICE_BLOCK
         Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
-
-    def _encode(self, columns: FrameColumns, column: Column) -> torch.Tensor:
-        """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
-        try:
-            return self.labels.encode(column)
-        except DataError:  # which row is the first at fault hangs on their order
-            return self.labels.encode(columns[column.name])
 
     def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
         """Fit a column; return it if there are few rows, so that it is read once."""
@@ -226,13 +221,6 @@ def loaded(df: Any) -> Any:
     return read_file(df) if isinstance(df, str | Path) else df
 
 
-def size_of(df: Any) -> int:
-    """Count the rows of a frame of any supported library."""
-    if isinstance(df, Mapping):
-        return len(next(iter(df.values()), ()))
-    return df.num_rows if isinstance(df, pa.Table | pa.RecordBatch) else len(df)
-
-
 def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameColumns:
     """Read the columns that a recipe needs; targets and groups may be absent unless ``y_needed``."""
     there = set(column_names(made))
@@ -240,7 +228,7 @@ def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameC
     wanted += [n for n in recipe.group_names if y_needed or n in there]
     names = list(dict.fromkeys(wanted))
     check_names(list(column_names(made)), names)
-    return FrameColumns(made, names, size_of(made), ready=recipe.extras.read(made))
+    return FrameColumns(made, names, row_count(made), ready=recipe.extras.read(made))
 
 
 def check_unique(names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.kernels import frames
 from fastrec._core.threads import run_parallel
 from fastrec.table import Column
@@ -26,7 +27,7 @@ class PreparedColumns:
     """Columns on their way into packed rows.
 
     ``flags``: continuous column → place of its ``_na`` column among the codes, where ``shift`` is False. ``ys``: the
-    targets ``[n]``, in the frame's order where each of its rows counts once, else in that of packed rows.
+    targets ``[n]``, in the order of packed rows.
     """
 
     codes: Sequence[Codes]
@@ -66,7 +67,7 @@ class BlockLoops:
         """Return the loops for columns; None if a proc does more than fill and scale.
 
         ``held``: place among continuous columns → column. ``places``: where each frame row goes. ``order``: that of
-        ``made.ys``, if not the frame's.
+        packed rows, if not the frame's.
         """
         if not all(type(p) in (FillMissing, Normalize) for p in made.procs):
             return None
@@ -166,16 +167,16 @@ class Writer:
         self.made, self.columns, self.packed = made, columns, packed
         self.fields = packed.layout.fields
         n, words = len(columns), max(packed.layout.words, 1)
-        on_host = packed.device.type == "cpu"
+        here = on_host(packed)
         block = max(limits.LEAST_BLOCK, 1 << (limits.BLOCK_WORDS // words).bit_length())
-        self.step = min(step, block) if on_host else step
-        self.places = columns.places if on_host else None
+        self.step = min(step, block) if here else step
+        self.places = columns.places if here else None
         self.front = None if self.places is None or n == columns.size else columns.ascending(n)
         places = {name: i for i, name in enumerate(made.conts)}
         held = {m: i for m, i in places.items() if n <= few or columns.shares(m)}
         self.held = {i: as_number(made.read[m] if m in made.read else columns.raw(m)) for m, i in held.items()}
-        self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if on_host else {}
-        self.by_loops = self._loops(n * words) if on_host else None
+        self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if here else {}
+        self.by_loops = self._loops(n * words) if here else None
         self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
 
     def write(self) -> None:
@@ -187,16 +188,15 @@ class Writer:
             run_parallel(self._write_block, range(0, n, self.step), rows=n)
         run_parallel(self._write_column, self.apart, rows=n)  # after the rows: it overwrites their places
         if self.places is not None and self.by_loops is None:
-            order = slice(None) if self.front is not None else self.columns.order
             for i, y in enumerate(self.made.ys):
-                self.packed.views[2][:, i] = y[order]
+                self.packed.views[2][:, i] = y
 
     def _loops(self, numbers: int) -> BlockLoops | None:
         few = 4 * len(self.columns) < self.columns.size  # of the frame's rows, each of which the loops go over
         if not worth(numbers) or few or (self.columns.order is not None and self.places is None):
             return None
-        made, order = self.made, None if self.front is None else self.columns.order
-        return BlockLoops.of(made, self.held, self.packed, places=self.places, order=order)
+        order = self.columns.order
+        return BlockLoops.of(self.made, self.held, self.packed, places=self.places, order=order)
 
     def _write_block(self, start: int) -> None:
         stop = min(start + self.step, len(self.columns))
@@ -248,7 +248,7 @@ class Writer:
 
     def _read(self, group: Sequence[int], rows: Rows, out: torch.Tensor) -> None:
         # numpy's calls cost half of torch's, and a wide table has many columns.
-        array = None if out.is_cuda else out.numpy()
+        array = out.numpy() if on_host(out) else None
         places = rows if isinstance(rows, slice) or array is None else rows.numpy()
         for row, i in enumerate(group):
             plain = self.plain.get(i)

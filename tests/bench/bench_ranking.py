@@ -4,9 +4,11 @@
 
 The peers are set as a user would: the files' own numbers, the size of the group, each number's rank and its ratio to
 the mean within the group, and the items' counts; stopped early on an eighth of the groups; they take what they take.
-Three sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld); the same beside
-the log of all events, which ``fit(log=)`` alone is given; the candidates of a market of XMarket (a fifth of its users
-held back). The difference has a bootstrap interval over lists.
+Four sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld; all learn from the
+test's earlier lists, whose clicks are given), the same beside the log of all events, which ``fit(log=)`` alone is given
+(``trivago_log``), the candidates of a market of XMarket (a fifth of the users is held
+back), and candidates that ``fastrec candidates`` finds for the users of MovieLens-1M, whose last film is the answer.
+The difference has a bootstrap interval over lists.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from rich.console import Console
 from rich.table import Table as Lines
 
 from fastrec.metrics import bootstrap_metric, get_metric
+from fastrec.retrieval import make_candidates
+from fastrec.table import Table
 
 warnings.simplefilter("ignore")
 Columns = dict[str, Any]  # group, item, label, metric; the log, if there is one
@@ -44,11 +48,12 @@ def candidates(lists: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
-    """The clicked lists of the log, without the log: train's, and those of the test whose clicks were withheld."""
+    """The clicked lists of the log, without the log: those of the test whose clicks were withheld, and all others."""
     train, test, truth = (
         pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
         for n in ("train", "test", "ground_truth")
     )
+    train = pd.concat([train, test[test.reference.notna()]])
     train = train[train.action_type == "clickout item"]
     inside = [r in i.split("|") for r, i in zip(train.reference, train.impressions)]
     train = train[inside]
@@ -98,8 +103,29 @@ def xmarket(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
     return rows[~held], rows[held], {"group": "userId", "item": "itemId", "label": "taken", "metric": "ndcg@10"}
 
 
+def movielens(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
+    """A hundred candidates for each user with what their sources say; the answer is the last film."""
+    folder, kept = data / "movielens-1m", Path("runs/bench/movielens-candidates")
+    seen, last = (
+        [np.array(line.split(), int) for line in (folder / f"gsasrec_test_{n}.txt").read_text().splitlines()]
+        for n in ("input", "output")
+    )
+    if not kept.exists():  # some minutes
+        events = pd.DataFrame(
+            {"user": np.repeat(np.arange(len(seen)), list(map(len, seen))), "item": np.concatenate(seen)}
+        )
+        asked = pd.DataFrame({"user": np.arange(0, len(seen), 5)})
+        made = make_candidates(
+            Table.read(events), item="item", user="user", test=Table.read(asked), k=100, groups=3_000
+        )
+        made.write(kept)
+    train, test = (pd.read_parquet(kept / f"{n}.parquet") for n in ("train", "test"))
+    test["label"] = (test.item == np.array([x[0] for x in last])[test.user]).astype(int)
+    return train, test, {"group": "user", "item": "item", "label": "label", "metric": "ndcg@10"}
+
+
 SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, pd.DataFrame, Columns]]] = {
-    "trivago": trivago, "trivago_log": trivago_log, "xmarket": xmarket
+    "trivago": trivago, "trivago_log": trivago_log, "xmarket": xmarket, "movielens": movielens,
 }  # fmt: skip
 
 

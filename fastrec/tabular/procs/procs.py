@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, MissingColumnError, NotFittedError
 from fastrec.table import ClassList, Coded, Column, Vocab
 from fastrec.tabular.columns import Moments, Summary, median_between, sample_bounds
@@ -168,7 +169,7 @@ class FillMissing(ContProc):
 
 def _none_missing(values: torch.Tensor) -> bool:
     """Return whether a sum, at a tenth of a scan's cost, tells that nothing is missing."""
-    return not values.is_cuda and bool(values.sum().isfinite())
+    return on_host(values) and bool(values.sum().isfinite())
 
 
 def _median(values: np.ndarray, present: int) -> float:
@@ -274,7 +275,7 @@ class Normalize(ContProc):
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Fit a column's mean and standard deviation."""
         moments = Moments()
-        for part in values.split(max(len(values), 1) if values.is_cuda else limits.FRAME_BLOCK):
+        for part in values.split(limits.FRAME_BLOCK if on_host(values) else max(len(values), 1)):
             moments.add(part[~part.isnan()] if bool(part.sum().isnan()) else part, extremes=False)
         # Rounding may leave a constant column a little spread: then its range decides.
         if moments.count and moments.std <= limits.ROUNDING_SPREAD * abs(moments.mean):
