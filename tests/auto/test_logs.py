@@ -21,9 +21,11 @@ from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
 from fastrec.competition import run_competition
 from fastrec.competition.predict import predict_run
+from fastrec.competition.reading import in_one_unit
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import XGBRanker
 from fastrec.features import FeatureSet
+from fastrec.table import Table
 
 C, KINDS = 5, ["view", "click", "filter"]
 
@@ -306,8 +308,8 @@ def whole(tmp_path_factory) -> Path:
     """A folder as ``fit`` leaves it, of candidates and a log, with a quick model."""
     where = tmp_path_factory.mktemp("fit")
     (where / "data").mkdir()
-    MANY[MANY["list"] < 200].to_parquet(where / "data" / "train.parquet", index=False)
-    MANY[MANY["list"] >= 200].drop(columns="clicked").to_parquet(where / "data" / "test.parquet", index=False)
+    MANY[MANY["list"] < 150].to_parquet(where / "data" / "train.parquet", index=False)
+    MANY[MANY["list"] >= 150].drop(columns="clicked").to_parquet(where / "data" / "test.parquet", index=False)
     MANY_LOG.to_parquet(where / "data" / "log.parquet", index=False)
     asked = {"target": "clicked", "group": "list", "item": "item_id", "log": "log.parquet"}
     made = new_competition(where / "competitions" / "mine", where / "data", seconds=8, **asked)
@@ -327,16 +329,28 @@ def test_a_log_pays_and_the_recipe_says_so(whole):
 
 
 def test_candidates_are_predicted_with_the_log_that_is_given(whole, tmp_path):
-    fitted, rows = Fit(whole), MANY[MANY["list"] >= 200].drop(columns="clicked")
+    fitted, rows = Fit(whole), MANY[MANY["list"] >= 150].drop(columns="clicked")
     with_own, without = fitted.predict(rows), fitted.predict(rows, log=MANY_LOG[:0])
     np.testing.assert_array_equal(fitted.predict(rows, log=MANY_LOG), with_own)
-    assert len(np.unique(without)) < len(np.unique(with_own))
+    assert np.abs(without - with_own).max() > 0.1
     MANY_LOG.to_csv(tmp_path / "events.csv", index=False)
     np.testing.assert_allclose(fitted.predict(rows, log=tmp_path / "events.csv"), with_own)
     np.testing.assert_array_equal(fitted.predict(rows, form="ranks"), fitted.predict(rows, form="ranks", log=MANY_LOG))
-    # Events of the rows' time and later are no part of what is known.
-    late = MANY_LOG[MANY_LOG["ts"] >= rows.groupby("session_id")["ts"].max().reindex(MANY_LOG["session_id"]).to_numpy()]
-    np.testing.assert_array_equal(fitted.predict(rows, log=MANY_LOG.drop(late.index)), with_own)
+    # The same events again, later than all lists, are no part of what is known.
+    future = pd.concat([MANY_LOG, MANY_LOG.assign(ts=MANY_LOG["ts"] + 10_000)], ignore_index=True)
+    np.testing.assert_array_equal(fitted.predict(rows, log=future), with_own)
+
+
+def test_times_of_a_file_and_of_a_frame_may_have_other_units():
+    """Parquet has no seconds, CSV has them: exact in the finer unit, and left alone where that cannot hold them."""
+    times = pd.to_datetime(["1969-12-31 23:59:59", None, "2026-01-01 00:00:00"])
+    tables = [Table.read(pd.DataFrame({"t": times.as_unit(u), "x": [1, 2, 3]})) for u in ("s", "us", "ms")]
+    for table in in_one_unit(tables):
+        assert table["t"].unit == "us"
+        np.testing.assert_array_equal(pd.Series(table["t"].to_arrow().to_pandas()), times)
+    far = Table.read(pd.DataFrame({"t": pd.to_datetime(["9999-01-01"]).as_unit("s")}))
+    kept, _ = in_one_unit([far, Table.read(pd.DataFrame({"t": times[:1].as_unit("ns")}))])
+    assert kept["t"].unit == "s"
 
 
 def test_files_are_predicted_with_the_log_beside_them(whole, tmp_path):
