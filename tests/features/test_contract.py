@@ -147,6 +147,30 @@ def test_transform_needs_no_target(make, library):
     assert_equal(outputs_of(made, feature.outputs), outputs_of(whole, feature.outputs))
 
 
+# Without those that read another generator: its own scope stays, and what it has not seen is one value.
+SCOPED = [p for p in CASES if "scope" in p.values[0]().get_params() and len(one(p.values[0]).steps) == 1]
+
+
+@pytest.mark.parametrize("make", SCOPED)
+def test_unlabeled_rows_count_where_asked(make):
+    """As if they were rows of the training, and not at all elsewhere."""
+    params = make().get_params()
+    if "over" in params:
+        params["over"] = "train"
+    train, other, new = (columns(seed=seed) for seed in range(3))
+    for scope, known in (("train", train), ("all", {n: train[n] + other[n] for n in train})):
+        feature, alone, plain = (
+            one(lambda s=s: type(make())(**params | {"scope": s})) for s in (scope, scope, "train")
+        )
+        made = feature.fit_transform(to_arrow(train), tables=tables(), unlabeled=to_arrow(other))
+        assert feature.transductive == (feature.outputs if scope == "all" else [])
+        assert alone.fit(to_arrow(train), tables=tables()).transductive == []
+        plain.fit(to_arrow(known), tables=tables())
+        for which, found in ((train, made), (new, feature.transform(to_arrow(new), tables=tables()))):
+            expected = plain.transform(to_arrow(which), tables=tables())
+            assert_equal(outputs_of(found, feature.outputs), outputs_of(expected, feature.outputs), exact=False)
+
+
 @every
 def test_permuted_rows_give_permuted_values(make):
     if by_row_order(make()):
