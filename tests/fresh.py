@@ -67,7 +67,8 @@ def _server() -> socket.socket:
     ours, its = socket.socketpair()
     command = [sys.executable, "-c", SERVER, str(its.fileno()), *LIBRARIES]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(command, pass_fds=[its.fileno()], env=env, cwd=ROOT, stdin=subprocess.DEVNULL)
+    nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    server = subprocess.Popen(command, pass_fds=[its.fileno()], env=env, cwd=ROOT, **nothing)
     its.close()
 
     @atexit.register

@@ -4,7 +4,6 @@ import datetime as dt
 import json
 import math
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from fastrec.estimators import Estimator, XGBModel
 from fastrec.sequences import VSTAN, SessionModel
 from fastrec.table import Keys, load_state, save_state
 from fastrec.table.state import class_named, known_classes, saved_name
+from tests.fresh import run
 
 ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = {
@@ -201,8 +201,7 @@ try:
 except WriteError as error:
     print("refused", error.file)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.split() == ["refused", str(tmp_path / "s")]
+    assert run(code).split() == ["refused", str(tmp_path / "s")]
     assert load_state(tmp_path / "s") == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
 
@@ -229,8 +228,7 @@ assert "fastrec.competition" not in sys.modules
 
 
 def test_a_fresh_process_finds_the_classes_of_rooms_above():
-    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run(FRESH)
 
 
 def test_every_class_of_ours_is_found_by_its_saved_name():
