@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -52,13 +53,18 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     if found.type in ("cpu", "cuda"):
         return found
     try:
-        # Other backends differ in what they support: only a trial tells, and it tells the device's number.
-        made = torch.zeros(1, device=found)
-        made.cpu()
-        return made.device
+        return _tried(found)
     except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
         problem = f"device {str(found)!r} was asked for, but it is not usable here"
         raise DeviceError(problem, remedy="Use 'auto', 'cpu' or 'cuda'") from error
+
+
+@cache
+def _tried(device: torch.device) -> torch.device:
+    # Other backends differ in what they support: only a trial tells, and it tells the device's number.
+    made = torch.zeros(1, device=device)
+    made.cpu()
+    return made.device
 
 
 def _other_accelerator() -> str:

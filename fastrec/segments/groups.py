@@ -16,7 +16,7 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, groups, shared, view
-from fastrec.table.coding import sort_rows
+from fastrec.table.coding import extremes, sort_rows
 
 # Ranks in small groups and the last event before a row by compiled loops, where numba is installed.
 
@@ -126,7 +126,8 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return integer keys as one int64 if their ranges fit, else None."""
     if len(keys) == 1 or not len(keys[0]):
         return keys[0]
-    bounds = [[int(v) for v in torch.aminmax(key)] for key in keys]
+    found = extremes(*keys)
+    bounds = list(zip(found[::2], found[1::2], strict=True))
     if math.prod(high - low + 1 for low, high in bounds) >= 1 << 62:
         return None
     joined = keys[0] - bounds[0][0]
@@ -250,7 +251,7 @@ def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
     step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
     while step < longest:
-        if step < limits.LONG_GROUP_ROWS:
+        if step < limits.LONG_GROUP_ROWS or not on_host(total):
             same = groups.codes[step:] == groups.codes[:-step]
             total[step:].add_(torch.where(same, total[:-step], 0))
         else:  # fewer rows at every step
