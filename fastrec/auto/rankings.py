@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
+import torch
 
 from fastrec._core import limits
 from fastrec.auto.problem import Problem, shared_columns
 from fastrec.auto.trial import QuickTrial
 from fastrec.features import (
     Bucketize,
+    Combine,
     CountEncode,
     Cross,
     CumCount,
@@ -23,6 +26,7 @@ from fastrec.features import (
     TargetEncode,
 )
 from fastrec.features.base import Feature
+from fastrec.table.keys import UNITS_PER_SECOND
 
 
 def _numbers(problem: Problem, trial: QuickTrial) -> list[str]:
@@ -97,13 +101,67 @@ def _means(problem: Problem, trial: QuickTrial) -> list[Feature]:
     return _placed(TargetEncode(keys, problem.target[0], smooth=20), str(problem.lists)) if keys else []
 
 
-def _rates(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    """Return rates of the items at earlier times only, as those of the rows to predict are."""
+def _time(problem: Problem, trial: QuickTrial) -> str | None:
+    """Return the column of times that says which rows are earlier; None: there is none."""
     times = [c.name for c in problem.columns if c.kind == "time" and not c.missing and c.name in trial.table]
     time = problem.time or next(iter(times), None)
-    if problem.item is None or time is None or time not in trial.table or trial.table[time].is_missing().any():
+    return None if time is None or time not in trial.table or trial.table[time].is_missing().any() else time
+
+
+def _rates(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Return rates of the items at earlier times only, as those of the rows to predict are."""
+    time = _time(problem, trial)
+    if problem.item is None or time is None:
         return []
     return _placed(CumTarget(problem.item, problem.target[0], order=time, smooth=20), str(problem.lists))
+
+
+def _owners(problem: Problem, trial: QuickTrial) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return the columns whose values have several groups at different times, such as users.
+
+    Each with the arguments of a ``CumTarget`` of its earlier groups, and of one in which the last of them counts most:
+    what is older than an owner's usual pause counts half.
+    """
+    time, found = _time(problem, trial), []
+    # A time that differs within a group would show a row the labels of others of its group.
+    if time is None or time not in problem.shared:
+        return []
+    starts = trial.rows.groups.unique_consecutive(return_counts=True)[1].cumsum(0)
+    starts = torch.cat([starts.new_zeros(1), starts[:-1]])
+    ticks = trial.table[time].number(torch.float64).cpu()[starts] / UNITS_PER_SECOND[trial.table[time].unit or "s"]
+    for name in problem.keys:
+        codes = trial.table[name].coded().codes.long().cpu()[starts]
+        order = ticks.argsort(stable=True)
+        order = order[codes[order].argsort(stable=True)]
+        pauses = ticks[order].diff()[codes[order].diff() == 0]
+        pauses = pauses[pauses > 0]
+        if len(pauses) >= limits.OWNED_GROUPS * len(starts):
+            usual = {"order": time, "target": problem.target[0]}
+            found.append((name, usual, {**usual, "half_life": float(pauses.median()), "name": "last"}))
+    return found[:2]
+
+
+def _owned_items(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Return what the group's owner has done with the row's item, and with its other keys, in earlier groups."""
+    keys, made = _keys(problem, 2)[:3], []
+    for owner, *both in _owners(problem, trial) if keys else ():
+        pairs = [Cross(owner, k) for k in keys]
+        # A row in which the item was passed over halves its rate: shown before and never shown differ.
+        made += [CumTarget(pairs, smooth=1, **options) for options in both]
+    return made
+
+
+def _owned_choices(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Compare a row's numbers with those of what the group's owner chose in earlier groups."""
+    lists, numbers = str(problem.lists), _numbers(problem, trial)[:4]
+    ranks = {n for f in trial.base for n in f.outputs} & {f"rank_{n}__{lists}" for n in numbers[:2]}
+    compared: list[str | Feature] = [*numbers, *sorted(ranks), *([CumCount(lists)] if problem.as_shown else [])]
+    made: list[Feature] = []
+    for owner, *both in _owners(problem, trial) if compared else ():
+        for options in both:
+            made.append(chosen := CumTarget(owner, of=compared, smooth=0.1, **options))
+            made += [Combine(of, "-", n) for of, n in zip(compared, chosen.outputs, strict=True)]
+    return made
 
 
 def _crosses(problem: Problem, trial: QuickTrial) -> list[Feature]:
@@ -124,8 +182,11 @@ def _times(problem: Problem, trial: QuickTrial) -> list[Feature]:
     ]  # fmt: skip
 
 
-IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
+Idea = Callable[[Problem, QuickTrial], list[Feature]]
+IDEAS: tuple[tuple[str, Idea], ...] = (
     ("ranks in the group and differences from it", _group),
+    ("items in earlier groups of the owner", _owned_items),
+    ("what the owner chose in earlier groups", _owned_choices),
     ("counts of items", _counts),
     ("target means of items", _means),
     ("differences from what is usual of an item", _usual),

@@ -44,7 +44,8 @@ class QuickTrial:
         self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
     ) -> None:
         self.problem, self.base, self.seconds, self.n_folds = problem, list(base), seconds, n_folds
-        self.hurried = False
+        # The time is shared by all fits, and a few more than there are.
+        self.hurried, self.time_limit = False, seconds / 24
         table = Table.read(problem.train)
         draw = torch.Generator().manual_seed(0)
         self.target: Target | None = None
@@ -81,6 +82,8 @@ class QuickTrial:
     def _cut(self) -> Folds:
         """Return folds like the run's: whole groups, blocks of time, or rows at random."""
         problem = self.problem
+        if problem.last_of is not None:
+            return Folds.last(self.table, problem.lists, problem.last_of, problem.time, self.n_folds)
         if problem.group is not None and problem.group in self.table:
             return Folds.group(self.table, problem.group, self.n_folds)
         if problem.time is not None and problem.time in self.table:
@@ -141,7 +144,8 @@ class QuickTrial:
             [*had, *(c.name for c in columns if c.kind == k)] for had, k in zip(own, ("category", "number"))
         )
         after, new = self._cross_fitted([*self.base, *features])
-        gain, error = self.gain(self.rows.label, after, before, self.rows.groups)
+        label, groups = self._scored(self.rows.label), self._scored(self.rows.groups)
+        gain, error = self.gain(label, after, before, groups)
         kept = is_worth(gain, error)
         if kept:
             self.base, self._score = [*self.base, *features], (after, new)
@@ -171,7 +175,7 @@ class QuickTrial:
     def clusters(self) -> torch.Tensor | None:
         """The column by which rows of a ranking are independent: users, or the like; None: the groups are."""
         key = self.problem.group
-        return self.table[key].coded().codes.long() if key is not None and key in self.table else None
+        return self._scored(self.table[key].coded().codes.long()) if key is not None and key in self.table else None
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
         """Iterate over the rows outside and inside of each fold, with the features."""
@@ -193,7 +197,8 @@ class QuickTrial:
                 yield self._rows(self.table.take(outside), []), self._rows(self.table.take(inside), [])
             return
         made = FeatureSet(list(features), key=feature_key(self.problem))
-        for train, valid in made.cross_fit(self.table, self.folds.codes, tables=self.tables):
+        only = range(1, len(self.folds) + 1)
+        for train, valid in made.cross_fit(self.table, self.folds.codes + 1, tables=self.tables, only=only):
             outputs = [n for n in made.outputs if train[n].plain().kind == "number"]
             yield self._rows(train, outputs), self._rows(valid, outputs)
 
@@ -204,8 +209,7 @@ class QuickTrial:
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
             model = judge.fresh()
-            # The time is shared by all fits, and a few more than there are; of a ranking there are more ideas.
-            model.time_limit = self.seconds / (36 if self.problem.task == "ranking" else 24)
+            model.time_limit = self.time_limit
             began = time.monotonic()
             model.fit(train, None, seed=0)
             # A model that used nine tenths of its time was stopped by it.
@@ -215,12 +219,16 @@ class QuickTrial:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
             oof[inside] = said
         assert oof is not None
+        oof = oof[self.folds.scored]
         if self.problem.task == "ranking":
             # Metrics count equal scores as the worst order: whatever told rows apart would be a gain.
             drawn = torch.randperm(len(oof), generator=torch.Generator().manual_seed(0))
             ascending = drawn[torch.argsort(oof[drawn], stable=True)]
             oof[ascending] = torch.arange(len(oof), dtype=torch.float64)
-        return oof, self.metric(self.rows.label, oof, groups=self.rows.groups)
+        return oof, self.metric(self._scored(self.rows.label), oof, groups=self._scored(self.rows.groups))
+
+    def _scored(self, values: Any) -> Any:
+        return None if values is None else values[self.folds.scored]
 
     def pointwise(self, kind: type[LGBMModel] | type[XGBModel]) -> dict[str, Any]:
         """Return the judge's parameters: of a ranking row by row, as it stops by a loss that is smoother than ranks."""

@@ -74,6 +74,8 @@ class Competition(ABC):
         time: a column of times: folds are in its order, each trained on what came before; None: at random.
         time_gap: what is left out between training and scored rows, in the unit of ``time``.
         time_horizon: how long a scored block lasts, in the unit of ``time``; None: a share of the rows.
+        last_of: ranking: a column, such as a session: with ``time`` folds are at random, and score the last list of
+            each of its values, as a test does whose lists follow others of theirs.
         n_folds: how many validation folds there are.
         history: features look back to training rows from the rows to predict (lags of a series): the target of rows
             that are scored is hidden from them.
@@ -120,6 +122,7 @@ class Competition(ABC):
     time: str | None = None
     time_gap: Any = 0
     time_horizon: Any = None
+    last_of: str | None = None
     n_folds: int = 5
     history = False
     refit: bool | None = None
@@ -208,10 +211,12 @@ class Competition(ABC):
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
         """Return the folds that everything is scored by.
 
-        By ``time`` where it is given (in a ranking task a list's is that of its first row); else whole groups of
-        ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
+        By ``last_of``, else by ``time``, where they are given (in a ranking task a list's time is that of its first
+        row); else whole groups of ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
         """
         train = found.train
+        if self.last_of is not None:
+            return Folds.last(train, self.list_column, self.last_of, self.time, self.n_folds)
         if self.time is not None:
             if target is None and self.time in train:
                 _, place, rows = torch.unique_consecutive(

@@ -10,10 +10,16 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import accurate_sum, cell_places
-from fastrec.features._engine.options import averaged_numbers, check_target_classes, float64, row_weights
+from fastrec.features._engine.options import (
+    averaged_numbers,
+    check_target_classes,
+    finite_number,
+    float64,
+    row_weights,
+)
 from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, decay
 from fastrec.features.base import Cells, Col, Cols, Names, State, Tensors
-from fastrec.features.columns import as_list, name_of, names_of
+from fastrec.features.columns import as_list, name_of, names_of, refuse
 from fastrec.features.target import KeySums, Sums
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Column, Table
@@ -35,6 +41,8 @@ class CumTarget(KeySums):
             rows count alike.
         weight: a column of sample weights.
         classes: the values of a target of classes, each with a column ``cumte_item__y_a`` of 0/1; None: a number.
+        of: number columns, or generators, to average instead: each row counts by its target, 0 or more. Of a target of
+            clicks it is the mean over what was clicked: ``cumte_user__price_by_clicked``.
         name: the outputs' first word; None: ``cumte``.
 
     Source: Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features", section 3.2, ordered
@@ -53,7 +61,7 @@ class CumTarget(KeySums):
 
     uses_target = True
     causal = True
-    _reads = ("cols", "target", "order", "weight")
+    _reads = ("cols", "target", "order", "weight", "of")
     _least: ClassVar = {"smooth": 0}
 
     def __init__(
@@ -66,6 +74,7 @@ class CumTarget(KeySums):
         half_life: float | None = None,
         weight: str | None = None,
         classes: Sequence[Any] | None = None,
+        of: Cols | None = None,
         name: str | None = None,
     ) -> None:
         if classes is not None:
@@ -82,7 +91,7 @@ class CumTarget(KeySums):
     def fit_only(self) -> list[str]:
         order = as_list(self.order)
         used = [*as_list(self.cols), *(order if self.half_life is not None else [])]
-        return [n for n in (*as_list(self.target), *order, *as_list(self.weight)) if n not in used]
+        return [n for n in (*as_list(self.target), *order, *as_list(self.weight), *self._of) if n not in used]
 
     @property
     def outputs(self) -> list[str]:
@@ -90,17 +99,29 @@ class CumTarget(KeySums):
 
     @property
     def averaged(self) -> list[str]:
-        """The names of the averaged numbers: the targets, or their classes."""
-        return [t if c is None else f"{t}_{c}" for t in as_list(self.target) for c in self.classes or [None]]
+        """The names of the averaged numbers: the targets, their classes, or what is averaged by each."""
+        targets = [t if c is None else f"{t}_{c}" for t in as_list(self.target) for c in self.classes or [None]]
+        return targets if self.of is None else [f"{n}_by_{t}" for t in targets for n in self._of]
+
+    @property
+    def _of(self) -> list[str]:
+        return [n for c in as_list(self.of) for n in names_of(c)]
 
     def _name(self, col: Col, target: str) -> str:
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
 
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each target's weights and values (both 0 where it is missing): float64 ``[n]``."""
+        """Return the weights and values of each averaged number (both 0 where it is missing): float64 ``[n]``."""
         given = row_weights(table, self.weight, wanted_by=self)
         targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self)
-        return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
+        if self.of is None:
+            return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
+        for y, name in zip(targets, as_list(self.target)) if self.classes is None else ():
+            refuse(
+                y < 0, name, "CumTarget: rows count by a target that is below 0", "Leave of= out, or shift the target"
+            )
+        numbers = [finite_number(table, n, wanted_by=self) for n in self._of]
+        return [(torch.where(x.isnan(), 0, given * y.nan_to_num(0)), x.nan_to_num(0)) for y in targets for x in numbers]
 
     def _clock(self, table: Table) -> Clock | None:
         return None if self.half_life is None else Clock.of(table, as_list(self.order)[0])

@@ -131,7 +131,7 @@ class Table:
 
     def with_columns(self, columns: Mapping[str, Any]) -> Table:
         """Add columns, or replace those of the same name (scalars are not broadcast)."""
-        new = Table({**self._columns, **columns}, device=self.device)
+        new = Table({**self._columns, **columns}, device=self.device if self._columns else None)
         new._memory = {k: kept for k, kept in list(self._memory.items()) if not kept.names & set(columns)}
         return new
 

@@ -13,7 +13,7 @@ from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
-from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, take_values
+from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, coded_of, take_values
 from fastrec.tabular.procs.procs import Categorify
 
 
@@ -53,7 +53,7 @@ def codes_of(
         options = categorify.options_of(name)
         vocab = _fit_whole(column, training, options)
         if vocab is None:
-            coded = _coded(column)
+            coded = coded_of(column)
             counts = training.count_whole(coded.codes, 0, coded.size)
             if counts is None:
                 counts = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size).cpu()
@@ -79,7 +79,7 @@ def classes_of(column: Column, training: TrainingRows) -> pa.Array:
     vocab = _fit_whole(column, training, {})
     if vocab is not None:
         return vocab.values
-    coded = _coded(column)
+    coded = coded_of(column)
     used = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size)[1:].nonzero().squeeze(1).cpu()
     known = coded.keys.take(used)
     return known.columns[0] if column.ordered is not None else known.take(known.sort_order()).columns[0]
@@ -96,7 +96,7 @@ def codes_in(vocab: Vocab, column: Column) -> Codes:
     """Encode a column by a vocabulary; a column of numbers is looked up block by block."""
     if vocab.takes(column):
         return Codes(column.values, vocab.lookup, column.missing)
-    coded = _coded(column)
+    coded = coded_of(column)
     return _gathered(coded, vocab.codes_of(coded.keys), len(vocab))
 
 
@@ -133,12 +133,6 @@ def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high:
         place = place if missing is None else place[~missing[start : start + step]]
         counts += torch.bincount(place, minlength=len(counts))
     return counts
-
-
-def _coded(column: Column) -> Coded:
-    if column.kind == "category":
-        return Coded(column.values, Keys((column.distinct,), (column.name,)))
-    return column.coded()
 
 
 def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:

@@ -19,6 +19,7 @@ from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
+from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows, numbers_of, plain_numbers
@@ -227,13 +228,6 @@ def loaded(df: Any) -> Any:
     return read_file(df) if isinstance(df, str | Path) else df
 
 
-def size_of(df: Any) -> int:
-    """Count the rows of a frame of any supported library."""
-    if isinstance(df, Mapping):
-        return len(next(iter(df.values()), ()))
-    return df.num_rows if isinstance(df, pa.Table | pa.RecordBatch) else len(df)
-
-
 def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameColumns:
     """Read the columns that a recipe needs; targets and groups may be absent unless ``y_needed``."""
     there = set(column_names(made))
@@ -241,7 +235,7 @@ def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameC
     wanted += [n for n in recipe.group_names if y_needed or n in there]
     names = list(dict.fromkeys(wanted))
     check_names(list(column_names(made)), names)
-    return FrameColumns(made, names, size_of(made), ready=recipe.extras.read(made))
+    return FrameColumns(made, names, row_count(made), ready=recipe.extras.read(made))
 
 
 def check_unique(names: Sequence[str]) -> None:

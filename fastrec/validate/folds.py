@@ -188,7 +188,7 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or fewer rows than folds.
         """
-        rows = _check_counts(cuts.row_count(data), folds, repeats)
+        rows = _check_counts(cuts.rows_in(data), folds, repeats)
         return cls._repeated(partial(cuts.random_folds, rows), folds, repeats, seed, f"{folds} folds at random")
 
     @classmethod
@@ -206,7 +206,7 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or every class has fewer rows than there are folds.
         """
-        _check_counts(cuts.row_count(data), folds, repeats)
+        _check_counts(cuts.rows_in(data), folds, repeats)
         strata, words = cuts.strata_of(cuts.given_column(data, target, "target"), bins, folds)
         method = f"{folds} folds at random, stratified by {words}"
         return cls._repeated(partial(cuts.stratified_folds, strata), folds, repeats, seed, method)
@@ -289,6 +289,32 @@ class Folds:
         words.append("expanding" if window is None else f"training on the last {times.shown(spans['window'])}")
         words += [f"scoring {times.shown(spans['horizon'])} each"] if horizon is not None else []
         return cls(codes, train, method=", ".join(words))
+
+    @classmethod
+    def last(cls, data: Any, groups: Any, of: Any, time: Any, folds: int = 5, *, seed: int = 0) -> Folds:
+        """Score the last group of each value of a column, in folds at random; earlier groups are always trained on.
+
+        So a test is cut that has the last list of each session, while the answers to its earlier lists are known.
+
+        Args:
+            data, folds, seed: as of :meth:`kfold`.
+            groups: the column of groups, such as lists, whose rows stay together.
+            of: the column of what has several groups, such as sessions; rows without a value are never scored.
+            time: the column of dates or numbers that says which group is the last; of several the one of the last row.
+
+        Raises:
+            DataError: fewer than two folds, a fold would be empty, or a time is missing.
+        """
+        key, lists = cuts.given_key(data, of, "of"), cuts.given_key(data, groups, "groups")
+        times = cuts.given_times(data, time, "time")
+        _check_counts(len(key), folds, 1)
+        owners, codes = (t.coded(t.names).codes.long().cpu() for t in (key, lists))
+        order = times.ticks.cpu().argsort(stable=True)
+        order = order[owners[order].argsort(stable=True)]
+        ends = torch.cat([owners[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
+        scored = torch.isin(codes, codes[order[ends]]) & (owners > 0)
+        made = torch.where(scored, cuts.group_folds(key, key.names, folds, seed=seed), -1)
+        return cls(made, method=f"{folds} folds of the last {_names(lists)} of each {_names(key)}, by {times.name}")
 
     @classmethod
     def purged(cls, data: Any, start: Any, end: Any, folds: int = 5, *, embargo: Any = 0) -> Folds:

@@ -16,6 +16,8 @@ from fastrec.auto.features import choose_features
 from fastrec.auto.models import choose_models
 from fastrec.auto.problem import Problem, feature_key
 from fastrec.auto.trial import QuickTrial
+from fastrec.auto.understand import understand
+from fastrec.auto.workspace import _attributes
 from fastrec.features import FeatureSet, check_leakage
 from fastrec.metrics import get_metric
 
@@ -99,13 +101,99 @@ def test_features_of_items_are_those_of_plain_loops(small):
     np.testing.assert_allclose(made["mean_cumcount_list__item"], places.groupby(SMALL["item"]).transform("mean"))
 
 
+OWNED = shop(90, signal=True).rename(columns={"user": "user_id"})  # some three lists a user
+
+
+def test_features_of_owners_are_those_of_plain_loops():
+    """Of earlier lists of the user: whether the item was chosen, and the mean price of what was chosen."""
+    frame = OWNED
+    problem = problem_of(frame, shared=["user_id", "device", "at"])
+    assert problem.keys == ["user_id"]
+    trial = QuickTrial(problem, [], 60.0)
+    made, chosen = (
+        FeatureSet(make(problem, trial), key="list").fit_transform(frame)
+        for make in (rankings._owned_items, rankings._owned_choices)
+    )
+    for i, row in frame.iterrows():
+        before = frame[frame["at"] < row["at"]]
+        own = before[before["user_id"] == row["user_id"]]
+        prior = before["clicked"].mean() if len(before) else 0.0
+        same = own.loc[own["item"] == row["item"], "clicked"]
+        assert made.loc[i, "cumte_user_id__item__clicked"] == pytest.approx((same.sum() + prior) / (len(same) + 1))
+        paid, usual = own.loc[own["clicked"] == 1, "price"], before.loc[before["clicked"] == 1, "price"]
+        mean = (paid.sum() + 0.1 * (usual.mean() if len(usual) else 0)) / (len(paid) + 0.1)
+        name = "cumte_user_id__price_by_clicked"
+        assert chosen.loc[i, name] == pytest.approx(mean)
+        assert chosen.loc[i, f"price_minus_{name}"] == pytest.approx(row["price"] - mean)
+    # The half-life is the usual pause between two lists of a user.
+    pauses = frame.drop_duplicates("list").sort_values("at").groupby("user_id")["at"].diff().dt.total_seconds().median()
+    (last,) = [f for f in rankings._owned_items(problem, trial) if f.half_life]
+    assert last.half_life == pauses
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at": lambda f: f["at"] + pd.to_timedelta(np.arange(len(f)), "s")},  # a row would see others of its group
+        {"user_id": lambda f: f["list"].map("u{}".format)},
+        {"at": lambda f: pd.Timestamp("2026-01-01")},
+    ],
+)
+def test_without_earlier_groups_nothing_is_made_of_owners(change):
+    frame = OWNED.assign(**change)
+    counts = frame.groupby("list").nunique()
+    problem = problem_of(frame, shared=[n for n in ("user_id", "device", "at") if (counts[n] == 1).all()])
+    trial = QuickTrial(problem, [], 60.0)
+    assert rankings._owned_items(problem, trial) == rankings._owned_choices(problem, trial) == []
+
+
+def loyal(groups: int, seed: int = 0) -> pd.DataFrame:
+    """Users come back after an hour, and mostly take again what they took before, if it is there."""
+    rng = np.random.default_rng(seed)
+    frame = shop(groups, signal=False, seed=seed).rename(columns={"user": "user_id"})
+    user = rng.permutation(np.arange(groups) // 3)
+    frame["user_id"] = [f"u{u}" for u in user[frame["list"]]]
+    frame["item"] = frame.groupby("list").cumcount() + C * (user[frame["list"]] % 5)
+    taste = rng.integers(0, C, groups)[user] * (rng.random(groups) < 0.9)
+    return frame.assign(clicked=(frame.groupby("list").cumcount() == taste[frame["list"]]).astype(int))
+
+
+def understood(train: pd.DataFrame, test: pd.DataFrame) -> Problem:
+    given = {"train": train, "test": test.drop(columns="clicked")}
+    tables = {n: pa.Table.from_pandas(t, preserve_index=False) for n, t in given.items()}
+    files = Files(Path(), {n: n for n in tables}, tables, why=dict.fromkeys(tables, ""))
+    return understand(files, target="clicked", group="list", item="item")
+
+
+def test_what_users_take_again_is_found_and_the_folds_are_those_of_the_test():
+    """Each user's last list is the test: folds score the last list that is left, and the trial with them."""
+    rows = loyal(600)
+    last = rows["at"] == rows.groupby("user_id")["at"].transform("max")
+    problem = understood(rows[~last], rows[last])
+    assert (problem.last_of, problem.time) == ("user_id", "at")
+    trial = QuickTrial(problem, [], 60.0)
+    family = trial.family("", rankings._owned_items(problem, trial))
+    assert family.kept
+    assert family.gain > 3 * family.error
+    attributes = "\n".join(_attributes("shop", problem))
+    assert 'last_of = "user_id"' in attributes
+    assert 'time = "at"' in attributes
+
+
+def test_a_split_at_random_has_no_last_groups():
+    rows = loyal(300)
+    held = rows["list"].isin(np.random.default_rng(1).permutation(300)[:100])
+    problem = understood(rows[~held], rows[held])
+    assert problem.last_of is None
+
+
 def test_no_feature_tells_the_label():
     """Means of the label never see a row of the same list; rates of items are of earlier times alone."""
     problem = problem_of(SMALL, time="at")
     trial = QuickTrial(problem, [], 60.0)
     assert feature_key(problem) == "list"
     for name, make in rankings.IDEAS:
-        order = "at" if name == "rates of items so far" else None
+        order = "at" if "so far" in name or "earlier groups" in name else None
         features = FeatureSet(make(problem, trial), key="list")
         check_leakage(features, SMALL, "clicked", order, key="list").raise_for_leaks()
 

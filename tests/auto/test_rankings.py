@@ -21,11 +21,14 @@ from fastrec.auto.columns import read_files
 from fastrec.auto.problem import Problem
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
-from fastrec.competition import compare_runs, run_competition
+from fastrec.competition import Competition, SavedRun, compare_runs, run_competition
 from fastrec.competition.predict import predict_run
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.estimators import XGBRanker
+from fastrec.features import CumTarget, FeatureSet
 from fastrec.metrics import mrr
+from fastrec.serve import Scorer, export_run
+from fastrec.validate import Folds
 
 ROOT = Path(__file__).resolve().parents[2]
 C = 5  # candidates of a group
@@ -216,6 +219,39 @@ def test_times_that_differ_in_a_group_leave_it_whole(tmp_path):
     assert recipe.time == "at"
     read = recipe.load(data, rows=None, device=torch.device("cpu"))
     recipe.folds(read, None).check_groups(read.train["session_id"].group_numbers())
+
+
+class Loyal(Competition):
+    """Users whose last session is to be predicted, and what they clicked before."""
+
+    name, task, metric, list_column, n_folds = "loyal", "ranking", "mrr", "session_id", 3
+    time, last_of = "at", "user_id"
+
+    def features(self):
+        return FeatureSet([CumTarget("user_id", "clicked", order="at", of="price", smooth=1)], key="session_id")
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=10, max_depth=3)]
+
+
+def test_a_run_scores_the_last_group_of_each_user(tmp_path):
+    """The groups that are scored, and what is known of each of them: all earlier clicks of its user, by a loop."""
+    last = TRAIN["at"] == TRAIN.groupby("user_id")["at"].transform("max")
+    data = folder(tmp_path, TRAIN[~last], TRAIN[last].drop(columns="clicked"))
+    made = new_competition(tmp_path / "w", data, target="clicked", group="session_id", seconds=0)
+    assert (made.problem.last_of, made.problem.time) == ("user_id", "at")
+    assert load_competition(made.folder).last_of == "user_id"
+    run = run_competition(Loyal(), data, tmp_path / "run")
+    rows = TRAIN[~last].reset_index(drop=True)
+    folds = Folds.load(run / "folds.parquet")
+    scored = rows["at"] == rows.groupby("user_id")["at"].transform("max")
+    np.testing.assert_array_equal(folds.scored.numpy(), scored)
+    saved = SavedRun(run)
+    new = TRAIN[last].drop(columns="clicked").reset_index(drop=True)
+    told = saved.rows(saved.read(new)).table["cumte_user_id__price_by_clicked"].number().numpy()
+    paid, usual = rows[rows["clicked"] == 1], rows.loc[rows["clicked"] == 1, "price"].mean()
+    own = paid.groupby("user_id")["price"].agg(["sum", "size"]).reindex(new["user_id"]).fillna(0)
+    np.testing.assert_allclose(told, (own["sum"] + usual) / (own["size"] + 1))
 
 
 # What is refused, with its place and a remedy
@@ -479,6 +515,40 @@ def test_candidates_without_an_id_are_numbered(tmp_path):
     scored = score_values(tmp_path / "run" / "submission.csv", tmp_path / "truth.csv", form, **options).value
     ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False, method="max")
     assert scored == pytest.approx((1 / ranks[test["clicked"] == 1]).mean())
+    pytest.importorskip("onnx")
+    export_run(tmp_path / "run", tmp_path / "served")
+    scorer = Scorer(tmp_path / "served")
+    sent = test.assign(wanted=placed.to_numpy()).sort_values("session_id", kind="stable")
+    columns = ["session_id", *(i.name for i in scorer.spec.sent)]
+    assert "row_number" not in columns
+    assert scorer.score(sent[columns].to_dict("list")) == pytest.approx(sent["wanted"].to_numpy(), abs=1e-5)
+
+
+def test_grades_of_candidates_that_stood_in_one_line(tmp_path):
+    """Parted as the refusal says; grades 0 to 4 are scored by NDCG, with the grade as the gain, as a loop has it."""
+    grades = (4 - TRAIN.groupby("session_id")["price"].rank(method="first") + 1).clip(0, 4).astype(int)
+    parts = TRAIN.assign(grades=grades.astype(str), price=TRAIN["price"].astype(str), item_ids=TRAIN["item_id"])
+    lines = parts.groupby("session_id")[["item_ids", "price", "grades"]].agg("|".join).reset_index()
+    with pytest.raises(DataError, match="Give a row for each of item_ids"):
+        fastrec.fit(lines.assign(best=lines["item_ids"].str.split("|").str[0]), "best", group="session_id", minutes=0.1)
+    names = ["item_ids", "price", "grades"]
+    rows = lines.assign(**{n: lines[n].str.split("|") for n in names}).explode(names, ignore_index=True)
+    rows = rows.astype({"price": float, "grades": int})
+    held = rows["session_id"] > "s00089"
+    data = folder(tmp_path, rows[~held], rows[held].drop(columns="grades"))
+    made = new_competition(tmp_path / "w", data, target="grades", group="session_id", seconds=0)
+    assert (made.problem.metric, made.problem.item) == ("ndcg@10", "item_ids")
+    run = run_competition(quick(load_competition(made.folder)), data, tmp_path / "run")
+    oof = pd.read_parquet(run / "oof" / "stack.parquet")
+    gains = []
+    for _, part in oof.assign(session=rows.loc[~held, "session_id"].to_numpy()).groupby("session"):
+        weights = 1 / np.log2(np.arange(2, C + 2))
+        order = part.sort_values(["score", "grades"], ascending=[False, True])[
+            "grades"
+        ]  # equal scores: the worst order
+        gains.append((order * weights).sum() / (part["grades"].sort_values(ascending=False) * weights).sum())
+    assert json.loads((run / "scores.json").read_text())["oof"]["stack"] == pytest.approx(np.mean(gains))
+    assert np.mean(gains) > 0.95
 
 
 def test_fit_ranks_a_frame():

@@ -4,8 +4,11 @@
 
 The peers are set as a user would: the files' own numbers, the size of the group, each number's rank and its ratio to
 the mean within the group, and the items' counts; stopped early on an eighth of the groups; they take what they take.
-Two sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld), and the candidates
-of a market of XMarket (a fifth of the users is held back). The difference has a bootstrap interval over lists.
+Four sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld; all learn from the
+test's earlier lists, whose clicks are given), the same beside the log of all events, which ``fit(log=)`` alone is given
+(``trivago_log``), the candidates of a market of XMarket (a fifth of the users is held
+back), and candidates that ``fastrec candidates`` finds for the users of MovieLens-1M, whose last film is the answer.
+The difference has a bootstrap interval over lists.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,28 +29,31 @@ from rich.console import Console
 from rich.table import Table as Lines
 
 from fastrec.metrics import bootstrap_metric, get_metric
+from fastrec.retrieval import make_candidates
+from fastrec.table import Table
 
 warnings.simplefilter("ignore")
-Columns = dict[str, str]  # group, item, label, metric
+Columns = dict[str, Any]  # group, item, label, metric; the log, if there is one
 
 
-def candidates(lists: pd.DataFrame) -> pd.DataFrame:
+def candidates(lists: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     """One row for each item that was shown: its list, its place and price, and 1 for the one that was clicked."""
     lists = lists.assign(item_id=lists.impressions.str.split("|"), price=lists.prices.str.split("|"))
     rows = lists.explode(["item_id", "price"], ignore_index=True)
     rows["position"] = rows.groupby("list").cumcount() + 1
     rows["clicked"] = (rows.item_id == rows.reference).astype(int)
     kept = ["list", "session_id", "timestamp", "platform", "city", "device", "current_filters", "item_id", "price"]
-    rows = rows[[*kept, "position", "clicked"]].astype({"item_id": "int64", "price": "float64"})
+    rows = rows[[*more, *kept, "position", "clicked"]].astype({"item_id": "int64", "price": "float64"})
     return rows.assign(timestamp=pd.to_datetime(rows.timestamp, unit="s"))
 
 
 def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
-    """The clicked lists of the log, without the log: train's, and those of the test whose clicks were withheld."""
+    """The clicked lists of the log, without the log: those of the test whose clicks were withheld, and all others."""
     train, test, truth = (
         pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
         for n in ("train", "test", "ground_truth")
     )
+    train = pd.concat([train, test[test.reference.notna()]])
     train = train[train.action_type == "clickout item"]
     inside = [r in i.split("|") for r, i in zip(train.reference, train.impressions)]
     train = train[inside]
@@ -54,6 +61,27 @@ def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
     test = test.merge(truth.drop(columns="impressions"), on=["user_id", "session_id", "timestamp", "step"])
     made = [candidates(t.assign(list=np.arange(len(t)) + first)) for t, first in ((train, 0), (test, 1_000_000))]
     return made[0], made[1], {"group": "list", "item": "item_id", "label": "clicked", "metric": "mrr"}
+
+
+def trivago_log(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
+    """The clicked lists of train's and test's log beside both logs; of the lists to predict the click is in none."""
+    train, test, truth = (
+        pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
+        for n in ("train", "test", "ground_truth")
+    )
+    log = pd.concat([train, test], ignore_index=True)
+    lists = log[log.action_type == "clickout item"].assign(list=np.arange((log.action_type == "clickout item").sum()))
+    known = lists[[r in i.split("|") for r, i in zip(lists.reference.fillna(""), lists.impressions)]]
+    asked = lists[lists.reference.isna()].drop(columns="reference")
+    asked = asked.merge(truth.drop(columns="impressions"), on=["user_id", "session_id", "timestamp", "step"])
+    made = [candidates(t, ["user_id", "step"]).drop_duplicates(["list", "item_id"]) for t in (known, asked)]
+    log = log[(log.action_type != "clickout item") | log.reference.notna()]
+    item = log.reference.where(log.action_type.str.contains("item"))
+    events = log[["session_id", "user_id", "timestamp", "step", "action_type"]].assign(
+        item_id=pd.to_numeric(item, errors="coerce").astype("Int64"),
+        timestamp=pd.to_datetime(log.timestamp, unit="s"),
+    )
+    return made[0], made[1], {"group": "list", "item": "item_id", "label": "clicked", "metric": "mrr", "log": events}
 
 
 def xmarket(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
@@ -75,15 +103,38 @@ def xmarket(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
     return rows[~held], rows[held], {"group": "userId", "item": "itemId", "label": "taken", "metric": "ndcg@10"}
 
 
-SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, pd.DataFrame, Columns]]] = {"trivago": trivago, "xmarket": xmarket}
+def movielens(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
+    """A hundred candidates for each user with what their sources say; the answer is the last film."""
+    folder, kept = data / "movielens-1m", Path("runs/bench/movielens-candidates")
+    seen, last = (
+        [np.array(line.split(), int) for line in (folder / f"gsasrec_test_{n}.txt").read_text().splitlines()]
+        for n in ("input", "output")
+    )
+    if not kept.exists():  # some minutes
+        events = pd.DataFrame(
+            {"user": np.repeat(np.arange(len(seen)), list(map(len, seen))), "item": np.concatenate(seen)}
+        )
+        asked = pd.DataFrame({"user": np.arange(0, len(seen), 5)})
+        made = make_candidates(
+            Table.read(events), item="item", user="user", test=Table.read(asked), k=100, groups=3_000
+        )
+        made.write(kept)
+    train, test = (pd.read_parquet(kept / f"{n}.parquet") for n in ("train", "test"))
+    test["label"] = (test.item == np.array([x[0] for x in last])[test.user]).astype(int)
+    return train, test, {"group": "user", "item": "item", "label": "label", "metric": "ndcg@10"}
+
+
+SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, pd.DataFrame, Columns]]] = {
+    "trivago": trivago, "trivago_log": trivago_log, "xmarket": xmarket, "movielens": movielens,
+}  # fmt: skip
 
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float) -> np.ndarray:
-    """``fastrec.fit``, told the group, the item and the metric."""
+    """``fastrec.fit``, told the group, the item, the metric and the log."""
     import fastrec
 
     test = test.drop(columns=about["label"])
-    named = {n: about[n] for n in ("group", "item", "metric")}
+    named = {n: about[n] for n in ("group", "item", "metric", "log") if n in about}
     fitted = fastrec.fit(train, about["label"], **named, minutes=minutes, test=test, quiet=True)
     print(fitted.leaderboard().to_string(index=False))
     return fitted.predict(test)

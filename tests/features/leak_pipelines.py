@@ -18,6 +18,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import KBinsDiscretizer, PowerTransformer, TargetEncoder
 
 from fastrec.features import (
+    Combine,
     CountEncode,
     Cross,
     CumTarget,
@@ -362,6 +363,7 @@ CLEAN = {
     "TargetEncode of two rows a key": few_rows_a_key,
     "TargetEncode of several statistics": of_set(TargetEncode("city", "y", stats=["mean", "woe", "count"])),
     "CumTarget": of_set(CumTarget("item", "y", order="t"), order="t"),
+    "CumTarget of a number": of_set(Combine("price", "-", CumTarget("user", "y", order="t", of="price")), order="t"),
     "counts, ranks, deviations": of_set(
         CountEncode("item"),
         GroupStats("price", by="item"),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, Cross, CumTarget, FeatureSet, TargetEncode
+from fastrec.features import Combine, CountEncode, Cross, CumTarget, FeatureSet, TargetEncode
 
 some = settings(max_examples=40, deadline=None)
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "🎉"]))
@@ -254,3 +254,34 @@ def test_each_class_of_a_text_target_is_averaged_as_a_number_is(half_life):
         CumTarget("i", "y", order="d", classes=["p", 1])
     with pytest.raises(FastrecError, match="classes=\\['p', 'q', 'r'\\]"):
         CumTarget("i", "y", order="d").fit(frame)
+
+
+weighed = st.tuples(
+    key, st.integers(0, 8), st.one_of(st.none(), st.integers(0, 4)), st.one_of(st.none(), st.integers(-5, 5))
+)
+
+
+@some
+@given(st.lists(weighed, min_size=1, max_size=14), st.sampled_from([0, 1, 20.0]), st.sampled_from([None, 1.5]))
+def test_numbers_are_averaged_by_what_the_target_says(rows, smooth, half_life):
+    """A loop over the same rows, each a number whose weight is its target."""
+    k, t, y, x = zip(*rows, strict=True)
+    columns = {"y": pd.array(y, dtype="Int64"), "x": pd.array(x, dtype="Int64")}
+    frame = pd.DataFrame({"k": pd.Series(k, dtype=object), "t": list(t), **columns})
+    ct = CumTarget("k", "y", order="t", of=["x", Combine("x", "+", "x")], smooth=smooth, half_life=half_life)
+    made = ct.fit_transform(frame)
+    assert list(made)[-2:] == ct.outputs == ["cumte_k__x_by_y", "cumte_k__x_plus_x_by_y"]
+    events = [(a, b, number, weight) for a, b, weight, number in rows]
+    new = frame.assign(t=9)
+    for frame_made, expected in (
+        (made, [loop([r for r in events if r[1] < b], a, b, smooth, half_life) for a, b, *_ in rows]),
+        (ct.transform(new.drop(columns="y")), [loop(events, a, 9, smooth, half_life) for a, *_ in rows]),
+    ):
+        np.testing.assert_allclose(frame_made["cumte_k__x_by_y"], expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(frame_made["cumte_k__x_plus_x_by_y"], 2 * np.array(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_rows_do_not_count_by_a_negative_target():
+    frame = pd.DataFrame({"k": [1, 1], "t": [0, 1], "y": [1, -1], "x": [2.0, 3.0]})
+    with pytest.raises(FastrecError, match=r"column 'y', row 1: .*rows count by a target that is below 0"):
+        CumTarget("k", "y", order="t", of="x").fit(frame)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold, PredefinedSplit, StratifiedGroupKFold, StratifiedKFold
 
@@ -160,6 +160,30 @@ def test_stratified_groups_keep_shares_as_well_as_scikit_learn(shape):
         folds = Folds.stratified_group(len(y), y, groups, 5, seed=seed)
         ours.append(np.std(class_counts(folds, y) / whole, axis=0).mean())
     assert np.mean(ours) <= 1.05 * np.mean(theirs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=30, max_size=60), st.randoms())
+def test_the_last_group_of_each_is_scored_and_all_others_are_trained_on(lists, random):
+    """Lists of two rows, in any order; by a plain loop. A user without a name is scored in no fold."""
+    rows = [(i, user, time) for i, (user, time) in enumerate(lists) for _ in range(2)]
+    random.shuffle(rows)
+    frame = pd.DataFrame(rows, columns=["list", "user", "time"])
+    frame["user"] = frame["user"].map(lambda u: None if u == 9 else f"u{u}")
+    last = {}
+    for i, user, time in zip(frame["list"], frame["user"], frame["time"]):
+        if pd.notna(user) and time >= last.get(user, (-1, None))[0]:
+            last[user] = (time, i)
+    named = frame[frame["user"].notna() & frame["list"].isin([i for _, i in last.values()])]
+    assume(len(named) and (torch.bincount(group_folds(frame, "user", 2)[named.index], minlength=2) > 0).all())
+    folds = Folds.last(frame, "list", "user", "time", 2)
+    wanted = frame["list"].isin([i for _, i in last.values()]).to_numpy()
+    np.testing.assert_array_equal(folds.scored.numpy(), wanted)
+    for train, valid in folds:
+        assert sorted([*train.tolist(), *valid.tolist()]) == list(range(len(frame)))
+    users = frame.assign(fold=folds.codes.numpy())[wanted].groupby("user")["fold"].nunique()
+    assert (users == 1).all()
+    assert folds.method == "2 folds of the last list of each user, by time"
 
 
 def test_repeats_are_the_folds_of_the_seeds_that_follow():

@@ -169,10 +169,6 @@ def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table
 _NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and whether there are several
     "str": ((str,), False),
     "str | None": ((str, NoneType), False),
-    "str | Feature": ((str, Feature, Selector), False),
-    "str | Feature | None": ((str, Feature, Selector, NoneType), False),
-    "str | Sequence[str]": ((str, Selector), True),
-    "str | Sequence[str] | None": ((str, Selector), True),
     "Col": ((str, Feature, Selector), False),
     "Col | None": ((str, Feature, Selector, NoneType), False),
     "Names": ((str, Selector), True),

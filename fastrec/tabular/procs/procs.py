@@ -124,17 +124,20 @@ class FillMissing(ContProc):
         """Fit a column's fill value."""
         gaps = 0 if bool(values.sum().isfinite()) else int(values.isnan().sum())
         fill = None
-        if self.fill_strategy == "median":
-            fill = _median(values.cpu().numpy(), len(values) - gaps)
+        present = len(values) - gaps
+        if self.fill_strategy == "median" and values.device.type != "cpu":  # a sort costs less than the way to the host
+            fill = float(values.sort().values[(present - 1) // 2 : present // 2 + 1].mean()) if present else 0.0
+        elif self.fill_strategy == "median":
+            fill = _median(values.numpy(), present)
         elif self.fill_strategy == "mode" and gaps < len(values):
-            present = (values[~values.isnan()] if gaps else values).cpu().numpy()
-            distinct, first, counts = np.unique(present, return_index=True, return_counts=True)
+            known = (values[~values.isnan()] if gaps else values).cpu().numpy()
+            distinct, first, counts = np.unique(known, return_index=True, return_counts=True)
             fill = float(distinct[np.lexsort((first, -counts))[0]])
         elif callable(self.fill_strategy):
             import pandas as pd
 
-            present = values[~values.isnan()] if gaps else values
-            fill = float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), self._constant(name)))
+            known = values[~values.isnan()] if gaps else values
+            fill = float(self.fill_strategy(pd.Series(known.cpu().numpy(), name=name), self._constant(name)))
         self.learn(name, Summary(Moments(), gaps, fill))
 
     def learn(self, name: str, summary: Summary) -> None:

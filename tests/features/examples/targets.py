@@ -35,6 +35,7 @@ EXAMPLES = {
         lambda: CumTarget(Cross("city", "item"), ["y", "z"], order="when", half_life=7, weight="views"),
         lambda: CumTarget("flag", "y", order=["user", "when"], smooth=0, name="sofar"),
         lambda: CumTarget("city", "y", order="fold", half_life=0.5, smooth=0),
+        lambda: CumTarget("user", "y", order="when", of=["z", Combine("z", "*", "views")], smooth=1),
     ],
     "NUnique": [
         lambda: NUnique(["city", "clicks"], by="user"),
@@ -60,6 +61,7 @@ CAUSAL = [
     CumTarget("user", "y", order="t", half_life=1.5),
     CumTarget(Cross("item", "city"), "y", order=["t", "id"], smooth=0),
     CumTarget("item", "y", order="t", smooth=0, half_life=0.001, weight="t"),
+    CumTarget("user", "y", order="t", of="id", smooth=1),
 ]
 
 ENCODERS = [
