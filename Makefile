@@ -25,7 +25,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo demo-alive test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks docs clean distclean
+.PHONY: help venv demo demo-alive test test-device lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks docs clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -51,12 +51,17 @@ demo-alive: $(STAMP)  ## 14 simulated days in which tastes change: drift, retrai
 	$(BIN)/python competitions/trivago2019/alive.py --out runs/alive
 
 # Some hundred processes of the tests and notebooks import the library: what Python compiles is kept, in the environment.
-test docs: export PYTHONDONTWRITEBYTECODE =
-test docs: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
+test test-device docs: export PYTHONDONTWRITEBYTECODE =
+test test-device docs: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
 
 # One thread in each process: two workers that each take every core wait for one another.
 test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; DEVICE=cuda; PYTEST_ARGS='-k mrr' passes more)
 	$(if $(filter-out auto,$(DEVICE)),FASTREC_DEVICE=$(DEVICE) )OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+# Its accelerator is compiled from tests/device/standin.cpp, once a machine. All the rooms that touch tensors: by hand,
+# make test DEVICE=standin PYTEST_ARGS='tests/table tests/tabular ...'.
+test-device: $(STAMP)  ## rehearse the GPU path without a GPU: CUDA's refusals, and how often the host waits for the device
+	FASTREC_DEVICE=standin OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist load tests/device tests/segments tests/losses $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## check style, form, and that imports between the rooms of the library point one way
 	$(BIN)/ruff check .

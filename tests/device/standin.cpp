@@ -318,7 +318,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (device.is_sparse()) {
       auto to = at::sparse::get_sparse_impl(device);
       auto from = at::sparse::get_sparse_impl(host);
-      if (to->sizes() != from->sizes()) to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
+      to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
       to->set_indices_and_values_unsafe(as_device(from->indices()), as_device(from->values()));
       to->set_coalesced(from->coalesced());
     } else if (device.sizes() != host.sizes() || device.strides() != host.strides()) {
