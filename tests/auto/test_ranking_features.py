@@ -119,7 +119,7 @@ def test_features_of_owners_are_those_of_plain_loops():
         own = before[before["user_id"] == row["user_id"]]
         prior = before["clicked"].mean() if len(before) else 0.0
         same = own.loc[own["item"] == row["item"], "clicked"]
-        assert made.loc[i, "cumte_user_id__item__clicked"] == pytest.approx((same.sum() + prior) / (len(same) + 1))
+        assert made.loc[i, "cumte_user_id_x_item__clicked"] == pytest.approx((same.sum() + prior) / (len(same) + 1))
         paid, usual = own.loc[own["clicked"] == 1, "price"], before.loc[before["clicked"] == 1, "price"]
         mean = (paid.sum() + 0.1 * (usual.mean() if len(usual) else 0)) / (len(paid) + 0.1)
         name = "cumte_user_id__price_by_clicked"
