@@ -9,7 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.device import standin
 from tests.rapids import rehearsal
+
+if os.environ.get("FASTREC_DEVICE", "").startswith(standin.NAME):
+    standin.load()
 
 # The same examples in every run, so that a change is accepted or refused for what it changes;
 # HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second fails none.

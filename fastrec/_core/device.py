@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import torch
 
@@ -14,15 +15,21 @@ DeviceLike = torch.device | str | None
 _pooled: list[torch.device] = []  # the device whose pool is shared, if one is
 
 
+def on_host(x: Any) -> bool:
+    """Tell whether a device, or what has one (a tensor, table, frame …), is the CPU's memory."""
+    return getattr(x, "device", x).type == "cpu"
+
+
 def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     """Choose the device to use.
 
     Args:
-        device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA where there is one;
-            None reads the environment variable ``FASTREC_DEVICE`` and is the CPU where that is unset.
+        device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA, else torch's accelerator
+            (but not Apple's, which has no float64), else the CPU; None reads the environment variable
+            ``FASTREC_DEVICE`` and is the CPU where that is unset.
 
     Returns:
-        A device that exists; a CUDA device with its number, so that it equals the device of the tensors on it.
+        A device that exists; all but the CPU with their number, so that it equals the device of the tensors on it.
 
     Raises:
         DeviceError: CUDA was asked for and this machine or this build of torch has none.
@@ -30,7 +37,7 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     if device is None:
         device = os.environ.get("FASTREC_DEVICE") or "cpu"
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else _other_accelerator()
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -43,14 +50,27 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
         raise DeviceError(problem, remedy="Count from 0, or use device='cuda'")
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())
-    if found.type not in ("cpu", "cuda"):
-        try:
-            # Other backends differ in what they support: only a trial tells.
-            torch.zeros(1, device=found).cpu()
-        except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
-            problem = f"device {str(found)!r} was asked for, but it is not usable here"
-            raise DeviceError(problem, remedy="Use 'auto', 'cpu' or 'cuda'") from error
-    return found
+    if found.type in ("cpu", "cuda"):
+        return found
+    try:
+        return _tried(found)
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+        problem = f"device {str(found)!r} was asked for, but it is not usable here"
+        raise DeviceError(problem, remedy="Use 'auto', 'cpu' or 'cuda'") from error
+
+
+@cache
+def _tried(device: torch.device) -> torch.device:
+    # Other backends differ in what they support: only a trial tells, and it tells the device's number.
+    made = torch.zeros(1, device=device)
+    made.cpu()
+    return made.device
+
+
+def _other_accelerator() -> str:
+    known = getattr(torch, "accelerator", None)  # torch 2.6
+    found = known.current_accelerator().type if known is not None and known.is_available() else "cpu"
+    return "cpu" if found == "mps" else found  # features compute in float64
 
 
 def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch.device:

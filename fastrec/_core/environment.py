@@ -77,7 +77,9 @@ PARTS = (
     OptionalPart("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
     OptionalPart("polars", {"polars": "1.0"}, "polars frames in and out"),
     OptionalPart(
-        "gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"
+        "gpu",
+        {"cudf-cu13": "26.10", "dask-cudf-cu13": "26.10", "cuml-cu13": "26.10"},
+        "cuDF frames, cuML models (NVIDIA, Linux)",
     ),
 )
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DeviceMemoryError, FastrecError
 
 # Freed memory kept for the next intermediate column, instead of being given back to the system and fetched anew.
@@ -268,7 +269,7 @@ def _refuse(error: Exception, what: str, remedy: str, device: torch.device, need
     wanted += [f"{shown_bytes(asked)} asked for"] if asked is not None and asked != need else []
     wanted += [f"{shown_bytes(free[0])} free of {shown_bytes(free[1])}"] if free is not None else []
     amounts = f": {', '.join(wanted)}" if wanted else ""
-    where = "the host" if device.type == "cpu" else f"the device {device}"
+    where = "the host" if on_host(device) else f"the device {device}"
     problem = f"{where} ran out of memory while {what}{amounts}"
     raise DeviceMemoryError(
         problem, remedy=remedy, asked=need if asked is None else asked, free=None if free is None else free[0]

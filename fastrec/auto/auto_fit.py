@@ -72,13 +72,16 @@ class Fit:
         up = bool(scores["greater_is_better"])
         return pd.DataFrame(rows).sort_values(metric, ascending=not up, kind="stable", ignore_index=True)
 
-    def predict(self, df: Any, *, form: Literal["scores", "ranks", "items"] | None = None) -> Any:
+    def predict(
+        self, df: Any, *, form: Literal["scores", "ranks", "items"] | None = None, log: str | Path | Any = None
+    ) -> Any:
         """Predict rows: classes, amounts, or the order within groups.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.
             form: of a ranking: ``'scores'`` (None, too): a number for each row, the higher the better; ``'ranks'``: its
                 place in its group, 1 = the best; ``'items'``: the ordered items of each group.
+            log: of a ranking with a log the events so far, a file or a frame; None: those that ``fit`` was given.
 
         Returns:
             An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. With
@@ -86,14 +89,18 @@ class Fit:
             their first rows: the group, and a list.
 
         Raises:
-            DataError: an unknown form, or one of a task that is no ranking.
+            DataError: an unknown form, one of a task that is no ranking, or a log where there was none.
         """
         target, decision = self._saved.target, self._saved.decision
         forms = (None, *_FORMS) if target is None else (None,)
         if form not in forms:
             remedy = f"Use one of {', '.join(_FORMS)}" if target is None else "Leave form= out"
             raise DataError(f"a {self._saved.task} task is not predicted as {form!r}", remedy=remedy)
-        predicted = self._saved.predict(df)
+        known = self.folder / "data" / "log.parquet"
+        if log is not None and not known.is_file():
+            raise DataError("the fit has learned from no log", remedy="Leave log= out, or give it to fit, too")
+        events = {"log": known if log is None else log} if known.is_file() else None
+        predicted = self._saved.predict(df, tables=events)
         if target is None:
             return self._ranked(df, predicted, form)
         if target.task == "regression" and predicted.ndim == 1:
@@ -162,6 +169,8 @@ def fit(
     group: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    log: str | Path | Any = None,
+    owner: str | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -188,6 +197,10 @@ def fit(
             task is a ranking, and the target a label: 1 for what was chosen, 0 for the others, or a grade.
         item: of a ranking the column that names the candidates; None: it is looked for, else rows are items.
         time: of a ranking the column of times that folds go by; None: as ``test`` is cut.
+        log: of a ranking the events of sessions or users, a file or a frame, from which features of what was before
+            each group are made. Item, time and session (or user) have the candidates' names and types; another column
+            may say what kind an event is. Events at or after the time of a group are no part of its features.
+        owner: the column of ``log`` and candidates that says whose an event is; None: it is looked for.
         folder: where recipe, data and run are kept, without an earlier fit in it; None: a temporary folder that lives
             as long as the result.
         seed: of everything random.
@@ -216,6 +229,7 @@ def fit(
         )
     budget = Budget(minutes)
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
+    tables |= {} if log is None else {"log": _arrow(log)}
     lost = [
         d.index
         for d in (df, test)
@@ -241,6 +255,7 @@ def fit(
         for name, table in tables.items():
             pq.write_table(table, data / f"{name}.parquet")
         what = {"target": target, "metric": metric, "task": task, "group": group, "item": item, "time": time}
+        what |= {"owner": owner, "log": None if log is None else "log.parquet"}
         made = new_competition(recipe, data, **what, ask=_answer, seconds=seconds, say=stages.say)
         for d in made.decisions:
             ranked = d.what == "as_shown" or (d.what == "task" and d.value == "ranking")
@@ -268,6 +283,7 @@ def _answer(question: str, answer: str) -> str:
 
 
 def _arrow(df: Any) -> pa.Table:
+    df = Table.read(df) if isinstance(df, str | Path) else df
     check_names([str(n) for n in column_names(df)], None)
     return df if isinstance(df, pa.Table) else Table.read(df).to_arrow()
 

@@ -340,7 +340,10 @@ _TRUTH = re.compile(r"truth|solution", re.IGNORECASE)
 
 @dataclass
 class Files:
-    """A folder's tables: role (``train``, ``test``, ``sample``) → file, table and reason; other tables by name."""
+    """A folder's tables: role (``train``, ``test``, ``sample``) → file, table and reason; other tables by name.
+
+    ``log``: the file of the side table that holds a ranking's events.
+    """
 
     folder: Path
     names: dict[str, str]
@@ -348,10 +351,13 @@ class Files:
     side: dict[str, pa.Table] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
     why: dict[str, str] = field(default_factory=dict)
+    log: Path | None = None
 
 
-def read_files(data: Path) -> Files:
+def read_files(data: Path, log: str | Path | None = None) -> Files:
     """Read a folder in Kaggle's manner (train, test, sample submission), with other names, or one file.
+
+    ``log``: the file in that folder that holds the events of a ranking.
 
     Raises:
         MissingFileError: there is nothing to read.
@@ -359,14 +365,24 @@ def read_files(data: Path) -> Files:
     """
     paths = _paths(data)
     folder = data if data.is_dir() else data.parent
+    events = None if log is None else folder / Path(log).name
+    if events is not None:
+        if not events.is_file() or (Path(log).is_file() and not events.samefile(log)):
+            remedy = f"Put it there: a run reads candidates and log from one folder, {folder}"
+            raise MissingFileError("the log is not in the folder of the candidates", file=events, remedy=remedy)
+        paths = list(dict.fromkeys([*paths, events]))
+    rows = [p for p in paths if p != events]
     forms = {p: CsvForm() if p.suffix.lower() in (".parquet", ".pq") else sniff(p) for p in paths}
     # one file alone is the training rows, whatever its name
-    sample = next((p for p in paths if _SAMPLE.search(_stem(p))), None) if len(paths) > 1 else None
+    sample = next((p for p in rows if _SAMPLE.search(_stem(p))), None) if len(rows) > 1 else None
     rest = [p for p in paths if p != sample and not (len(paths) > 1 and _TRUTH.search(_stem(p)))]
     tables = {p: read_file(p, form=forms[p]) for p in rest}
-    train, why = _train_of(tables, data)
-    test = _test_of(tables, train)
+    of_rows = {p: t for p, t in tables.items() if p != events}
+    train, why = _train_of(of_rows, data)
+    test = _test_of(of_rows, train)
     made = Files(folder, {"train": train.name}, {"train": tables[train]}, why={"train": why})
+    if events is not None:
+        made.log = events
     if test is not None:
         made.names["test"], made.tables["test"] = test.name, tables[test]
         made.why["test"] = f"{test.name} has its columns"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
-from fastrec.auto import rankings
+from fastrec.auto import logs
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem, shared_columns
 from fastrec.auto.trial import Family, QuickTrial
@@ -204,7 +204,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         say(f"{family.name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
 
     # what was kept joins the base: the next idea has to pay beside it
-    ideas = rankings.IDEAS if ranking else _IDEAS
+    ideas = logs.ideas(problem) if ranking else _IDEAS
     for i, (name, make) in enumerate(ideas):
         if time.monotonic() > ends:
             break
@@ -215,7 +215,8 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         except FastrecError as error:
             say(f"{name}: not tried ({error.problem})")
             continue
-        if features:
+        known = set(map(repr, trial.base))  # ideas share what they are made from
+        if features := [f for f in features if repr(f) not in known]:
             note(trial.family(name, features))
     shared = shared_columns(problem) if ranking else []
     for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):

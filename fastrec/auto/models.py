@@ -190,9 +190,10 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """
     small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
     tried = [f for f in chosen.families if f.kept and f.gain is not None]
+    # What is in a log no model finds in the files' own columns, however long it learns.
     # A gain of many errors is believed though the models that found it were stopped early.
     sure = any(is_worth(f.gain or 0, f.error, 5.0) for f in tried)
-    own = ", columns=OWN" if tried and chosen.hurried and not sure else ""
+    own = ", columns=OWN" if tried and chosen.hurried and not sure and problem.log is None else ""
     label = problem.train[problem.target[0]]
     flags = pa.types.is_boolean(label.type) or pc.max(label).as_py() <= 1
     lgbm, many = find_spec("lightgbm") is not None, len(problem.train) > limits.SLOW_RANKER_ROWS

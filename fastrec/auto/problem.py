@@ -27,6 +27,23 @@ class AutoDecision:
 
 
 @dataclass
+class EventLog:
+    """The log beside the candidates of a ranking: a side table's name, and columns that both have but ``kind``.
+
+    ``owners``: whose an event is, the narrowest first (a session, a user); ``order``: the time, and a number that
+    orders an owner's events of one moment, if there is one; ``kind``: what an event is; ``kinds``: its commonest
+    values, ``of_items`` those of them that are about an item.
+    """
+
+    table: str
+    owners: list[str]
+    order: list[str]
+    kind: str | None = None
+    kinds: list[str] = field(default_factory=list)
+    of_items: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Problem:
     """A competition as it is understood.
 
@@ -37,6 +54,7 @@ class Problem:
     Of a ranking: ``target[0]`` is the label, ``lists`` the column of groups, by which the rows of ``train`` stand
     together; ``item``: the column that names the candidates, where there is one; ``shared``: learned columns that have
     one value in all rows of a group; ``as_shown``: rows of a group stand in an order that rows to predict have, too;
+    ``log``: the events beside the candidates, where they were given.
     ``last_of``: what the groups to predict are the last ones of, in order of ``time``.
     """
 
@@ -57,6 +75,7 @@ class Problem:
     item: str | None = None
     shared: list[str] = field(default_factory=list)
     as_shown: bool = True
+    log: EventLog | None = None
     last_of: str | None = None
     decisions: list[AutoDecision] = field(default_factory=list)
 

@@ -182,7 +182,8 @@ def _times(problem: Problem, trial: QuickTrial) -> list[Feature]:
     ]  # fmt: skip
 
 
-IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
+Idea = Callable[[Problem, QuickTrial], list[Feature]]
+IDEAS: tuple[tuple[str, Idea], ...] = (
     ("ranks in the group and differences from it", _group),
     ("items in earlier groups of the owner", _owned_items),
     ("what the owner chose in earlier groups", _owned_choices),

@@ -21,6 +21,7 @@ from fastrec.auto.lists import (
     shared_in_groups,
     understand_groups,
 )
+from fastrec.auto.logs import find_log
 from fastrec.auto.problem import ALONE, AutoDecision, Problem
 from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.metrics import default_metric, get_metric, metrics_for
@@ -46,17 +47,19 @@ def understand(
     group: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    owner: str | None = None,
 ) -> Problem:
     """Find out what is to be predicted; target, task and metric where they are not given.
 
     ``group``, ``item``, ``time``: of a ranking the columns of groups, of items, and of the times that folds go by; with
-    a group the task is a ranking.
+    a group, or a log in ``files``, the task is a ranking. ``owner``: the log's column of sessions or users.
 
     Raises:
         DataError: there is no target, or it cannot be one; of a ranking it is not plain what the groups are.
         MissingColumnError: the training rows lack the column that was named.
     """
-    given = [n for n, v in {"group": group, "item": item, "time": time}.items() if v is not None]
+    asked = {"group": group, "item": item, "time": time, "log": files.log, "owner": owner}
+    given = [n for n, v in asked.items() if v is not None]
     if given and task not in (None, "ranking"):
         raise DataError(
             f"{given[0]}= is of a ranking, and the task is {task}",
@@ -68,7 +71,10 @@ def understand(
     if metric is not None and get_metric(metric).tasks == ("ranking",) and task is None:
         task = "ranking"
     if given or task == "ranking":
-        return _ranking(files, names, decisions, group, item, time, metric, AutoDecision("task", "ranking", "as asked"))
+        made = _ranking(files, names, decisions, group, item, time, metric, AutoDecision("task", "ranking", "as asked"))
+        if files.log is not None:
+            made.log = find_log(made, owner=owner, time=time)
+        return made
     amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
     amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
     if amounts:
@@ -466,12 +472,6 @@ def _split(made: Problem, known: pa.Table) -> None:
         found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
     except FastrecError as error:
         made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
-        return
-    if found.by == "random" and (last := _last_groups(made, *rows)) is not None:
-        made.last_of, made.time, share = last
-        why = f"the groups to predict are the last ones of their {made.last_of}, by {made.time}, and of {share:.0%} of "
-        why += "them earlier ones are known: folds score the last group of each"
-        made.decisions.append(AutoDecision("folds", "last", why))
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None

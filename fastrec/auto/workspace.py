@@ -28,6 +28,7 @@ from fastrec.auto.understand import understand
 from fastrec.competition.reading import ROW_NUMBER, Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
+from fastrec.features import FeatureSet
 from fastrec.features.base import Feature
 from fastrec.validate.target import Task
 
@@ -142,6 +143,8 @@ def new_competition(
     group: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    log: str | Path | None = None,
+    owner: str | None = None,
     ask: Ask | None = None,
     seconds: float = 60.0,
     say: Callable[[str], None] | None = None,
@@ -157,6 +160,9 @@ def new_competition(
         group: of a ranking the column whose value the candidates of one group share; None: it is looked for.
         item: of a ranking the column that names the candidates; None: it is looked for.
         time: of a ranking the column of times that folds go by; None: as the test is cut.
+        log: of a ranking a file in the folder of ``data`` with an event a row, from which features of what was before
+            a list are made. Item, time and session (or user) have the candidates' names.
+        owner: the column of ``log`` and candidates that says whose an event is; None: it is looked for.
         ask: asked (question, answer that would be taken) what the files cannot say; None: nothing is asked.
         seconds: time for trying features.
         say: told of what is found.
@@ -173,8 +179,9 @@ def new_competition(
         raise DataError("there is a recipe already", file=folder, remedy="Choose another name, or remove the folder")
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise DataError("this is something else than a competition's folder", file=folder, remedy="Choose another name")
-    files = read_files(Path(data))
+    files = read_files(Path(data), log)
     asked = {"target": target, "metric": metric, "task": task, "group": group, "item": item, "time": time}
+    asked |= {"owner": owner}
     problem = understand(files, **asked)
     if ask is not None:
         problem = _asked(problem, ask, asked)
@@ -188,7 +195,8 @@ def new_competition(
         problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began)), say=say
     )
     if files.side:  # what no feature is made from need not be read
-        files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
+        steps = FeatureSet(chosen.features).steps if chosen.features else []
+        files.reading.tables = sorted({t for s in steps for t in s.table_inputs})
     # all pages or none: a folder with a recipe would be refused the next time
     with atomic_folder(folder) as part:
         for name, text in pages(folder, problem, chosen).items():
@@ -337,6 +345,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         # Where no column names the candidates, their rows are numbered.
         add("item", problem.item or ROW_NUMBER, reason("item"))
         add("label", problem.target[0], reason("target"))
+        made.extend(comment(f"the log {problem.log.table}: {reason('log')}") if problem.log is not None else [])
         if not problem.as_shown:
             add("as_shown", False, reason("as_shown"))
         if problem.shared:

@@ -44,6 +44,12 @@ def new(
     ] = None,
     item: Annotated[str | None, typer.Option(help="Of a ranking: the column that names the candidates.")] = None,
     time: Annotated[str | None, typer.Option(help="Of a ranking: a column of times that folds go by.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Of a ranking: a file in `--data` with an event a row, such as `events.csv`.")
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="The column of log and candidates that says whose an event is.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="Time for trying features.")] = 60.0,
 ) -> None:
@@ -53,6 +59,7 @@ def new(
 
         asked = (target[0] if len(target) == 1 else target) if target else None
         options = {"target": asked, "metric": metric, "task": task, "group": group, "item": item, "time": time}
+        options |= {"log": log, "owner": owner}  # type: ignore[dict-item]
         options["ask"] = None if yes else _ask  # type: ignore[assignment]
         made = new_competition(name, data, seconds=seconds, say=stages.say, **options)  # type: ignore[arg-type]
         typer.echo(f"recipe {made.folder / 'competition.py'}")

@@ -47,6 +47,11 @@ class Budget:
         """Seconds left for models; negative past the limit."""
         return self.began + self.minutes * 60 - self._end - sum(self._refits.values()) - self.clock()
 
+    @property
+    def late(self) -> bool:
+        """Whether a stack is to end: files and report take a fifth of what is set aside for the end."""
+        return self.clock() > self.began + self.minutes * 60 - self._end / 5
+
     def keep_for_refit(self, model: Estimator, seconds: float) -> None:
         """Set aside what a model of all rows will take, so that no other model is given it."""
         self._refits[model.name] = seconds

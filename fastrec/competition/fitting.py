@@ -129,6 +129,7 @@ def fit_models(run: TableRun) -> None:
         test = run.test if run.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
         options = {"metric": run.scorer.metric, "counted": run.counted, "seed": run.seed, "restore": run.scorer.restore}
         options["constant"] = None if constant is None else run.predictions[constant.name]
+        options |= {} if run.budget is None else {"late": lambda: run.budget.late}
         base = [run.predictions[m.name] for m in models]
         run.outcome = recipe.stack().fit(base, train, run.folds, test, **options)
         run.predictions["stack"] = run.outcome.predictions

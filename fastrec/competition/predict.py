@@ -26,7 +26,7 @@ from fastrec.competition.next_items import (
     lists_of,
     trust_modules,
 )
-from fastrec.competition.reading import CompetitionData, Reading, table_files, with_row_numbers
+from fastrec.competition.reading import CompetitionData, Reading, in_one_unit, table_files, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_json import read_json
@@ -138,6 +138,9 @@ class SavedRun:
             MissingColumnError: a column is not there.
         """
         self._refuse_absent(table)
+        if tables:
+            table, *others = in_one_unit([table, *tables.values()])
+            tables = dict(zip(tables, others, strict=True))
         full = table if self.features is None else self._with_features(table, tables or {}, history)
         full = shown_first(full, self.place)
         if self.target is None:

@@ -15,6 +15,7 @@ from fastrec._core.warn import warn
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Table
 from fastrec.table.column_types import as_type, as_types, differing, shared_types, times_in_text, type_of, types_of
+from fastrec.table.keys import UNITS_PER_SECOND
 from fastrec.table.read import MISSING_TEXT, CsvForm, read_file
 
 LETTERS = r"[A-Za-z]{1,3}[-_ ]?(?=\d{1,4}$)"  # before numbers of months, days, hours: c-8
@@ -299,6 +300,25 @@ class CompetitionData:
         self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}
         self.train, self.test = (None if t is None else _alike(t, self.types["train"]) for t in (self.train, self.test))
         self.tables = {n: _alike(t, self.types[n]) for n, t in self.tables.items()}
+        test = [] if self.test is None else [self.test]
+        self.train, *others = in_one_unit([self.train, *self.tables.values(), *test])
+        self.tables = dict(zip(self.tables, others, strict=False))
+        self.test = others[-1] if test else None
+
+
+def in_one_unit(tables: Sequence[Table]) -> list[Table]:
+    """Give times of one name the finest unit that one of the tables has them in: CSV has seconds, Parquet none."""
+    made = list(tables)
+    for name in dict.fromkeys(n for t in tables for n in t.names):
+        own = {i: t[name] for i, t in enumerate(made) if name in t and t[name].kind == "datetime"}
+        unit = max((str(c.unit) for c in own.values()), key=UNITS_PER_SECOND.__getitem__, default="s")
+        for i, c in own.items():
+            times = UNITS_PER_SECOND[unit] // UNITS_PER_SECOND[str(c.unit)]
+            known = c.values[~c.is_missing()]
+            # A date that the finer unit cannot hold stays as it is; features that compare it refuse it.
+            if times > 1 and not bool((known.abs() > (2**63 - 1) // times).any()):
+                made[i] = made[i].with_columns({name: replace(c, values=c.values * times, unit=unit)})
+    return made
 
 
 def _alike(table: Table, types: Mapping[str, str]) -> Table:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 import torch
@@ -24,6 +24,8 @@ from fastrec.features import FeatureSet
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
 from fastrec.table import Table
 from fastrec.validate import Folds, Trained
+
+_T = TypeVar("_T")
 
 # What an interrupted run has finished, kept beside the run directory so that the next one goes on from there.
 #
@@ -43,7 +45,7 @@ class Parts:
         self.folder = folder
         self.reused = 0  # parts that were found
         self._used: set[str] = set()
-        self._made: set[str] = set()  # tables of this run's own
+        self._made: set[str] = set()  # parts of this run's own
 
     @classmethod
     def beside(cls, out: Path) -> Parts:
@@ -56,21 +58,30 @@ class Parts:
         self._used.add(f"{kind}-{key}")
         return self.folder / f"{kind}-{key}"
 
-    def table(self, key: str, make: Callable[[], Table]) -> Table:
-        """Return a cached table, or make and cache it; ``key`` is a digest of all that it is made from."""
-        place = self.folder_of("table", key)
-        if (place / "rows.parquet").is_file():
+    def stored(
+        self, kind: str, key: str, read: Callable[[Path], _T], make: Callable[[], _T], write: Callable[[Path, _T], None]
+    ) -> _T:
+        """Return what is in a part; one that is not there, or damaged, is made and stored.
+
+        ``key`` is a digest of all that the part is made from, ``read`` and ``write`` have its folder.
+        """
+        place = self.folder_of(kind, key)
+        if place.is_dir():
             try:
-                found = Table.read(place / "rows.parquet")
-                self.reused += key not in self._made
+                found = read(place)
+                self.reused += place.name not in self._made
                 return found
-            except FastrecError:
+            except (FastrecError, OSError, ValueError, TypeError, KeyError, RuntimeError):
                 say_damaged(place)
         made = make()
-        self._made.add(key)
+        self._made.add(place.name)
         with atomic_folder(place) as part:
-            pq.write_table(made.to_arrow(), part / "rows.parquet", compression="lz4")
+            write(part, made)
         return made
+
+    def table(self, key: str, make: Callable[[], Table]) -> Table:
+        """Return a cached table, or make and cache it; ``key`` is a digest of all that it is made from."""
+        return self.stored("table", key, lambda place: Table.read(place / "rows.parquet"), make, _write_rows)
 
     def clear(self) -> None:
         """Drop parts that this run has not used: what changed has been made anew."""
@@ -135,6 +146,10 @@ class KeptModels:
             )
 
 
+def _write_rows(part: Path, table: Table, name: str = "rows") -> None:
+    pq.write_table(table.to_arrow(), part / f"{name}.parquet", compression="lz4")
+
+
 def say_damaged(place: Path) -> None:
     """Warn of a kept part that cannot be read, and clear it away."""
     warn(f"{place}: a kept part cannot be read and is made again")
@@ -188,10 +203,16 @@ class RunFeatures:
         if self.features is None:
             self._test = found.test
             return found.train, found.test
-        kept = self._read_whole()
-        if kept is not None:
-            self._test = kept[1]
-            return kept
+        if self.parts is None:
+            train, self._test = self._fit()
+        else:
+            key = self.digest[:20]
+            train, self._test = self.parts.stored("features", key, self._read_whole, self._fit, self._write_whole)
+        return train, self._test
+
+    def _fit(self) -> Pair | tuple[Table, None]:
+        found = self.found
+        assert self.features is not None
         tables, unlabeled, rows = self._tables, self._split(found.test), self._split(found.train)
         if self._nested:
             codes = self.folds.codes.to(found.train.device)
@@ -200,10 +221,8 @@ class RunFeatures:
         else:
             train = self.features.fit_transform(rows, tables=tables, unlabeled=unlabeled)
         test = None if found.test is None else self._transform(self.features, found.test, found.train)
-        self._test = test
         self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
         self.from_targets = self.features.from_targets
-        self._keep_whole(train, test)
         return train, test
 
     def fold(self, k: int) -> Pair:
@@ -302,37 +321,22 @@ class RunFeatures:
     def _tables(self) -> dict[str, Any]:
         return {n: self._split(t) for n, t in self.found.tables.items()}
 
-    def _read_whole(self) -> Pair | tuple[Table, None] | None:
-        if self.parts is None:
-            return None
-        place = self.parts.folder_of("features", self.digest[:20])
-        if not (place / "about.json").is_file():
-            return None
-        try:
-            about = json.loads((place / "about.json").read_text(encoding="utf-8"))
-            train = Table.read(place / "train.parquet")
-            test = None if self.found.test is None else Table.read(place / "test.parquet")
-            self.outputs, self.transductive = about["outputs"], about["transductive"]
-            self.from_targets = about["from_targets"]
-        except (FastrecError, OSError, ValueError, KeyError):
-            shutil.rmtree(place, ignore_errors=True)
-            return None
-        self.parts.reused += 1
-        found = self.found
+    def _read_whole(self, place: Path) -> Pair | tuple[Table, None]:
+        about, found = json.loads((place / "about.json").read_text(encoding="utf-8")), self.found
+        train = Table.read(place / "train.parquet")
+        test = None if found.test is None else Table.read(place / "test.parquet")
+        self.outputs, self.transductive = about["outputs"], about["transductive"]
+        self.from_targets = about["from_targets"]
         full = found.train.with_columns(_columns(train, found.train))
         return full, None if test is None else found.test.with_columns(_columns(test, found.test))
 
-    def _keep_whole(self, train: Table, test: Table | None) -> None:
-        if self.parts is None:
-            return
-        with atomic_folder(self.parts.folder_of("features", self.digest[:20])) as part:
-            self.features.save(part / "state")
-            for name, table in {"train": train, "test": test}.items():
-                if table is not None:
-                    pq.write_table(table.select(self.outputs).to_arrow(), part / f"{name}.parquet", compression="lz4")
-            names = ("outputs", "transductive", "from_targets")
-            about = {n: getattr(self, n) for n in names}
-            (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    def _write_whole(self, part: Path, pair: Pair | tuple[Table, None]) -> None:
+        self.features.save(part / "state")
+        for name, table in zip(("train", "test"), pair, strict=True):
+            if table is not None:
+                _write_rows(part, table.select(self.outputs), name)
+        about = {n: getattr(self, n) for n in ("outputs", "transductive", "from_targets")}
+        (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
     def save(self, folder: Path) -> None:
         """Write the fitted features."""

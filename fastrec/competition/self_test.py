@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fastrec._core.device import DeviceLike
 from fastrec._core.progress import Stages
@@ -113,16 +113,12 @@ def _write(folder: Path) -> _World:
     city, x, z = rng.integers(0, _CITIES, n), rng.normal(size=n), rng.normal(size=n)
     p = 1 / (1 + np.exp(-(1.3 * taste[city] + 1.2 * x - z**2 + 0.8)))
     clicked = (rng.random(n) < p).astype(int)
-    shown = [["" if rng.random() < 0.03 else repr(float(v)) for v in column] for column in (x, z)]  # some are missing
+    rows = pd.DataFrame({"id": range(n), "city": [f"c{c}" for c in city], "x": x, "z": z, "clicked": clicked})
+    for column in ("x", "z"):
+        rows.loc[rng.random(n) < 0.03, column] = np.nan  # some are missing
     folder.mkdir()
-    names = ["id", "city", "x", "z", "clicked"]
-    for file, rows in (("train", range(_ROWS)), ("test", range(_ROWS, n))):
-        with (folder / f"{file}.csv").open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.writer(handle)
-            writer.writerow(names if file == "train" else names[:-1])
-            for i in rows:
-                row = [i, f"c{city[i]}", shown[0][i], shown[1][i], clicked[i]]
-                writer.writerow(row if file == "train" else row[:-1])
+    rows[:_ROWS].to_csv(folder / "train.csv", index=False)
+    rows[_ROWS:].drop(columns="clicked").to_csv(folder / "test.csv", index=False)
     test = slice(_ROWS, n)
     oracle = get_metric("auc")(clicked[test], p[test])
     return _World(city[:_ROWS], clicked[:_ROWS], city[test], clicked[test], oracle)

@@ -291,7 +291,9 @@ class NetModel(Estimator):
             fit_on_ranks(self, train, valid, seed=seed, device=device)
             return self
         self.forget()
-        self._check_class_weight(train)
+        check_classes(train, self.class_weight, name=self.name)
+        if self.class_weight is not None and train.task == "multilabel":  # a row has one weight for all labels
+            raise DataError(f"{self.name} has no class weights for several labels", remedy="Leave out class_weight")
         train = learnable(train, name=self.name)
         valid = valid if valid is not None and len(valid) else None
         self._head = head = Head.fit(train, self.objective)
@@ -302,8 +304,10 @@ class NetModel(Estimator):
             self._deadline = None if whole is None else whole.share(self.seeds - i)
             records = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
             curves += records if self.seeds == 1 else [{"seed": i, **record} for record in records]
-        self._deadline = None
-        self.trace = Trace(curves=curves, began=self._began())
+        self._deadline, began = None, STARTED if self._starts else ""
+        if self._starts and self._starts[0].model is not self._nets[0].architecture.model:
+            began = f"trained anew: the net that was there is a {self._starts[0].model.__name__}"
+        self.trace = Trace(curves=curves, began=began)
         return self
 
     def predict(self, data: Rows) -> Tensor:
@@ -314,11 +318,6 @@ class NetModel(Estimator):
             return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
         outputs = (outputs_of(n.net, n.frame_of(data), limits.ROWS_AT_ONCE) for n in self._nets)
         return torch.stack([self._head.predict(o) for o in outputs]).mean(0)
-
-    def _check_class_weight(self, data: Rows) -> None:
-        check_classes(data, self.class_weight, name=self.name)
-        if self.class_weight is not None and data.task == "multilabel":  # a row has one weight for all labels
-            raise DataError(f"{self.name} has no class weights for several labels", remedy="Leave out class_weight")
 
     def _row_weights(self, data: Rows) -> Tensor:
         """Return each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
@@ -335,15 +334,17 @@ class NetModel(Estimator):
         weights = self._row_weights(data)
         held = held_out(data, 1 / 8, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
         train = data.take(~held)
-        architecture = self._architecture(data)
-        recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
+        asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
+        recipe, flags = recipe_of(asked.model, data.task), missing_flags(train)
+        architecture = replace(asked, options={**recipe.options, **self.options})
+        long = long_tails(train.table, train.conts) if self.logs else []
         n, m = len(train), head.targets(train).shape[1]
         names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
         # The weight is a last target: it goes through the loader with its row.
         targets = torch.cat([head.targets(train), (weights[~held] / weights[~held].mean())[:, None]], 1)
         frame = TabularFrame(
             net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),
-            procs=[*recipe.procs, *self._log_procs(train)],
+            procs=[*recipe.procs, *([LogTransform(long)] if long else [])],
             cat_names=list(train.cats),
             cont_names=[*train.conts, *flags],
             y_names=names,
@@ -389,20 +390,6 @@ class NetModel(Estimator):
         net.eval()
         self._nets.append(trained)
         return best.records
-
-    def _log_procs(self, train: Rows) -> list[LogTransform]:
-        names = long_tails(train.table, train.conts) if self.logs else []
-        return [LogTransform(names)] if names else []
-
-    def _began(self) -> str:
-        if not self._starts:
-            return ""
-        same = self._starts[0].model is self._nets[0].architecture.model
-        return STARTED if same else f"trained anew: the net that was there is a {self._starts[0].model.__name__}"
-
-    def _architecture(self, data: Rows) -> Architecture:
-        asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
-        return replace(asked, options={**recipe_of(asked.model, data.task).options, **self.options})
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments but options and a metric of one's own, which ``write`` keeps."""

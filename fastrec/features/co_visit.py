@@ -10,7 +10,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import hash_keys, key_text, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.keyed import add_spread, hash_keys, key_text, sort_keys, sum_by_cell, union_keys
 from fastrec.features._engine.order import Aligned, earlier_events
 from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
 from fastrec.features.columns import as_list, order_keys
@@ -90,9 +90,7 @@ def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, siz
         places = places.to(part.low.device)
         keys.append(places[part.low] * size + places[part.high])
     pair, place = torch.unique(torch.cat(keys), return_inverse=True)
-    weight = a.weight.new_zeros(max(len(a.weight), len(b.weight)), len(pair))
-    weight[: len(a.weight), place[: len(a.low)]] += a.weight
-    weight[: len(b.weight), place[len(a.low) :]] += b.weight
+    weight = add_spread(a.weight, b.weight, pair, *place.tensor_split([len(a.low)]))
     return Pairs(pair // max(size, 1), pair % max(size, 1), weight)
 
 
@@ -238,8 +236,7 @@ class CoVisit(Fitted):
 
     def merge(self, a: State, b: State) -> State:
         items, left, right = union_keys(a["items"], b["items"])
-        cells = max(len(a["own"]), len(b["own"]))
-        own = spread(a["own"], left, len(items), cells) + spread(b["own"], right, len(items), cells)
+        own = add_spread(a["own"], b["own"], items, left, right)
         parts = [Pairs(s["low"], s["high"], s["weight"]) for s in (a, b)]
         pairs = merge_pairs(*parts, left, right, len(items))
         groups = torch.unique(torch.cat([a["groups"], b["groups"]]))

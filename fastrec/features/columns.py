@@ -281,9 +281,9 @@ def _order_key(table: Table, name: str) -> torch.Tensor:
 
 
 def refuse(odd: torch.Tensor, column: str | None, problem: str, remedy: str) -> None:
-    """Raise DataError about the first row that is ``odd`` (bool ``[n]``), if any is."""
+    """Raise DataError about the first row that is ``odd`` (bool ``[n]`` or ``[n, k]``), if any is."""
     if bool(odd.any()):
-        raise DataError(problem, column=column, row=int(odd.nonzero()[0]), remedy=remedy)
+        raise DataError(problem, column=column, row=int(odd.nonzero()[0, 0]), remedy=remedy)
 
 
 def given_rows(df: Any) -> Any:

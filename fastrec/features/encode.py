@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_by_cell, sum_kept, union_keys
+from fastrec.features._engine import keyed
 from fastrec.features._engine.options import OfColumns, check_columns_of, is_open
 from fastrec.features.base import Cells, Cols, Fitted, Names, RowWise, Scope, State, Tensors
 from fastrec.features.columns import as_list
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Keys, Table, Vocab
 from fastrec.table.column import offsets_of, packed, rows_of
-from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
+from fastrec.table.vocab import MISSING, UNSEEN, hash_codes
 
 
 class Categorify(OfColumns, Fitted):
@@ -106,7 +106,7 @@ class Categorify(OfColumns, Fitted):
     def _count(self, column: Column, cells: Cells | None) -> State:
         """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
         coded = column.coded()
-        count = count_by_cell(coded.codes, cells, coded.size)[:, 1:]
+        count = keyed.count_by_cell(coded.codes, cells, coded.size)[:, 1:]
         # Several columns with one vocabulary may have orders that contradict each other.
         own = column.ordered is not None and not (self.shared and len(self.columns) > 1)
         order = coded.keys.sort_order()
@@ -129,36 +129,27 @@ class Categorify(OfColumns, Fitted):
         """Return the code of every place of ``prepare``, and the vocabulary."""
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
-        keys, place = learned["keys"], learned["place"]
-        count = learned["count"].cpu()
+        keys, place, count = learned["keys"], learned["place"], learned["count"].cpu()
         count = (count if keep is None else count[keep.cpu()]).sum(0)
+        # In a categorical's own order values without a row have codes too; any other keys are sorted already.
         own = bool((place >= 0).all())
-        order = torch.sort(place, stable=True).indices if own else torch.arange(len(keys))
-        count = count[order]
-        kept = torch.ones_like(count, dtype=torch.bool) if own and minimum <= 1 else count >= max(minimum, 1)
-        if largest is not None and int(kept.sum()) > largest:
-            ranked = torch.sort(torch.where(kept, count, -1), descending=True, stable=True).indices
-            kept = torch.zeros_like(kept).index_fill_(0, ranked[:largest], value=True)
-        reserved = (MISSING, *([UNSEEN] * self.unseen), *([RARE] * (minimum > 1 or largest is not None)))
+        order = torch.sort(place, stable=True).indices if own else count.nonzero().squeeze(1)
+        options = {"ordered": False, "name": name, "min_count": minimum, "max_size": largest}
+        vocab, codes = Vocab.of_keys(keys.take(order), count[order], unseen=self.unseen, **options)
+        tail = torch.tensor([vocab.reserved.index(UNSEEN) if self.unseen else 0])
+        table = torch.cat([tail.new_zeros(1), tail.expand(len(keys))])
+        table[order + 1] = codes[1:]
         if self.buckets is not None:
+            tail, kept = torch.arange(1, self.buckets + 1), table >= len(vocab.reserved)
+            table[kept] += self.buckets + 1 - len(vocab.reserved)
+            kept[0] = True
+            table[~kept] = self._hashed(keys.take((~kept[1:]).nonzero().squeeze(1)).columns[0])
             reserved = (MISSING, *(f"#hash{i}#" for i in range(1, self.buckets + 1)))
-        tail = torch.tensor([reserved.index(UNSEEN) if self.unseen else 0])
-        codes = torch.full_like(count, int(tail[0]))
-        gone = (~kept & ((count > 0) | own)) if RARE in reserved else torch.zeros_like(kept)
-        if RARE in reserved:
-            codes[gone] = reserved.index(RARE)
-        if self.buckets is not None:
-            tail = torch.arange(1, self.buckets + 1)
-            codes[~kept] = self._hashed(keys.take(order[~kept]).columns[0])
-        codes[kept] = torch.arange(int(kept.sum())) + len(reserved)
-        table = torch.zeros(len(keys) + 1, dtype=torch.int64)
-        table[order + 1] = codes
-        rare = keys.take(order[gone]).columns[0] if RARE in reserved else None
-        vocab = Vocab(keys.take(order[kept]).columns[0], reserved=reserved, rare=rare, name=name)
+            vocab = Vocab(vocab.values, reserved=reserved, name=name)
         return torch.cat([table, tail]), vocab.to_state()
 
     def _hashed(self, values: pa.Array) -> torch.Tensor:
-        return torch.from_numpy(hash_codes(key_text(values), self.buckets)) + 1
+        return torch.from_numpy(hash_codes(keyed.key_text(values), self.buckets)) + 1
 
     def prepare(self, state: State, table: Table) -> Tensors:
         """Return each value's place: 0 missing, 1 … K a learned key, from K + 1 any other value (its hash bucket)."""
@@ -217,9 +208,9 @@ class Categorify(OfColumns, Fitted):
 
 
 def _merged(a: State, b: State) -> State:
-    keys, left, right = union_keys(a["keys"], b["keys"])
-    count = _added(a["count"], b["count"], keys, left, right)
-    places = [spread(s["place"][None], at, len(keys), 1, -1)[0] for s, at in ((a, left), (b, right))]
+    keys, left, right = keyed.union_keys(a["keys"], b["keys"])
+    count = keyed.add_spread(a["count"], b["count"], keys, left, right)
+    places = [keyed.spread(s["place"][None], at, len(keys), 1, -1)[0] for s, at in ((a, left), (b, right))]
     return {"keys": keys, "count": count, "place": torch.maximum(*places)}
 
 
@@ -273,7 +264,7 @@ class HashEncode(OfColumns, RowWise):
         for col in self.columns:
             coded = table[col].coded()
             hashed = torch.zeros(coded.size, dtype=torch.int64)
-            text = key_text(coded.keys.columns[0])
+            text = keyed.key_text(coded.keys.columns[0])
             hashed[1:] = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1
             tensors[col] = hashed.to(coded.codes.device).index_select(0, coded.codes)
         return tensors
@@ -291,19 +282,15 @@ class SumsByKey(Fitted):
             if name not in a:
                 continue
             pairs = {n: zip(*([s[n]] if isinstance(s[name], Keys) else s[n] for s in (a, b))) for n in (name, *parts)}
-            joined = [union_keys(x, y) for x, y in pairs[name]]
+            joined = [keyed.union_keys(x, y) for x, y in pairs[name]]
             found = {name: [keys for keys, _, _ in joined]}
             for part in parts:
-                found[part] = [_added(x, y, *places) for places, (x, y) in zip(joined, pairs[part], strict=True)]
+                found[part] = [
+                    keyed.add_spread(x, y, *places) for places, (x, y) in zip(joined, pairs[part], strict=True)
+                ]
             merged |= {n: v[0] for n, v in found.items()} if isinstance(a[name], Keys) else found
         one = torch.zeros(1, dtype=torch.int64)
-        return {n: merged[n] if n in merged else _added(a[n], b[n], one, one, one) for n in a}
-
-
-def _added(a: torch.Tensor, b: torch.Tensor, keys: Sized, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Add arrays ``[cells, K]`` of two parts, whose keys are at ``left`` and ``right`` of those of both."""
-    cells = max(len(a), len(b))
-    return spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
+        return {n: merged[n] if n in merged else keyed.add_spread(a[n], b[n], one, one, one) for n in a}
 
 
 class KeyCounts(OfColumns, SumsByKey):
@@ -328,14 +315,14 @@ class KeyCounts(OfColumns, SumsByKey):
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
     """Return the distinct keys in sorted order and each cell's number of rows with them: int64 ``[cells, K]``."""
-    keys, codes = sort_keys(table.coded(names))
-    return keys, count_by_cell(codes, cells, len(keys) + 1)[:, 1:]
+    keys, codes = keyed.sort_keys(table.coded(names))
+    return keys, keyed.count_by_cell(codes, cells, len(keys) + 1)[:, 1:]
 
 
 def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:
     """Add counts of two parts: the keys of both, and their counts by cell."""
-    keys, left, right = union_keys(ka, kb)
-    return keys, _added(a, b, keys, left, right)
+    keys, left, right = keyed.union_keys(ka, kb)
+    return keys, keyed.add_spread(a, b, keys, left, right)
 
 
 class RankByCount(KeyCounts):
@@ -366,7 +353,7 @@ class RankByCount(KeyCounts):
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
         for col, counts in zip(self.columns, state["count"], strict=True):
-            total = sum_kept(counts, keep)
+            total = keyed.sum_kept(counts, keep)
             rank = rank_in_group(-total, torch.zeros_like(total), method=self.method)  # sorted keys: ties by key
             rank = torch.where(total > 0, rank, 0).long()
             tables[self._name(col)] = torch.cat([rank.new_zeros(1), rank])
@@ -411,15 +398,15 @@ class CountEncode(KeyCounts):
             state["groups"], state["rows"] = count_keys(table, as_list(self.by), cells)
         elif self.normalise:
             one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-            state["rows"] = sum_by_cell(torch.ones_like(one), one, cells, 1)
+            state["rows"] = keyed.sum_by_cell(torch.ones_like(one), one, cells, 1)
         return state
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
         for col, keys, counts in zip(self.columns, state["keys"], state["count"], strict=True):
-            total = sum_kept(counts, keep)
+            total = keyed.sum_kept(counts, keep)
             if self.normalise:
-                rows = sum_kept(state["rows"], keep)
+                rows = keyed.sum_kept(state["rows"], keep)
                 if "groups" in state:
                     group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"])
                     rows = rows[group.to(rows.device)] if len(rows) else total

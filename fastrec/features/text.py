@@ -15,7 +15,7 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
-from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.keyed import add_spread, sort_keys, sum_by_cell, union_keys
 from fastrec.features._engine.options import coded_elements, list_of
 from fastrec.features.base import Cells, Col, Fitted, RowWise, Scope, State, Tensors
 from fastrec.features.columns import masked, name_of
@@ -342,8 +342,7 @@ class TextSvd(Fitted):
 
     def merge(self, a: State, b: State) -> State:
         bags, left, right = merge_bags(_bags_of(a), _bags_of(b))
-        cells = max(len(a["count"]), len(b["count"]))
-        count = spread(a["count"], left, bags.size, cells) + spread(b["count"], right, bags.size, cells)
+        count = add_spread(a["count"], b["count"], range(bags.size), left, right)
         return {"words": bags.words, "count": count, "pairs": bags.pairs, "times": bags.times}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:

@@ -242,7 +242,8 @@ class Pca(Fitted):
         values, known = self._vectors(table)
         values = values if bool(known.any()) else values[:, :0]  # their width is not known yet
         count = 1 if cells is None else cells.count
-        codes = torch.zeros(len(values), dtype=torch.int64) if cells is None else cells.codes.to(values.device)
+        whole = cells is None
+        codes = values.new_zeros(len(values), dtype=torch.int64) if whole else cells.codes.to(values.device)
         found = [_moments(values[known & (codes == k)]) for k in range(count)]
         return {n: torch.stack([f[n] for f in found]) for n in ("count", "mean", "scatter")}
 

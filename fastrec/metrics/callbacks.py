@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,20 +22,23 @@ from fastrec.metrics.ranking import check_integers, cut, flat_tensor
 __all__ = ["AUC", "MAP", "MRR", "NDCG", "Recall", "fastai_metric"]
 
 
-class _CollectingMetric(Metric):
-    """Collects predictions and targets on the host; subclasses score them."""
+class RegistryMetric(Metric):
+    """Collects an epoch's predictions and targets on the host, and scores them; see :func:`fastai_metric`."""
 
-    needs_groups = True
-    base_name = ""
+    _widest: ClassVar[int | None] = None  # columns of predictions; None: any number
+    _takes: ClassVar[str] = "Metrics take [b] or [b, k]"
 
-    def __init__(self, groups: Any = None, k: int | None = None, **options: Any) -> None:
-        if self.needs_groups and groups is None:
+    def __init__(self, metric: registry.Metric, groups: Any = None, weight: Any = None) -> None:
+        if metric.needs_groups and groups is None:
             raise DataError("no groups were given", column="groups", remedy="Pass the list of every validation row")
-        cut(k)  # a bad k should fail here, not after the first epoch
-        self.groups, self.k, self.options = groups, k, options
-        pair = torch.tensor([1.0, 0.0])
-        self.score(pair, pair, torch.zeros(2, dtype=torch.int64))  # and so should a bad option
+        self.metric, self.groups, self.weight = metric, groups, weight
+        self.needs_groups, self.weighted = groups is not None, weight is not None
         self.reset()
+
+    @property
+    def name(self) -> str:
+        """Column title in fastai's table, such as ``ndcg@10``."""
+        return self.metric.name
 
     def check(self, learn: Any) -> None:
         """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins.
@@ -43,14 +48,12 @@ class _CollectingMetric(Metric):
         """
         loss = getattr(learn.loss_func, "loss", learn.loss_func)  # TabM's is around the one that was given
         classes = get_c(learn.dls)
-        if isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2:
+        several = isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2
+        if several and "multiclass" not in self.metric.tasks:
             raise DataError(
                 f"{self.name} takes one score a row, but there are {classes} classes",
                 remedy="Take a metric of several classes, such as fastai's accuracy or RocAuc, or a target of two",
             )
-        self._check_groups(learn)
-
-    def _check_groups(self, learn: Any) -> None:
         if self.needs_groups and self.groups is not None and not callable(self.groups) and len(learn.dls.loaders) > 1:
             groups, valid = flat_tensor(self.groups, "groups"), learn.dls.valid
             check_integers(groups)
@@ -71,20 +74,32 @@ class _CollectingMetric(Metric):
         self._preds: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._epoch_groups: Any = None
+        self._epoch_weight: Any = None
 
     def accumulate(self, learn: Any) -> None:
-        """Keep one batch: ``learn.pred`` is ``[b]``, ``[b, 1]`` or two-class ``[b, 2]``, its first target ``[b]``."""
+        """Keep one batch: ``learn.pred`` is ``[b]`` or ``[b, k]``, its first target ``[b]`` or ``[b, t]``."""
         if self.needs_groups and self._epoch_groups is None:
             self._epoch_groups = self._of_rows(learn, "groups")
-        pred = learn.pred
-        if not isinstance(pred, Tensor) or pred.ndim not in (1, 2) or (pred.ndim == 2 and pred.shape[1] > 2):
+        if self.weighted and self._epoch_weight is None:
+            self._epoch_weight = self._of_rows(learn, "weight")
+        target = learn.yb[0].detach().as_subclass(Tensor).cpu()
+        # fastai's regression targets are columns.
+        target = target[:, 0] if target.ndim == 2 and target.shape[1] == 1 else target
+        self._preds.append(self._activated(learn, target))
+        self._targets.append(target)
+
+    def _activated(self, learn: Any, target: Tensor) -> Tensor:
+        pred, most = learn.pred, self._widest
+        if not isinstance(pred, Tensor) or pred.ndim not in (1, 2) or (most and pred.shape[1:] > (most,)):
             shape = tuple(pred.shape) if isinstance(pred, Tensor) else type(pred).__name__
-            raise DataError(f"predictions are {shape}", remedy="Ranking metrics take [b], [b, 1] or two-class [b, 2]")
-        p = pred.detach().as_subclass(Tensor).cpu()
-        # In float64 before subtracting: half-precision logits would tie far too often.
-        two = p.ndim == 2 and p.shape[1] == 2
-        self._preds.append(p.double()[:, 1] - p.double()[:, 0] if two else p.reshape(-1))
-        self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu().reshape(-1))
+            raise DataError(f"predictions are {shape}", remedy=self._takes)
+        # In float64, where half-precision logits tie less, and a sigmoid keeps apart what it would make 1.
+        p = pred.detach().as_subclass(Tensor).cpu().double()
+        if self.metric.wants == "scores" and (p.ndim == 1 or p.shape[1] == 1 or target.ndim == 2):
+            return p
+        if self.metric.wants == "scores" and p.shape[1] == 2:
+            return p[:, 1] - p[:, 0]
+        return torch.as_tensor(getattr(learn.loss_func, "activation", lambda x: x)(p)).as_subclass(Tensor)
 
     def join_ranks(self) -> None:
         """Put the predictions and targets of all ranks together, in their order; every rank has to call it."""
@@ -112,30 +127,24 @@ class _CollectingMetric(Metric):
         """The metric over the epoch so far; None before any batch."""
         if not self._preds:
             return None
-        preds, targets = torch.cat(self._preds), torch.cat(self._targets)
-        if not self.needs_groups:
-            return self.score(preds, targets, None)
-        groups = flat_tensor(self._epoch_groups, "groups").cpu()
-        self._check_length(groups, len(preds))
+        preds, targets, groups = torch.cat(self._preds), torch.cat(self._targets), None
+        if self.needs_groups:
+            groups = flat_tensor(self._epoch_groups, "groups").cpu()
+            self._check_length(groups, len(preds))
         return self.score(preds, targets, groups)
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
         """Score one epoch, all ``[n]``."""
-        raise NotImplementedError
-
-    @property
-    def name(self) -> str:
-        """Column title in fastai's table, such as ``ndcg@10``."""
-        return self.base_name if self.k is None else f"{self.base_name}@{self.k}"
+        return self.metric(targets, preds, groups=groups, weight=self._epoch_weight)
 
     def __getstate__(self) -> dict[str, Any]:
-        # An exported learner has no validation rows: neither their groups nor what was collected belongs in its file.
-        dropped = {"groups": None, "_preds": [], "_targets": [], "_epoch_groups": None}
-        return {**self.__dict__, **dropped}
+        # An exported learner has no validation rows: what belongs to them, or was collected, is not for its file.
+        dropped = {"groups": None, "weight": None, "_preds": [], "_targets": []}
+        return {**self.__dict__, **dropped, "_epoch_groups": None, "_epoch_weight": None}
 
 
-class _ListMetric(_CollectingMetric):
-    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name.
+class _ListMetric(RegistryMetric):
+    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name; a missing score ranks last.
 
     Args:
         groups: ``[n]`` integers, the list of each validation row in the loader's order, or a function learner → groups.
@@ -144,23 +153,33 @@ class _ListMetric(_CollectingMetric):
         options: further options of the function.
     """
 
-    function: ClassVar[Callable[..., float]]
+    base_name: ClassVar[str]
+    _widest, _takes = 2, "Ranking metrics take [b], [b, 1] or two-class [b, 2]"
+
+    def __init__(self, groups: Any = None, k: int | None = None, **options: Any) -> None:
+        cut(k)  # a bad k should fail here, not after the first epoch
+        self.k, self.options, name = k, options, self.base_name if k is None else f"{self.base_name}@{k}"
+        metric = registry.get_metric(f"{self.base_name}@1")
+        super().__init__(replace(metric, name=name, function=partial(metric.function, k=k, **options)), groups)
+        pair = torch.tensor([1.0, 0.0])
+        self.score(pair, pair, torch.zeros(2, dtype=torch.int64))  # and so should a bad option
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
         """Score one epoch."""
-        return type(self).function(preds, targets, groups, k=self.k, **self.options)
+        # Not by the metric's own call, which refuses missing scores.
+        return self.metric.function(targets, preds, groups=groups, weight=None)
 
 
 class MRR(_ListMetric):
     """Mean reciprocal rank for ``Learner(metrics=…)``: :func:`fastrec.metrics.mrr`; ties count against the model."""
 
-    base_name, function = "mrr", staticmethod(metrics.mrr)
+    base_name = "mrr"
 
 
 class NDCG(_ListMetric):
     """Normalised discounted cumulative gain for ``Learner(metrics=…)``: :func:`fastrec.metrics.ndcg`."""
 
-    base_name, function = "ndcg", staticmethod(metrics.ndcg)
+    base_name = "ndcg"
 
     def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = 10, **options: Any) -> None:
         super().__init__(groups, k, **options)
@@ -169,23 +188,22 @@ class NDCG(_ListMetric):
 class Recall(NDCG):
     """Share of the relevant candidates among the first k: :func:`fastrec.metrics.recall`."""
 
-    base_name, function = "recall", staticmethod(metrics.recall)
+    base_name = "recall"
 
 
 class MAP(_ListMetric):
     """Mean average precision for ``Learner(metrics=…)``: :func:`fastrec.metrics.mean_average_precision`."""
 
-    base_name, function = "map", staticmethod(metrics.mean_average_precision)
+    base_name = "map"
 
 
-class AUC(_CollectingMetric):
+class AUC(RegistryMetric):
     """Area under the ROC curve over all validated rows for ``Learner(metrics=…)``."""
 
-    needs_groups = False
-    base_name = "auc"
+    _widest, _takes = _ListMetric._widest, _ListMetric._takes
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(replace(registry.get_metric("auc"), tasks=("binary",)))
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
         """Score one epoch."""
@@ -207,63 +225,3 @@ def fastai_metric(
         weight: ``[n]`` weights of the validation rows, or a function learner → weights; None for equal ones.
     """
     return RegistryMetric(registry.get_metric(name), groups, weight)
-
-
-class RegistryMetric(_CollectingMetric):
-    """What :func:`fastai_metric` makes."""
-
-    def __init__(self, metric: registry.Metric, groups: Any = None, weight: Any = None) -> None:
-        if metric.needs_groups and groups is None:
-            raise DataError("no groups were given", column="groups", remedy="Pass the list of every validation row")
-        self.metric, self.groups, self.weight, self.k = metric, groups, weight, None
-        self.needs_groups, self.weighted = groups is not None, weight is not None
-        self.reset()
-
-    @property
-    def name(self) -> str:
-        """Column title in fastai's table, such as ``ndcg@10``."""
-        return self.metric.name
-
-    def check(self, learn: Any) -> None:
-        """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins."""
-        if "multiclass" not in self.metric.tasks:
-            super().check(learn)
-        else:
-            self._check_groups(learn)
-
-    def reset(self) -> None:
-        """Drop the epoch so far."""
-        super().reset()
-        self._epoch_weight: Any = None
-
-    def accumulate(self, learn: Any) -> None:
-        """Keep one batch: ``learn.pred`` is ``[b]`` or ``[b, k]``, its first target ``[b]`` or ``[b, t]``."""
-        if self.needs_groups and self._epoch_groups is None:
-            self._epoch_groups = self._of_rows(learn, "groups")
-        if self.weighted and self._epoch_weight is None:
-            self._epoch_weight = self._of_rows(learn, "weight")
-        target = learn.yb[0].detach().as_subclass(Tensor).cpu()
-        # fastai's regression targets are columns.
-        target = target[:, 0] if target.ndim == 2 and target.shape[1] == 1 else target
-        self._preds.append(self._activated(learn, target))
-        self._targets.append(target)
-
-    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """Score an epoch."""
-        return self.metric(targets, preds, groups=groups, weight=self._epoch_weight)
-
-    def _activated(self, learn: Any, target: Tensor) -> Tensor:
-        pred = learn.pred
-        if not isinstance(pred, Tensor) or pred.ndim not in (1, 2):
-            shape = tuple(pred.shape) if isinstance(pred, Tensor) else type(pred).__name__
-            raise DataError(f"predictions are {shape}", remedy="Metrics take [b] or [b, k]")
-        # In float64, where a sigmoid keeps apart what it would make 1 in half precision.
-        p = pred.detach().as_subclass(Tensor).cpu().double()
-        if self.metric.wants == "scores" and (p.ndim == 1 or p.shape[1] == 1 or target.ndim == 2):
-            return p
-        if self.metric.wants == "scores" and p.shape[1] == 2:
-            return p[:, 1] - p[:, 0]
-        return torch.as_tensor(getattr(learn.loss_func, "activation", lambda x: x)(p)).as_subclass(Tensor)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "weight": None, "_epoch_weight": None}

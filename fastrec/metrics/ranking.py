@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 
 Ties = Literal["worst", "ordinal", "best"]
@@ -317,7 +318,7 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
         The area; NaN where all rows are of one class.
     """
     lists = prepare(scores, labels, None, sample_weight)
-    if sample_weight is None and lists.scores.device.type == "cpu" and not bool(lists.scores.isnan().any()):
+    if sample_weight is None and on_host(lists.scores) and not bool(lists.scores.isnan().any()):
         # NumPy sorts plain numbers several times as fast as an order of rows is found.
         others, relevant = (np.sort(lists.scores[rows].numpy()) for rows in (~lists.relevant, lists.relevant))
         pairs = len(others) * len(relevant)

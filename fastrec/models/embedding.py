@@ -13,6 +13,7 @@ from fastai.layers import trunc_normal_
 from torch import Tensor, nn
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded
 from fastrec.models.placement.plan import Embeddings, Placement, as_embeddings, limited, make_placed, table_kinds
@@ -326,7 +327,7 @@ class EmbeddingTables(nn.Module):
 
     def _looks(self, ids: Tensor) -> bool:
         # a graph has no branches by values
-        wanted = self.check_ids == "always" or (self.check_ids == "auto" and ids.device.type == "cpu")
+        wanted = self.check_ids == "always" or (self.check_ids == "auto" and on_host(ids))
         return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
     def _tag(self, *_: Any) -> None:
@@ -353,7 +354,7 @@ def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
     """Gather rows ``[b, k · width]`` of ``weight`` for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
     # index_select's backward is faster for narrow rows, but always dense
-    if ids.device.type == "cpu" and weight.shape[1] <= limits.NARROW_TABLE and not rows:
+    if on_host(ids) and weight.shape[1] <= limits.NARROW_TABLE and not rows:
         return weight.index_select(0, ids.flatten()).view(ids.shape[0], ids.shape[1] * weight.shape[1])
     return F.embedding(ids, weight, sparse=rows).flatten(1)
 

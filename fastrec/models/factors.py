@@ -9,13 +9,12 @@ from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
-from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.losses.lists import PairScores
 from fastrec.models.embedding import EmbeddingTables, side_by_side
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, training_rows
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash, training_rows
 from fastrec.models.placement.plan import share_out
 
 
@@ -69,7 +68,7 @@ class MatrixFactorization(FieldNet):
             ones = [(rows, 1) for rows, _ in emb_szs]
             self.biases = EmbeddingTables(ones, names=inputs.get("cat_names"), pad=False, std=std, **tables)
         self.register_buffer("mean", torch.tensor([_start(mean, y_range)]))
-        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+        self.squeeze = squash(y_range)
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,7 @@ class FieldNet(nn.Module):
         cat_names: names of the categorical columns, for ``embeds.table(name)`` and for messages.
         list_szs: ``(rows, width)`` for each list column; of a tied one the rows and width of the other's table.
         vector_szs: width of each vector column; each enters through a LayerNorm of its own.
-        embed_p: dropout on the embeddings. Above 0 every row has a mask of its own, so that on a CPU tables of 64 or
-            more numbers a row are multiplied row by row in training, not once for every id.
+        embed_p: dropout on the embeddings.
         bn_cont: batch norm on the continuous columns.
         **tables: ``list_names``, ``pool``, ``tie``, ``pad``, ``check_ids``, ``grads`` and ``placement`` of the tables,
             see ``EmbeddingTables``.

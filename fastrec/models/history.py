@@ -146,18 +146,8 @@ class BST(EventNet):
     Source: Chen et al. 2019, "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", section 2.
     """
 
-    def __init__(
-        self,
-        emb_szs: Sequence[tuple[int, int]],
-        n_cont: int,
-        out_sz: int,
-        layers: Sequence[int] = (128, 64),
-        *,
-        heads: int = 4,
-        drop: float = 0.1,
-        **options: Any,
-    ) -> None:
-        super().__init__(emb_szs, n_cont, out_sz, layers, **options)
+    def __init__(self, *sizes: Any, heads: int = 4, drop: float = 0.1, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         if self.width % heads:
             raise DataError(f"{heads} heads do not divide a width of {self.width}", remedy="Choose another number")
         self.heads = heads
@@ -199,17 +189,8 @@ class DIN(EventNet):
     Source: Zhou et al. 2018, "Deep Interest Network for Click-Through Rate Prediction", section 4.3.
     """
 
-    def __init__(
-        self,
-        emb_szs: Sequence[tuple[int, int]],
-        n_cont: int,
-        out_sz: int,
-        layers: Sequence[int] = (128, 64),
-        *,
-        hidden: int = 32,
-        **options: Any,
-    ) -> None:
-        super().__init__(emb_szs, n_cont, out_sz, layers, **options)
+    def __init__(self, *sizes: Any, hidden: int = 32, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         # A layer of (event, candidate, event * candidate, same) in parts: that of an event is had once a list.
         self.of_event = nn.Linear(self.width, hidden)
         self.of_candidate = nn.Linear(self.width, hidden, bias=False)

@@ -172,13 +172,11 @@ class DeepFM(FieldNet):
         embedded = self.embed_pieces(x_cat, extras)
         dense = self.dense_pieces(x_cont, extras)
         linear = self.linear(x_cat, extras[: self.n_lists], side_by_side(dense) if dense else None)
-        fields = side_by_side(embedded + self._dense_fields(dense))
-        return self.squash(linear + self._pairs(fields) + self.deep(fields))
-
-    def _dense_fields(self, dense: list[Tensor]) -> list[Tensor]:
         numbers, vectors = dense[: bool(self.n_cont)], dense[bool(self.n_cont) :]
         own = [(x.unsqueeze(2) * self.number_vectors).flatten(1) for x in numbers]
-        return own + [to_field(v) for to_field, v in zip(self.vector_maps, vectors, strict=True)]
+        own += [to_field(v) for to_field, v in zip(self.vector_maps, vectors, strict=True)]
+        fields = side_by_side(embedded + own)
+        return self.squash(linear + self._pairs(fields) + self.deep(fields))
 
     def _pairs(self, fields: Tensor) -> Tensor:
         vectors = fields.unflatten(1, (self.n_vectors, self.emb_dim))

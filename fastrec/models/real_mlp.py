@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.models.embedding import side_by_side
 from fastrec.models.fields import FieldNet, InputOptions, dropouts, of_width, squash, training_rows
@@ -55,7 +56,7 @@ class OneHotTables(nn.Module):
             given = None if x_cat is None else list(x_cat.shape)
             raise DataError(f"ids of shape [b, {n_columns}] are needed, not {given}", remedy="Give every column of ids")
         ids = x_cat[:, self.columns].long()
-        if ids.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
+        if on_host(ids) and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
             bad = (ids < 0) | (ids >= self._rows)
             if bool(bad.any()):
                 row, column = bad.nonzero()[0].tolist()

@@ -81,23 +81,17 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
     """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``; rare cells are merged, two are compared
     by ``shares_test``.
     """
-    from scipy.stats import chi2
+    from scipy.stats import chi2_contingency
 
     n, m = float(reference.sum()), float(new.sum())
     if not n or not m:
         return Test(0.0, 1.0)
-    both = (reference + new) * (min(n, m) / (n + m))
-    rare = both < limits.LEAST_EXPECTED
-    a, b = (np.append(c[~rare], c[rare].sum()).astype(np.float64) for c in (reference, new))
-    kept = a + b > 0
-    a, b = a[kept], b[kept]
-    if len(a) < 2:
-        return Test(0.0, 1.0)
-    if len(a) == 2:
-        return shares_test((int(a[0]), int(b[0])), (int(n), int(m)))
-    expected = (a + b) * n / (n + m), (a + b) * m / (n + m)
-    statistic = sum((((c - e) ** 2) / e).sum() for c, e in zip((a, b), expected, strict=True))
-    return Test(float(statistic), float(chi2.sf(statistic, len(a) - 1)))
+    rare = (reference + new) * (min(n, m) / (n + m)) < limits.LEAST_EXPECTED
+    table = np.array([np.append(c[~rare], c[rare].sum()) for c in (reference, new)])
+    table = table[:, table.any(0)]
+    if table.shape[1] == 2:
+        return shares_test((int(table[0, 0]), int(table[1, 0])), (int(n), int(m)))
+    return Test(*map(float, chi2_contingency(table, correction=False)[:2])) if table.shape[1] > 2 else Test(0.0, 1.0)
 
 
 def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
@@ -107,21 +101,13 @@ def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
     Where a cell of it would hold fewer than five if nothing had changed: Fisher's exact test (1935, "The Design of
     Experiments", section 21), as the chi-square would take a few for many. The statistic is the chi-square's.
     """
-    rest = [n - k for k, n in zip(some, of, strict=True)]
-    if min(of) == 0 or sum(some) == 0 or sum(rest) == 0:
+    if min(of) == 0 or sum(some) in (0, sum(of)):
         return Test(0.0, 1.0)
-    from scipy.stats import chi2, hypergeom
+    from scipy.stats import chi2_contingency, fisher_exact
 
-    share = sum(some) / sum(of)
-    spread = share * (1 - share) * (1 / of[0] + 1 / of[1])
-    statistic = (some[0] / of[0] - some[1] / of[1]) ** 2 / spread
-    if min(of) * min(share, 1 - share) >= limits.LEAST_EXPECTED:
-        return Test(float(statistic), float(chi2.sf(statistic, 1)))
-    least = min(sum(some), sum(rest))  # the rarer of the two has the same test
-    held = some[0] if least == sum(some) else rest[0]
-    p = hypergeom.pmf(np.arange(max(0, least - of[1]), min(least, of[0]) + 1), sum(of), least, of[0])
-    own = hypergeom.pmf(held, sum(of), least, of[0])
-    return Test(float(statistic), float(min(p[p <= own * (1 + 1e-7)].sum(), 1.0)))
+    table = [[k, n - k] for k, n in zip(some, of, strict=True)]
+    statistic, p, _, expected = chi2_contingency(table, correction=False)
+    return Test(float(statistic), float(p if expected.min() >= limits.LEAST_EXPECTED else fisher_exact(table)[1]))
 
 
 def outside_test(outside: int, new: int, reference: int) -> Test:

@@ -64,7 +64,7 @@ def event_metrics(
     if k is not None and k < 1:
         raise DataError(f"the first {k} places", remedy="Give 1 or more")
     lists = shown[request].coded().codes.numpy() - 1
-    place = _places(lists)
+    place = pd.Series(lists).groupby(lists).cumcount().to_numpy() + 1  # in the order of the rows
     inside = torch.from_numpy(place <= (k or len(place)))
     shown, lists, place = shown.take(inside), lists[inside.numpy()], place[inside.numpy()]
     pairs = shown.coded([request, item])
@@ -97,15 +97,6 @@ def _have(table: Table, names: tuple[str, ...], what: str) -> None:
     absent = next((n for n in names if n not in table), None)
     if absent is not None:
         raise MissingColumnError(f"{what} lack it", column=absent, remedy=f"They have {', '.join(table.names)}")
-
-
-def _places(lists: np.ndarray) -> np.ndarray:
-    """Return each row's place in its list, from 1, in the order of the rows."""
-    order = np.argsort(lists, kind="stable")
-    sizes = np.bincount(lists)
-    place = np.empty(len(lists), np.int64)
-    place[order] = np.arange(len(lists)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
-    return place
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, shared, steps, view
 from fastrec.errors import DataError
 
@@ -458,7 +459,7 @@ class Lamb(RowOptimizer):
             torch._foreach_addcmul_(weights, moves, list(trust.unbind()))
 
     def _shrinkage(self, weights: Sequence[Tensor], like: Sequence[Tensor], decay: float) -> list[Tensor]:
-        if weights[0].device.type != "cpu":
+        if not on_host(weights[0]):
             return list(torch._foreach_mul(list(weights), -decay))
         room, at, moves = self._room(sum(p.numel() for p in weights), weights[0].dtype), 0, []
         for p, t in zip(weights, like, strict=True):
@@ -475,4 +476,4 @@ def _layers(p: Tensor, group: dict[str, Any]) -> list[int]:
 
 
 def _is_plain(t: Tensor) -> bool:
-    return t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
+    return on_host(t) and t.dtype == torch.float32 and t.is_contiguous()

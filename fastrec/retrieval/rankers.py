@@ -294,23 +294,19 @@ class ObjectiveRanker:
         """
         state = load_state(folder)
         try:
-            return cls._of_state(state)
+            candidates = Candidates.from_state(state["candidates"])
+            models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
+            made = cls(models=models, **state["settings"])
+            made.items, made.candidates = Vocab.from_state(state["items"]), candidates
+            made._timed, made.instead = bool(state["timed"]), state["instead"]
+            made._popular = CandidateFeatures.from_state(state["popular"])
+            made._kinds = EventFeatures.from_state(state["kinds"])
+            made._trees = {n: _of_bytes(raw) for n, raw in state["trees"].items()}
+            return made
         except (KeyError, TypeError, ValueError, xgb.core.XGBoostError) as error:
             problem = f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
             remedy = "Give a folder that ObjectiveRanker.save wrote, or save it again"
             raise UnreadableFileError(problem, file=folder, remedy=remedy) from error
-
-    @classmethod
-    def _of_state(cls, state: dict[str, Any]) -> Self:
-        candidates = Candidates.from_state(state["candidates"])
-        models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
-        made = cls(models=models, **state["settings"])
-        made.items, made.candidates, made._timed = Vocab.from_state(state["items"]), candidates, bool(state["timed"])
-        made.instead = state["instead"]
-        made._popular = CandidateFeatures.from_state(state["popular"])
-        made._kinds = EventFeatures.from_state(state["kinds"])
-        made._trees = {n: _of_bytes(raw) for n, raw in state["trees"].items()}
-        return made
 
     def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
         if (asked.times is not None) != self._timed:

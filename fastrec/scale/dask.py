@@ -150,7 +150,7 @@ def _written(frame: Any, folder: Path, names: Sequence[str]) -> Path:
 
 
 def _write(part: Any, path: str) -> None:
-    pq.write_table(Table.read(part).to_arrow(), path, row_group_size=limits.ROW_GROUP)
+    pq.write_table(Table.read(part, device="cpu").to_arrow(), path, row_group_size=limits.ROW_GROUP)
 
 
 # ``fit_on_dask`` and ``predict_on_dask``: an ``XGBRanker`` over the workers of a Dask cluster.
@@ -298,12 +298,12 @@ def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> 
 
     if rows is None:
         rows = Lists(Table(dict.fromkeys([*columns, *_starts(ranker)], torch.zeros(0))), torch.zeros(0).long())
-    found = TreeInputs(columns, {}).matrix(rows.table)
+    found = TreeInputs(columns, {}).matrix(rows.table).cpu()
     made = pd.DataFrame(found.numpy(), columns=names_for_xgboost(columns))
     made[_LABEL] = torch.zeros(len(rows)).numpy() if rows.label is None else rows.label.float().numpy()
     made[_LIST] = rows.groups.numpy()
     for name in _starts(ranker):
-        made[_START] = rows.table[name].number(torch.float32).numpy()
+        made[_START] = rows.table[name].number(torch.float32).cpu().numpy()
     return made
 
 
@@ -314,6 +314,6 @@ def _starts(ranker: XGBRanker) -> list[str]:
 def _scores(part: pd.DataFrame, ranker: XGBRanker) -> pd.Series:
     import pandas as pd
 
-    table = Table.read(part)
+    table = Table.read(part, device="cpu")
     rows = Lists(table, torch.zeros(len(table), dtype=torch.int64))
     return pd.Series(ranker.predict(rows).numpy(), index=part.index, name=ranker.name)

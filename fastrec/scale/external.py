@@ -92,7 +92,7 @@ def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
         x_cont: ``[n, numbers]``.
     """
     codes = x_cat.float() - 1
-    return torch.cat([torch.where(codes < 0, torch.nan, codes), x_cont.float()], 1).numpy()
+    return torch.cat([torch.where(codes < 0, torch.nan, codes), x_cont.float()], 1).cpu().numpy()
 
 
 def tree_columns(frame: ParquetFrame) -> tuple[list[str], list[str]]:
@@ -151,7 +151,7 @@ def _rows_in_turn(loader: Any, names: list[str], types: list[str], lists: int | 
         return before + np.append(0, np.cumsum(np.diff(ids) != 0))
 
     for x_cat, x_cont, *_, y in loader:
-        values, targets = tree_values(x_cat, x_cont), y.reshape(len(x_cat), -1).double().numpy()
+        values, targets = tree_values(x_cat, x_cont), y.reshape(len(x_cat), -1).double().cpu().numpy()
         if lists is None:
             yield {"data": values, "label": targets[:, 0], **told}
             continue
@@ -244,7 +244,7 @@ def _teaching(parts: Sequence[Callable[[], Lists]]) -> Iterator[Lists]:
 def _batch(ranker: XGBRanker, lists: Lists, inputs: TreeInputs, before: int) -> dict[str, Any]:
     _, codes, sizes = torch.unique_consecutive(lists.groups, return_inverse=True, return_counts=True)
     assert lists.label is not None
-    made = {"data": inputs.matrix(lists.table).numpy(), "label": lists.label.float().numpy(), "lists": len(sizes)}
+    made = {"data": inputs.matrix(lists.table).cpu().numpy(), "label": lists.label.float().numpy(), "lists": len(sizes)}
     if ranker.ranks:
         made["qid"] = (codes + before).numpy()
     if lists.weight is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.segments.groups import Groups, float_order, last_before, lexical_order, worth
 
 
@@ -57,7 +58,7 @@ def as_of(
 
 def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
     """Tell whether rows and events (``[q]``, ``[e]``) are so few that the cost per call matters."""
-    return codes.shape[0] + event_codes.shape[0] <= limits.REQUEST_ROWS and not codes.is_cuda
+    return codes.shape[0] + event_codes.shape[0] <= limits.REQUEST_ROWS and on_host(codes)
 
 
 class FewMerged:
@@ -114,7 +115,7 @@ def _by_sorting_events(
     inclusive: bool,
 ) -> tuple[torch.Tensor, Groups] | None:
     """Compute ``as_of`` by sorting the events alone; None without a compiler."""
-    if codes.device.type != "cpu" or not len(event_codes) or not worth(len(codes) + len(event_codes)):
+    if not on_host(codes) or not len(event_codes) or not worth(len(codes) + len(event_codes)):
         return None
     pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
     events = [b for _, b in pairs]

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, groups, shared, view
-from fastrec.table.coding import sort_rows
+from fastrec.table.coding import extremes, sort_rows
 
 # Ranks in small groups and the last event before a row by compiled loops, where numba is installed.
 
@@ -32,7 +33,7 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
 
     Returns float64 ``[n]``, NaN where ``absent``; None: the groups are others, or there is no compiler.
     """
-    small = values.device.type != "cpu" or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
+    small = not on_host(values) or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
     if method not in _TIES or small:
         return None
     ranks = torch.empty(len(values), dtype=torch.float64)
@@ -68,7 +69,7 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     Returns:
         int64 ``[n]``, or None where the rows are in that order already (nothing is sorted again).
     """
-    if len(keys[0]) <= limits.REQUEST_ROWS and keys[0].device.type == "cpu":
+    if len(keys[0]) <= limits.REQUEST_ROWS and on_host(keys[0]):
         order = np.lexsort([key.numpy() for key in reversed(keys)])
         return None if (order[1:] > order[:-1]).all() else torch.from_numpy(order)
     keys = [_as_integer(key) for key in keys]
@@ -125,7 +126,8 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return integer keys as one int64 if their ranges fit, else None."""
     if len(keys) == 1 or not len(keys[0]):
         return keys[0]
-    bounds = [[int(v) for v in torch.aminmax(key)] for key in keys]
+    found = extremes(*keys)
+    bounds = list(zip(found[::2], found[1::2], strict=True))
     if math.prod(high - low + 1 for low, high in bounds) >= 1 << 62:
         return None
     joined = keys[0] - bounds[0][0]
@@ -137,9 +139,9 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def run_starts(first: torch.Tensor) -> torch.Tensor:
     """Return the first place of each place's run, which ``first`` marks: int64 ``[n]``, 0 before the first run."""
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
-    if not first.is_cuda and len(first) <= limits.REQUEST_ROWS:
+    if on_host(first) and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))
-    if first.is_cuda:
+    if not on_host(first):
         return torch.cummax(places, 0).values if len(first) else places
     for start in range(0, len(first), limits.RUN_BLOCK):
         block = places[start : start + limits.RUN_BLOCK]
@@ -249,7 +251,7 @@ def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
     step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
     while step < longest:
-        if step < limits.LONG_GROUP_ROWS:
+        if step < limits.LONG_GROUP_ROWS or not on_host(total):
             same = groups.codes[step:] == groups.codes[:-step]
             total[step:].add_(torch.where(same, total[:-step], 0))
         else:  # fewer rows at every step
@@ -311,7 +313,7 @@ def rank_in_group(
     ranks = rank_small_groups(values, codes, absent, method=method)
     if ranks is not None:
         return ranks
-    if len(codes) <= limits.PAIRED_ROWS and method in ("min", "max", "average") and not codes.is_cuda:
+    if len(codes) <= limits.PAIRED_ROWS and method in ("min", "max", "average") and on_host(codes):
         return _rank_by_pairs(values, codes, absent, method)
     groups = Groups.of(codes, *keys)
     del keys
@@ -361,7 +363,7 @@ def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
 def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
     """Sum ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
     # Without rows bincount forgets the weights' type.
-    if values.is_floating_point() and not values.is_cuda and len(values):
+    if values.is_floating_point() and on_host(values) and len(values):
         return torch.bincount(codes, weights=values.double(), minlength=size)
     wide = values.double() if values.is_floating_point() else values.long()
     return torch.zeros(size, dtype=wide.dtype, device=values.device).index_add_(0, codes, wide)

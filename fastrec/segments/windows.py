@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import torch
 
+from fastrec._core.device import on_host
 from fastrec.segments.groups import Groups, run_starts
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
@@ -69,15 +70,16 @@ def fold_windows(
     """
     length, place = end - first, first.clone()
     total = tuple(torch.full(first.shape, empty, dtype=v.dtype, device=v.device) for v in values)
-    size, longest = 1, int(length.max()) if len(length) else 0
+    size, longest, here = 1, int(length.max()) if len(length) else 0, on_host(length)
     while size <= longest:
-        rows = (length & size).nonzero().squeeze(1)
-        if len(rows):
-            at = place[rows]
+        hit = (length & size) > 0
+        rows = hit.nonzero().squeeze(1) if here else slice(None)  # a device would be waited for
+        if not here or len(rows):
+            at = place[rows] if here else torch.where(hit, place, 0)
             made = join(tuple(t[rows] for t in total), tuple(v[at] for v in values), length[rows] & (size - 1), size)
             for part, new in zip(total, made, strict=True):
-                part[rows] = new
-            place[rows] = at + size
+                part[rows] = new if here else torch.where(hit, new, part)
+            place[rows] = at + size if here else torch.where(hit, at + size, place)
         if size * 2 <= longest:
             values = join(tuple(v[:-size] for v in values), tuple(v[size:] for v in values), size, size)
         size *= 2
@@ -142,7 +144,7 @@ def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nt
     A wavelet matrix (Claude, Navarro, Ordóñez 2015, sec. 3), one level at a time for all windows together: rows whose
     highest binary digit is 0 go before those with a 1, every window follows to where its answer must be, and so on.
     """
-    found = torch.zeros_like(nth)
+    found, places = torch.zeros_like(nth), torch.arange(len(rank), device=rank.device)
     for level in reversed(range(int(rank.max()).bit_length())):
         one = (rank >> level & 1).bool()
         zeros = count_before(~one)
@@ -152,7 +154,8 @@ def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nt
         first = torch.where(right, zeros[-1] + first - low, low)
         end = torch.where(right, zeros[-1] + end - high, high)
         found += right.long() << level
-        rank = torch.cat([rank[~one], rank[one]])
+        to = torch.where(one, zeros[-1] + places - zeros[:-1], zeros[:-1])
+        rank = torch.empty_like(rank).scatter_(0, to, rank)
     return found
 
 
@@ -179,7 +182,7 @@ def decayed_sums(
         gap = at[step:] - at[:-step]
         gap = torch.where(gap < 0, torch.inf, gap.double())  # beyond 64 bits, or another group
         decay = torch.where(place[step:] >= step, torch.exp2(-gap.nan_to_num(0, torch.inf) / half_life), 0)
-        if not bool(decay.any()):
+        if on_host(decay) and not bool(decay.any()):
             break
         total = torch.cat([total[:step], total[step:] + decay * total[:-step]])
         weight = torch.cat([weight[:step], weight[step:] + decay * weight[:-step]])

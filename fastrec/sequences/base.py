@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.reading import SessionFrame
@@ -28,7 +29,7 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     Returns:
         Items int64 ``[b, k]`` and their scores ``[b, k]``, the best first; 0 and -inf where there are fewer than k.
     """
-    on_cpu = scores.device.type == "cpu" and scores.dtype == torch.float32
+    on_cpu = on_host(scores) and scores.dtype == torch.float32
     if on_cpu and k <= limits.RANKED_FEW and compiled(scores.numel()):
         items = torch.zeros((len(scores), k), dtype=torch.int64)
         found = torch.full((len(scores), k), -torch.inf)

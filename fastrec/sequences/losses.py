@@ -140,18 +140,14 @@ class ItemDraw:
         negatives.
         """
         drawn = torch.cat([target, self.draw(negatives)]) if negatives else target
-        mark = torch.zeros(self.codes, dtype=torch.bool, device=self.device)
-        mark[drawn] = True
-        codes = mark.nonzero().squeeze(1)
-        place = torch.empty(self.codes, dtype=torch.int64, device=self.device)
-        place[codes] = torch.arange(len(codes), device=self.device)
+        codes, place = torch.unique(drawn, return_inverse=True)
         absent = torch.log1p(-self.shares[codes].clamp_max(0.999)) * len(target)
         if negatives and self.sampling == "popularity":
             absent += torch.log1p(-self.shares[codes].clamp_max(0.999)) * negatives
         elif negatives:
             absent += torch.log1p(torch.tensor(-1.0 / max(self.codes - 1, 2))) * negatives
         chance = (-torch.expm1(absent)).clamp_min(1e-6)
-        return BatchItems(codes, place[target], chance)
+        return BatchItems(codes, place[: len(target)], chance)
 
 
 # Outputs and the items that were right → one number: against all items, or against some that are drawn.

@@ -52,10 +52,13 @@ class SASRec(SessionNet):
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
-        x = inputs + self.places[: inputs.shape[1]]
+        x, mask = inputs + self.places[: inputs.shape[1]], self._mask(lengths, inputs.shape[1])
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask)
         return self.norm(x)
+
+    def _mask(self, lengths: Tensor, width: int) -> Tensor | None:
+        return None  # an event sees those before it
 
 
 class ESASRec(SASRec):
@@ -104,27 +107,9 @@ class PooledSASRec(SASRec):
 
 
 class HiddenEventNet(SessionNet):
-    """A net of transformer blocks that tells hidden events; what comes next is an event hidden behind the last one.
-
-    Args:
-        items: the items' vectors.
-        codings: of the events' side features.
-        blocks, heads: of attention.
-        **options: see ``SessionNet``.
-    """
+    """A net that tells hidden events; what comes next is an event hidden behind the last one."""
 
     task: ClassVar[Task] = "masked"
-
-    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
-        super().__init__(items, codings, **options)
-        self._add_places(blocks, heads)
-        dropout = self.input.dropout.p
-        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
-        self.norm = nn.LayerNorm(items.width)
-
-    def _add_places(self, blocks: int, heads: int) -> None:
-        """Make the parameters that say where an event stands."""
-        raise NotImplementedError
 
     @property
     def reads(self) -> int:
@@ -139,19 +124,14 @@ class HiddenEventNet(SessionNet):
         return super().last(items, lengths + 1, *longer)
 
 
-class BERT4Rec(HiddenEventNet):
-    """Bidirectional transformer (arXiv 1904.06690); the arguments are those of ``HiddenEventNet``."""
+class BERT4Rec(HiddenEventNet, SASRec):
+    """Bidirectional transformer (arXiv 1904.06690); the arguments are those of ``SASRec``, with more attention."""
 
-    def _add_places(self, blocks: int, heads: int) -> None:
-        self.places = nn.Parameter(torch.zeros(self.max_len, self.items.width))
+    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
+        super().__init__(items, codings, blocks=blocks, heads=heads, **options)
 
-    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
-        mask = padding_mask(lengths, inputs.shape[1])
-        x = inputs + self.places[: inputs.shape[1]]
-        for block in self.blocks:
-            x = block(x, mask)
-        return self.norm(x)
+    def _mask(self, lengths: Tensor, width: int) -> Tensor | None:
+        return padding_mask(lengths, width)
 
 
 # ``XLNet``: attention to both sides by how far apart events are, learned from hidden events or from permutations.
@@ -164,14 +144,18 @@ class XLNet(HiddenEventNet):
     best for sessions); with ``'permuted'`` a hidden event also sees those hidden ones that come before it in an order
     drawn at random. There, one stream holds what events are, another what is asked; the second sees, of the first,
     only what comes earlier. Distances enter as a learned number for each, added to the attention's logits. The
-    arguments are those of ``HiddenEventNet``.
+    arguments are those of ``BERT4Rec``.
     """
 
     permutes: ClassVar[bool] = True
 
-    def _add_places(self, blocks: int, heads: int) -> None:
-        self.start = nn.Parameter(torch.randn(self.items.width) * 0.02)
+    def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
+        super().__init__(items, codings, **options)
+        self.start = nn.Parameter(torch.randn(items.width) * 0.02)
         self.apart = nn.Parameter(torch.zeros(blocks, heads, 2 * self.max_len + 1))
+        dropout = self.input.dropout.p
+        self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(items.width)
 
     def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]``, of use where events are hidden.

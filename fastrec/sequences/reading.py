@@ -41,7 +41,7 @@ def read_events(
 ) -> EventColumns:
     """Return the events of a log, or of lists; the arguments are those of ``SessionFrame``."""
     wanted = [item, *order, *features, *(n for n in (session, target) if n is not None)]
-    table = Table.read(source, list(dict.fromkeys(wanted)))
+    table = Table.read(source, list(dict.fromkeys(wanted)), device="cpu")
     events = [item, *order, *features]
     if table[item].kind == "list":
         return _of_lists(table, events, session, target, order)
@@ -183,7 +183,7 @@ def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding],
     Raises:
         DataError: an item has two rows.
     """
-    table = Table.read(source)
+    table = Table.read(source, device="cpu")
     codes = items.encode(table[item])
     known = codes >= len(items.reserved)
     counts = torch.bincount(codes[known], minlength=len(items))

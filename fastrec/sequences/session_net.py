@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fastrec._core.device import on_host
 from fastrec.sequences.reading import Coding
 
 # ``ByteDropout``: dropout whose draws are bytes, several times as fast on a CPU.
@@ -26,7 +27,7 @@ class ByteDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` with some numbers 0 and the others larger; while it does not train, ``x``."""
         level = round(self.p * 256)
-        if not self.training or x.device.type != "cpu" or not 0 < level < 256:
+        if not self.training or not on_host(x) or not 0 < level < 256:
             return F.dropout(x, self.p, self.training)
         count = x.numel()
         drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)

@@ -22,7 +22,6 @@ from fastrec.estimators import Estimator, SessionRanker
 from fastrec.estimators.session_ranker import ITEM, known_events, with_items
 from fastrec.serve.forest.libraries import booster_of_margins
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
-from fastrec.serve.graph.builder import Graph, GraphCut, GraphPart, GraphTensor, N, value_of
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, blended, mean, prediction
 from fastrec.serve.graph.features import GraphGroups, ListScope, Served, written
@@ -30,6 +29,7 @@ from fastrec.serve.graph.lists import COUNT, PREFIX, events_of
 from fastrec.serve.graph.nets import Compress, compressed
 from fastrec.serve.online import Online, write_online_state
 from fastrec.serve.online.plan import HISTORY
+from fastrec.serve.onnx_builder import Graph, GraphCut, GraphPart, GraphTensor, N, value_of
 from fastrec.serve.session import FILE, write_about
 from fastrec.table import Column, Table
 from fastrec.validate import ListEvents, Lists
@@ -212,7 +212,7 @@ def read_sample(run: Path, name: str = SAMPLE) -> Table:
     if not path.is_file():
         why = "the run does not hold it, and columns' types are read from it"
         raise MissingFileError(why, file=path, remedy="Run the recipe again")
-    return Table.read(path)
+    return Table.read(path, device="cpu")
 
 
 def sample_events(saved: SavedRun, sample: Table, name: str = SAMPLE) -> ListEvents | None:

@@ -24,8 +24,8 @@ from fastrec.sequences import NextItemNet, SessionFrame
 from fastrec.sequences.reading import has_virtual
 from fastrec.sequences.session_learner import item_keys
 from fastrec.serve.export import Exported
-from fastrec.serve.graph.builder import ROWS, Graph
 from fastrec.serve.graph.nets import exported
+from fastrec.serve.onnx_builder import ROWS, Graph
 from fastrec.serve.session import FILE, check_hash, open_session, read_about, write_about
 from fastrec.serve.verify import Verified
 from fastrec.table import Vocab

@@ -274,8 +274,17 @@ class Judge:
         return self.metric(self.data.label[used], values[used], groups=groups)
 
 
-def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
+def cross_fit(
+    blend: Estimator,
+    two: Rows,
+    folds: LevelTwoFolds,
+    test: Rows,
+    seed: int,
+    late: Callable[[], bool] | None = None,
+) -> Predictions | None:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
+
+    None where it gets ``late`` before a fold.
 
     NaN for rows that no fold scores; fold k's blend gets ``seed + k``. A blend of rows that are no lists learns from
     500,000 of them at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000
@@ -287,6 +296,8 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     predictions = Predictions(blend.name, oof, tested, folds=folds.digest)
     times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
     for k, (rows, valid) in enumerate(folds.pairs):
+        if blend.learns and late is not None and late():
+            return None
         if blend.learns or not predictions.models:
             model = blend.fresh().fit(two.take(_some(rows, two, seed + k)), seed=seed + k)
             predicted = model.predict(test) if len(test) else tested
@@ -499,6 +510,7 @@ class Stack:
         seed: int = 0,
         restore: Callable[[torch.Tensor], torch.Tensor] | None = None,
         constant: Predictions | None = None,
+        late: Callable[[], bool] | None = None,
     ) -> Stacked:
         """Stack base models.
 
@@ -515,6 +527,8 @@ class Stack:
             restore: takes labels and predictions to the scale of the metric (``Target.restore``); None: they are.
             constant: a constant's predictions: it is chosen where it is better by more than a standard error, and
                 where folds are not by time hill climbing may take it. A metric of the order alone passes it over.
+            late: whether time is up: of the blends that learn only those are tried that were done before, and the usual
+                one. None: all are tried.
 
         Returns:
             The stack's predictions, the out-of-fold score of each that was tried, and what predicts other rows.
@@ -552,12 +566,17 @@ class Stack:
         if not bool(counts.any()):
             raise DataError("no counted row is scored by a fold", remedy="Count other rows, or give other folds")
         judge = Judge(chosen_by, raw, counts, ours.codes, restore)
-        tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
         kind = LinearBlend if train.task == "ranking" else HillClimb
-        usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
+        usual = next((b for b in blends if isinstance(b, kind)), blends[0])
+        # Trees come last, as they take longest.
+        order = sorted(blends, key=lambda b: (b is not usual, isinstance(b, XGBRanker | BoostedBlend | TreeBlend)))
+        done = {b.name: cross_fit(b, two, ours, two_test, seed, None if b is usual else late) for b in order}
+        tried = [p for b in blends if (p := done[b.name]) is not None]
+        blends = [b for b in blends if done[b.name] is not None]
+        usual_place = blends.index(usual)
         # a metric of the order alone has no use for it: then it is not among them
         level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
-        choice = BlendChoice(tried, usual, ours, judge, constant=level)
+        choice = BlendChoice(tried, usual_place, ours, judge, constant=level)
         return self._outcome(base, every, choice, seed=seed)
 
     def _outcome(

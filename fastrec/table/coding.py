@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,7 +25,7 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
         return torch.zeros_like(values), values[:0]
     if missing is not None:
         values = torch.where(missing, values[int(missing.to(torch.uint8).argmin())], values)
-    low, high = (int(v) for v in torch.aminmax(values))
+    low, high = extremes(values)
     if high - low < max(limits.MARKED_VALUES, 4 * len(values)):
         place = (values - low).add_(1)
         if missing is not None:
@@ -49,6 +50,13 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
     return torch.where(missing, 0, torch.cumsum(used, 0).index_select(0, codes.sub_(1))), distinct[used]
 
 
+def extremes(*values: torch.Tensor) -> list[int]:
+    """Return the least and the greatest of each tensor of integers (``[n]``), one after the other: one wait."""
+    if on_host(values[0]):
+        return [v.item() for x in values for v in torch.aminmax(x)]
+    return torch.stack([v for x in values for v in torch.aminmax(x)]).tolist()
+
+
 def sort_rows(
     values: torch.Tensor, low: int | None = None, high: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,10 +66,10 @@ def sort_rows(
     if not len(values):
         return values, values
     bits = max(len(values) - 1, 1).bit_length()
-    if low is None or high is None:
-        low, high = (int(v) for v in torch.aminmax(values))
+    if on_host(values) and (low is None or high is None):
+        low, high = extremes(values)
     # The sign bit of a word is not used.
-    if values.is_cuda or (high - low).bit_length() + bits > 63:
+    if not on_host(values) or (high - low).bit_length() + bits > 63:
         ordered, order = torch.sort(values, stable=True)
         return order, ordered
     words = (values - low).numpy()

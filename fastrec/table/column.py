@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table.coding import code_integers
@@ -275,7 +275,7 @@ class Column:
 
 def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
     """Return codes (0 = missing) and distinct values of floats, in any order."""
-    if values.is_cuda:
+    if not on_host(values):
         distinct, codes = torch.unique(values, return_inverse=True)
         used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)
         used[codes[~missing]] = True

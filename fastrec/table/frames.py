@@ -16,7 +16,7 @@ from fastrec.table.convert import column_names
 from fastrec.table.read import check_names
 from fastrec.table.table import Table
 
-__all__ = ["attach", "select_columns", "take_rows", "to_library"]
+__all__ = ["attach", "row_count", "select_columns", "take_rows", "to_library"]
 
 
 def attach(frame: Any, columns: Mapping[str, Column]) -> Any:
@@ -32,7 +32,12 @@ def attach(frame: Any, columns: Mapping[str, Column]) -> Any:
     Raises:
         DataError: a column has not one value for every row.
     """
-    _check_lengths(frame, columns)
+    # A frame without columns takes any number of values; a pandas index counts rows by itself.
+    empty, rows = not column_names(frame), row_count(frame)
+    wrong = [n for n, c in columns.items() if len(c) != rows] if rows or not empty else []
+    if wrong:
+        problem = f"has {len(columns[wrong[0]])} values, but the frame has {rows} rows"
+        raise DataError(problem, column=wrong[0], remedy="Give one value for every row")
     if isinstance(frame, Table):
         return frame.with_columns(columns)
     if isinstance(frame, pa.RecordBatch):
@@ -66,18 +71,11 @@ def attach(frame: Any, columns: Mapping[str, Column]) -> Any:
     raise DataError(f"cannot add columns to a {library} frame", remedy="Use pandas, polars, Arrow, cuDF or a Table")
 
 
-def _check_lengths(frame: Any, columns: Mapping[str, Column]) -> None:
-    names = column_names(frame)
-    if isinstance(frame, Mapping):
-        rows = len(frame[names[0]]) if names else None
-    elif isinstance(frame, pa.Table | pa.RecordBatch):
-        rows = frame.num_rows if names else None
-    else:
-        rows = len(frame) if names or (library_of(frame) == "pandas" and len(frame.index)) else None
-    for name, column in columns.items():
-        if rows is not None and len(column) != rows:
-            remedy = "Give one value for every row"
-            raise DataError(f"has {len(column)} values, but the frame has {rows} rows", column=name, remedy=remedy)
+def row_count(frame: Any) -> int:
+    """Count the rows of a frame of any supported library."""
+    if isinstance(frame, pa.Table | pa.RecordBatch):
+        return frame.num_rows
+    return len(next(iter(frame.values()), ())) if isinstance(frame, Mapping) else len(frame)
 
 
 def _attach_pandas(frame: Any, columns: Mapping[str, Column]) -> Any:

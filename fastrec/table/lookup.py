@@ -25,7 +25,7 @@ class Lookup:
     def __init__(self, values: pa.Array, codes: np.ndarray, *, absent: int, name: str = "") -> None:
         self.values, self.codes, self.absent, self.name = values, codes.astype(np.int32), absent, name
         self.kind = _domain(values.type)
-        self._tensors: dict[torch.device, _NumberCodes] = {}
+        self._tensors: dict[torch.device, _NarrowCodes | _HashedCodes] = {}
         self._text: _TextCodes | None = None
         if is_text(values.type) and len(values) >= limits.ARROW_LOOKUPS:
             self._text = _TextCodes.of(values)
@@ -70,7 +70,7 @@ class Lookup:
         codes = torch.from_numpy(self.codes)[found.clamp(min=0)].long()
         return torch.where(found >= 0, codes, self.absent)
 
-    def _on(self, device: torch.device) -> _NumberCodes:
+    def _on(self, device: torch.device) -> _NarrowCodes | _HashedCodes:
         if device not in self._tensors:
             keys = _as_tensor(self.values)
             keys = (keys.to(torch.float64) + 0).view(torch.int64) if self.kind == "float" else keys.to(torch.int64)
@@ -97,15 +97,10 @@ def _as_tensor(values: pa.Array) -> torch.Tensor:
     return torch.from_numpy(np.array((values.fill_null(0) if values.null_count else values).to_numpy()))
 
 
-class _NumberCodes:
-    """Codes of int64 numbers on one device."""
-
-    def find(self, values: torch.Tensor) -> torch.Tensor:
-        """Return codes int32 ``[m]`` of int64 ``[m]``."""
-        raise NotImplementedError
+# Codes of int64 numbers on one device: ``find`` takes int64 ``[m]`` and returns int32 ``[m]``.
 
 
-class _NarrowCodes(_NumberCodes):
+class _NarrowCodes:
     """Table of the whole range, with a place at either end for what is outside."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:
@@ -120,7 +115,7 @@ class _NarrowCodes(_NumberCodes):
         return self.table.index_select(0, values.clamp(self.low, self.high).sub_(self.low))
 
 
-class _HashedCodes(_NumberCodes):
+class _HashedCodes:
     """Open addressing with linear probing; at most a quarter full, so that few values move on."""
 
     def __init__(self, keys: np.ndarray, codes: np.ndarray, absent: int, device: torch.device) -> None:

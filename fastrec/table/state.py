@@ -122,9 +122,9 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if "$array" in value:
         # Copied: Arrow's numbers begin at multiples of 8 bytes, a file's bytes anywhere.
         with pa.ipc.open_stream(pa.py_buffer(tensors[value["$array"]].clone().numpy())) as stream:
-            array = stream.read_next_batch().column(0)
-        array.validate(full=True)
-        return array
+            (batch,) = stream  # up to its end, which damage may have moved
+        batch.validate(full=True)
+        return batch.column(0)
     return {k: _unpack(v, tensors) for k, v in value.items()}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.imports import require
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table.column import Column
@@ -73,7 +73,7 @@ class Table:
         found = read_columns(source, columns, types=types)
         if device is None and isinstance(source, Table):
             return cls(found)
-        on_gpu = [c.values.device for c in found.values() if c.kind != "opaque" and c.values.is_cuda]
+        on_gpu = [c.values.device for c in found.values() if c.kind != "opaque" and not on_host(c.values)]
         if device is None and on_gpu:
             return cls(found, device=on_gpu[0])
         return cls(found, device=resolve_device(device))
@@ -131,7 +131,7 @@ class Table:
 
     def with_columns(self, columns: Mapping[str, Any]) -> Table:
         """Add columns, or replace those of the same name (scalars are not broadcast)."""
-        new = Table({**self._columns, **columns}, device=self.device)
+        new = Table({**self._columns, **columns}, device=self.device if self._columns else None)
         new._memory = {k: kept for k, kept in list(self._memory.items()) if not kept.names & set(columns)}
         return new
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
-from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, take_values
+from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, coded_of, take_values
 from fastrec.tabular.procs.procs import Categorify
 
 
@@ -52,7 +53,7 @@ def codes_of(
         options = categorify.options_of(name)
         vocab = _fit_whole(column, training, options)
         if vocab is None:
-            coded = _coded(column)
+            coded = coded_of(column)
             counts = training.count_whole(coded.codes, 0, coded.size)
             if counts is None:
                 counts = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size).cpu()
@@ -78,7 +79,7 @@ def classes_of(column: Column, training: TrainingRows) -> pa.Array:
     vocab = _fit_whole(column, training, {})
     if vocab is not None:
         return vocab.values
-    coded = _coded(column)
+    coded = coded_of(column)
     used = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size)[1:].nonzero().squeeze(1).cpu()
     known = coded.keys.take(used)
     return known.columns[0] if column.ordered is not None else known.take(known.sort_order()).columns[0]
@@ -95,7 +96,7 @@ def codes_in(vocab: Vocab, column: Column) -> Codes:
     """Encode a column by a vocabulary; a column of numbers is looked up block by block."""
     if vocab.takes(column):
         return Codes(column.values, vocab.lookup, column.missing)
-    coded = _coded(column)
+    coded = coded_of(column)
     return _gathered(coded, vocab.codes_of(coded.keys), len(vocab))
 
 
@@ -126,7 +127,7 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
 
 def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
     counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
-    step = len(values) if values.is_cuda else max(limits.FRAME_BLOCK, len(counts))
+    step = max(limits.FRAME_BLOCK, len(counts)) if on_host(values) else len(values)
     for start in range(0, len(values), step):
         place = values[start : start + step].to(torch.int64) - low
         place = place if missing is None else place[~missing[start : start + step]]
@@ -134,18 +135,12 @@ def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high:
     return counts
 
 
-def _coded(column: Column) -> Coded:
-    if column.kind == "category":
-        return Coded(column.values, Keys((column.distinct,), (column.name,)))
-    return column.coded()
-
-
 def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
     """Encode all rows block by block, in the smallest integer type that holds codes below ``size``."""
     dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
     kept = torch.empty(n, dtype=dtype, device=device)
     # Codes are int32 or int64 on their way: those of a whole column would take four to eight bytes a row.
-    step = limits.FRAME_BLOCK if device.type == "cpu" else max(n, 1)
+    step = limits.FRAME_BLOCK if on_host(device) else max(n, 1)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         kept[rows] = codes(rows)

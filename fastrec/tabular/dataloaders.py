@@ -23,10 +23,11 @@ from fastcore.foundation import L
 
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.table import Table, column_names
+from fastrec.table.frames import row_count
 from fastrec.table.keys import is_numeric
 from fastrec.tabular.columns import coded_of
 from fastrec.tabular.frame import TabularFrame, split_rows
-from fastrec.tabular.recipe import loaded, size_of
+from fastrec.tabular.recipe import loaded
 
 __all__ = ["RecDataLoaders", "cont_cat_split"]
 
@@ -155,7 +156,7 @@ def cont_cat_split(
 
 
 def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    n = size_of(df)
+    n = row_count(df)
     if valid_idx is not None:
         valid, trains = split_rows([valid_idx], n)[0], torch.ones(n, dtype=torch.bool)
         trains[valid] = False

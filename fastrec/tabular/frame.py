@@ -31,11 +31,12 @@ from fastai.torch_core import display_df
 from fastcore.foundation import L
 
 from fastrec._core import limits
-from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
 from fastrec._core.threads import on_one_thread
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.table import Table, Vocab, concat, take_rows
+from fastrec.table.frames import row_count
 from fastrec.tabular.columns import TrainingRows
 from fastrec.tabular.extras import ExtraColumns, Extras
 from fastrec.tabular.loader import TabularLoader, pack_row
@@ -44,7 +45,7 @@ from fastrec.tabular.procs.base import ProcPipeline
 from fastrec.tabular.procs.features import apply_features, fit_features
 from fastrec.tabular.procs.procs import Categorify
 from fastrec.tabular.procs.registry import as_procs
-from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for, size_of
+from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for
 from fastrec.tabular.targets import Labels
 
 # A packed frame as pandas frames, made when they are looked at: for people, not for models.
@@ -278,7 +279,7 @@ class TabularFrame(PandasViews, Tabular):
         if do_setup:
             self._setup(splits)
         elif splits is not None:
-            rows = split_rows(splits, size_of(self._raw))
+            rows = split_rows(splits, row_count(self._raw))
             self._raw, self._rows, self.split = take_rows(self._raw, torch.cat(rows)), torch.cat(rows), len(rows[0])
 
     def _assign(self, recipe: FrameRecipe, *, device: DeviceLike) -> None:
@@ -295,7 +296,7 @@ class TabularFrame(PandasViews, Tabular):
         self.features = recipe.features
 
     def _setup(self, splits: Any) -> None:
-        recipe, n = self._recipe, size_of(self._raw)
+        recipe, n = self._recipe, row_count(self._raw)
         with on_one_thread():  # numbers of rows are little work, and other threads would spin for longer
             rows = split_rows(splits, n) if splits is not None else None
             order = joined_rows(rows, n) if rows is not None else None
@@ -491,6 +492,11 @@ class TabularFrame(PandasViews, Tabular):
         extras = None if self._extras is None else self._extras.clone()
         return self._like(_packed=packed, _extras=extras, _rows=self._rows, _split=self._split, groups=self.groups)
 
+    def dataloaders(self, *args: Any, device: DeviceLike = None, **kwargs: Any) -> Any:
+        """Make dataloaders as fastai's; batches stay on the rows' device if that is not the host and none is given."""
+        device = self.packed.device if device is None and not on_host(self.packed) else device
+        return super().dataloaders(*args, device=device, **kwargs)
+
     def to_device(self, d: DeviceLike = None) -> TabularFrame:
         """Move the rows to a device and return the frame."""
         self.device = d
@@ -534,7 +540,7 @@ class TabularFrame(PandasViews, Tabular):
     # ---- rows
 
     def __len__(self) -> int:
-        return len(self._packed) if self._packed is not None else size_of(self._raw)
+        return len(self._packed) if self._packed is not None else row_count(self._raw)
 
     @property
     def split(self) -> int:

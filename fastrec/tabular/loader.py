@@ -27,6 +27,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec._core import limits, ranks
+from fastrec._core.device import on_host
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table import as_column
@@ -44,7 +45,7 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
     On a CPU random words with the rows' numbers in their lowest bits are sorted: numpy does that in half the time that
     exchanging rows takes. Rows that draw the same word (one pair in 2^40, of ten million rows) keep their order.
     """
-    if device.type == "cuda":
+    if not on_host(device):
         generator = torch.Generator(device).manual_seed(seed)
         return torch.randperm(n, generator=generator, device=device)
     bits = max(n - 1, 1).bit_length()
@@ -133,7 +134,11 @@ class Shared:
         Args:
             rank, world_size: which of how many; None: as torch's process group says, else the only one.
         """
-        self.rank, self.world_size = check_rank(rank, world_size)
+        if rank is None and world_size is None:
+            rank, world_size = ranks.rank(), ranks.world_size()
+        elif rank is None or world_size is None or not 0 <= rank < world_size:
+            raise DataError(f"rank={rank} of world_size={world_size}", remedy="Give both, ranks counted from 0")
+        self.rank, self.world_size = rank, world_size
         self._check_share()
 
     def _check_share(self) -> None:
@@ -170,15 +175,6 @@ def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, w
             sizes[-1] = mine - bs * (batches - 1)
         return sizes
     return np.diff(np.arange(batches + 1) * mine // batches)
-
-
-def check_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and world size: as given, else of torch's process group, else 0 of 1."""
-    if rank is None and world_size is None:
-        return ranks.rank(), ranks.world_size()
-    if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise DataError(f"rank={rank} of world_size={world_size}", remedy="Give both, ranks counted from 0")
-    return rank, world_size
 
 
 Place = Literal["auto", "device", "host"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastrec._core.device import pool_is_shared
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 
@@ -202,6 +203,8 @@ class HostGather:
             before.synchronize()  # the buffer is being read until then
         room = self.room[place][: len(index)]
         torch.index_select(self.packed.buffer, 0, index, out=room)
+        if pool_is_shared():  # record_stream does nothing in RMM's pool: memory freed by now may still be read
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             block = room.to(self.device, non_blocking=True)
             done = self.stream.record_event()

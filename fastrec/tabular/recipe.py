@@ -14,10 +14,12 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
+from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows, numbers_of, plain_numbers
@@ -191,7 +193,7 @@ class FrameRecipe:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
         prepared = PreparedColumns(codes, self.conts, flags, shift, self.cont_procs, ys, read)
-        step = limits.FRAME_BLOCK if packed.device.type == "cpu" else limits.DEVICE_BLOCK
+        step = limits.FRAME_BLOCK if on_host(packed) else limits.DEVICE_BLOCK
         Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
     def _encode(self, columns: FrameColumns, column: Column) -> torch.Tensor:
@@ -226,13 +228,6 @@ def loaded(df: Any) -> Any:
     return read_file(df) if isinstance(df, str | Path) else df
 
 
-def size_of(df: Any) -> int:
-    """Count the rows of a frame of any supported library."""
-    if isinstance(df, Mapping):
-        return len(next(iter(df.values()), ()))
-    return df.num_rows if isinstance(df, pa.Table | pa.RecordBatch) else len(df)
-
-
 def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameColumns:
     """Read the columns that a recipe needs; targets and groups may be absent unless ``y_needed``."""
     there = set(column_names(made))
@@ -240,7 +235,7 @@ def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameC
     wanted += [n for n in recipe.group_names if y_needed or n in there]
     names = list(dict.fromkeys(wanted))
     check_names(list(column_names(made)), names)
-    return FrameColumns(made, names, size_of(made), ready=recipe.extras.read(made))
+    return FrameColumns(made, names, row_count(made), ready=recipe.extras.read(made))
 
 
 def check_unique(names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.kernels import frames
 from fastrec._core.threads import run_parallel
 from fastrec.table import Column
@@ -166,16 +167,16 @@ class Writer:
         self.made, self.columns, self.packed = made, columns, packed
         self.fields = packed.layout.fields
         n, words = len(columns), max(packed.layout.words, 1)
-        on_host = packed.device.type == "cpu"
+        here = on_host(packed)
         block = max(limits.LEAST_BLOCK, 1 << (limits.BLOCK_WORDS // words).bit_length())
-        self.step = min(step, block) if on_host else step
-        self.places = columns.places if on_host else None
+        self.step = min(step, block) if here else step
+        self.places = columns.places if here else None
         self.front = None if self.places is None or n == columns.size else columns.ascending(n)
         places = {name: i for i, name in enumerate(made.conts)}
         held = {m: i for m, i in places.items() if n <= few or columns.shares(m)}
         self.held = {i: as_number(made.read[m] if m in made.read else columns.raw(m)) for m, i in held.items()}
-        self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if on_host else {}
-        self.by_loops = self._loops(n * words) if on_host else None
+        self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if here else {}
+        self.by_loops = self._loops(n * words) if here else None
         self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
 
     def write(self) -> None:
@@ -248,7 +249,7 @@ class Writer:
 
     def _read(self, group: Sequence[int], rows: Rows, out: torch.Tensor) -> None:
         # numpy's calls cost half of torch's, and a wide table has many columns.
-        array = None if out.is_cuda else out.numpy()
+        array = out.numpy() if on_host(out) else None
         places = rows if isinstance(rows, slice) or array is None else rows.numpy()
         for row, i in enumerate(group):
             plain = self.plain.get(i)

@@ -28,6 +28,7 @@ from fastcore.basics import tuplify
 from fastcore.foundation import L
 from torch import nn
 
+from fastrec._core.device import on_host
 from fastrec._core.memory import keeping_memory, naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models import EmbeddingTables, FieldNet, TabularNet, embedding_sizes, load_tables, save_tables, table_frame
@@ -174,7 +175,7 @@ class LeanLearner(Learner):
             super().__call__(event_name)
             if event_name == "after_train" and hasattr(self, "recorder"):
                 losses = self.recorder.losses
-                away = [i for i, loss in enumerate(losses) if loss.device.type != "cpu"]
+                away = [i for i, loss in enumerate(losses) if not on_host(loss)]
                 here = torch.stack([losses[i] for i in away]).cpu() if away else ()  # one copy for all
                 for i, loss in zip(away, here, strict=True):
                     losses[i] = loss
@@ -332,7 +333,7 @@ class RecLearner(LeanLearner, TabularLearner):
         for metric in self.metrics:
             if hasattr(metric, "check"):  # a mistake should not take an epoch to show
                 metric.check(self)
-        on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
+        on_cpu = all(on_host(p) for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)

@@ -23,7 +23,7 @@ from fastcore.basics import noop
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.ranks import agree, all_rows, broadcast, is_first, naming_lost_ranks, rank, summed, world_size
 from fastrec.errors import DataError, DataWarning, DeviceError, RankError
 from fastrec.optim.torch_optimizers import BatchPlaces, SparseRows
@@ -82,7 +82,7 @@ class JoinedGrads:
         for p, ids, values in zip(rows, found[::2], found[1::2], strict=True):
             grad = torch.sparse_coo_tensor(ids[None], values, p.shape, check_invariants=False)
             # On a GPU sums must not depend on which thread comes first: ranks would drift apart.
-            p.grad = grad.coalesce() if p.device.type == "cuda" else grad
+            p.grad = grad if on_host(p) else grad.coalesce()
         for p in self.sharded:  # their gradients came from all ranks in the backward pass, as a mean over ranks
             if p.grad is not None:
                 p.grad = p.grad * world_size()

@@ -12,6 +12,7 @@ from fastai.callback.fp16 import MixedPrecision
 from torch import Tensor
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import TrainingError
 from fastrec.table import ListBatch
 
@@ -51,7 +52,7 @@ class StopOnNaN(Callback):
         if not self._on:  # a search of rates goes on until the loss explodes
             return
         device = next(learn.model.parameters()).device
-        self._period = self.every or (1 if device.type == "cpu" else limits.NAN_EVERY)
+        self._period = self.every or (1 if on_host(device) else limits.NAN_EVERY)
         self._losses = torch.zeros(self._period, device=device)
         self._sound = torch.ones(self._period, 2, dtype=torch.bool, device=device)  # inputs, targets
         y = getattr(learn.dls.train_ds, "y", None)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.threads import shared_out
 from fastrec.competition.kept_rows import KeptRows, Pair
 from fastrec.competition.scoring import Scorer
@@ -234,7 +235,7 @@ def predict_sides(
     gains: dict[str, float] = {}
     groups = kept.tensors["groups"] if kept.task == "ranking" else None
     # trees of one thread each are trained side by side
-    at_once = min(torch.get_num_threads(), len(jobs)) if model.beside and device.type == "cpu" else 1
+    at_once = min(torch.get_num_threads(), len(jobs)) if model.beside and on_host(device) else 1
     with shared_out(at_once) as pool:
         for k, (train, valid) in enumerate(columns.folds(new)):
 

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 import torch
 
+from fastrec._core.device import on_host
 from fastrec._core.threads import half_the_threads
 from fastrec.errors import DataError
+from fastrec.features.columns import refuse
 from fastrec.validate.rows import Rows
 
 
@@ -176,7 +178,7 @@ class CrossFit:
         for name, one in stored.items():
             if one is not None and self.watch is not None:
                 self.watch(name, len(self._rows), one.oof)
-        beside = [m for m in missing if m.beside and (self.device is None or self.device.type == "cpu")]
+        beside = [m for m in missing if m.beside and (self.device is None or on_host(self))]
         here = [m for m in missing if m not in beside]
         # Two trainings at once would otherwise both start a thread for each core.
         shared = half_the_threads() if beside and any(m.learns for m in here) else nullcontext()
@@ -248,10 +250,11 @@ class CrossFit:
         if self.time_limit is not None:
             fresh.time_limit = self.time_limit
         fitted = fresh.fit(train, valid, seed=self.seed + k, device=self.device, **more)
-        oof = _numbers(fitted.predict(valid), model.name, k)
-        tested = oof.new_zeros((0, *oof.shape[1:]))
-        if test is not None and len(test):
-            tested = _numbers(fitted.predict(test), model.name, k)
+        oof = fitted.predict(valid)
+        tested = fitted.predict(test) if test is not None and len(test) else oof.new_zeros((0, *oof.shape[1:]))
+        for scores in (oof, tested):
+            problem = f"{model.name} of fold {k} predicts NaN"
+            refuse(scores.isnan(), None, problem, "Its training went astray: lower its rate")
         trained = Trained(fitted, oof, tested)
         if self.store is not None:
             self.store.keep(model.name, k, trained)
@@ -268,9 +271,7 @@ class CrossFit:
             DataError: a row that folds are to score was in no fold.
         """
         left = self.scored & (self._times == 0)
-        if bool(left.any()):
-            row = int(left.nonzero()[0])
-            raise DataError("there is no out-of-fold score", row=row, remedy="Put every training row in one fold")
+        refuse(left, None, "there is no out-of-fold score", "Put every training row in one fold")
         # By the digest a stack refuses predictions of other folds.
         digest = folds_digest(self._rows, self.size)
         return {name: self._predictions(name, trained, digest) for name, trained in self._trained.items()}
@@ -291,10 +292,3 @@ class CrossFit:
         test /= count
         predictions.importance = {n: g / count for n, g in predictions.importance.items()}
         return predictions
-
-
-def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:
-    if bool(scores.isnan().any()):
-        row, remedy = int(scores.isnan().nonzero()[0]), "Its training went astray: lower its rate"
-        raise DataError(f"{name} of fold {fold} predicts NaN", row=row, remedy=remedy)
-    return scores

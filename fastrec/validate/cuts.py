@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,9 @@ import torch
 from fastrec._core.warn import warn
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
+from fastrec.features.columns import refuse
 from fastrec.table import Column, Table, as_column, column_names
+from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 
 # Rows → the fold of each: at random, with each class's share kept, by a hash of what must not be split, or both.
@@ -211,15 +213,11 @@ def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
 _UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
 
 
-def row_count(data: Any) -> int:
+def rows_in(data: Any) -> int:
     """Return the number of rows of a table of any library, a file or anything with a length; a number is itself."""
     if isinstance(data, int):
         return data
-    if isinstance(data, str | Path):
-        return len(Table.read(data))
-    if isinstance(data, Mapping):
-        return len(next(iter(data.values()), ()))
-    return len(data)
+    return row_count(Table.read(data) if isinstance(data, str | Path) else data)
 
 
 def given_column(data: Any, what: Any, role: str) -> Column:
@@ -231,7 +229,7 @@ def given_column(data: Any, what: Any, role: str) -> Column:
     if isinstance(what, str):
         return Table.read(data, [what])[what]
     column = as_column(what, name=str(getattr(what, "name", None) or role))
-    rows = row_count(data)
+    rows = rows_in(data)
     if len(column) != rows:
         raise DataError(f"{len(column)} values for {rows} rows", column=column.name, remedy="Give one for every row")
     return column
@@ -334,14 +332,9 @@ def given_times(data: Any, what: Any, role: str) -> Times:
         DataError: a time is missing, or the column holds no times.
     """
     column = given_column(data, what, role)
-    missing = column.is_missing()
-    if bool(missing.any()):
-        row, remedy = int(missing.nonzero()[0]), "Fill it, or leave the row out"
-        raise DataError("a time is missing", column=column.name, row=row, remedy=remedy)
+    refuse(column.is_missing(), column.name, "a time is missing", "Fill it, or leave the row out")
     times = times_of(column)
-    bad = ~torch.isfinite(times.ticks)
-    if bool(bad.any()):
-        raise DataError("a time is infinite", column=column.name, row=int(bad.nonzero()[0]), remedy="Leave the row out")
+    refuse(~torch.isfinite(times.ticks), column.name, "a time is infinite", "Leave the row out")
     return times
 
 

@@ -188,7 +188,7 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or fewer rows than folds.
         """
-        rows = _check_counts(cuts.row_count(data), folds, repeats)
+        rows = _check_counts(cuts.rows_in(data), folds, repeats)
         return cls._repeated(partial(cuts.random_folds, rows), folds, repeats, seed, f"{folds} folds at random")
 
     @classmethod
@@ -206,7 +206,7 @@ class Folds:
         Raises:
             DataError: fewer than two folds, or every class has fewer rows than there are folds.
         """
-        _check_counts(cuts.row_count(data), folds, repeats)
+        _check_counts(cuts.rows_in(data), folds, repeats)
         strata, words = cuts.strata_of(cuts.given_column(data, target, "target"), bins, folds)
         method = f"{folds} folds at random, stratified by {words}"
         return cls._repeated(partial(cuts.stratified_folds, strata), folds, repeats, seed, method)

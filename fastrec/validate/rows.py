@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.features.columns import refuse
 from fastrec.segments.as_of_join import as_of
 from fastrec.table import Table
 from fastrec.validate.target import Task, check_label, check_task
@@ -185,9 +186,9 @@ class Rows:
             raise DataError(f"rows of unequal lengths: {sizes}", remedy="Give one of each for every row")
         if self.label is not None:
             check_label(self.label, self.task, self.n_outputs)
-        if self.weight is not None and bool((bad := ~(self.weight >= 0) | self.weight.isinf()).any()):
-            row, remedy = int(bad.nonzero()[0]), "Use 0 for what is not to count"
-            raise DataError("a weight is below 0, missing or infinite", row=row, remedy=remedy)
+        if self.weight is not None:
+            bad = ~(self.weight >= 0) | self.weight.isinf()
+            refuse(bad, None, "a weight is below 0, missing or infinite", "Use 0 for what is not to count")
 
     def __len__(self) -> int:
         known = next((v for n in _ON_THE_CPU if (v := getattr(self, n)) is not None), None)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features.columns import refuse
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
 
@@ -43,9 +44,7 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
     elif not bool(bad.any()) and task == "multiclass":
         bad = (value < 0) | (value >= n_outputs) | (value != value.round())
         problem = f"no class of 0 to {n_outputs - 1}"
-    if bool(bad.any()):
-        row = int(bad.any(1).nonzero()[0])
-        raise DataError(f"a target is {problem}", row=row, remedy=f"Mend the target, or name another task than {task}")
+    refuse(bad.any(1), None, f"a target is {problem}", f"Mend the target, or name another task than {task}")
 
 
 Scale = Literal["log", "log1p"]
@@ -138,10 +137,7 @@ class Target:
         return values[0] if len(values) == 1 and self.task != "multilabel" else torch.stack(values, 1)
 
     def _encode_one(self, column: Column) -> torch.Tensor:
-        missing = column.is_missing()
-        if bool(missing.any()):
-            row = int(missing.nonzero()[0])
-            raise DataError("the target is missing", column=column.name, row=row, remedy="Drop the row")
+        refuse(column.is_missing(), column.name, "the target is missing", "Drop the row")
         if self.classes is not None:
             # Code 0 of a Vocab is a missing or unseen value.
             codes = self.classes.encode(column).cpu().long() - 1

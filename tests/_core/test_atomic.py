@@ -2,22 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec.errors import FastrecError, MissingFileError, SubmissionError, WriteError
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
-
-
-def run(code: str, **options) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, **options)
+from tests.fresh import run, start
 
 
 def names(folder: Path) -> list[str]:
@@ -100,8 +91,7 @@ def test_a_real_ctrl_c_leaves_the_old_file_and_no_other(tmp_path):
             print("ready", flush=True)
             time.sleep(600)
     """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=ENVIRONMENT, text=True, **pipes)
+    child = start(code)
     assert child.stdout.readline().strip() == "ready"
     assert len(names(tmp_path)) == 2
     child.send_signal(signal.SIGINT)
@@ -120,7 +110,7 @@ LIMITED = """
 def test_a_full_disk_is_named_and_the_old_file_stands(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("old")
-    done = run(
+    said = run(
         LIMITED
         + f"""
     from fastrec.errors import WriteError
@@ -132,9 +122,8 @@ def test_a_full_disk_is_named_and_the_old_file_stands(tmp_path):
         print(error)
     """
     )
-    assert done.returncode == 0, done.stderr
-    assert str(path) in done.stdout
-    assert "could not be written" in done.stdout
+    assert str(path) in said
+    assert "could not be written" in said
     assert names(tmp_path) == ["x.csv"]
     assert path.read_text() == "old"
 
@@ -144,7 +133,7 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
     path.mkdir()
     for name in ("old", "state.json"):
         (path / name).write_text("old")
-    done = run(
+    said = run(
         LIMITED
         + f"""
     import numpy, pyarrow, pyarrow.csv, pyarrow.parquet, torch
@@ -171,8 +160,7 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
         print("alone", error)
     """
     )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = said.splitlines()
     assert [line.split()[0] for line in lines] == ["parquet", "csv", "text", "state", "alone"]
     assert all(str(path) in line and "could not be written" in line and ".part" not in line for line in lines), lines
     assert names(tmp_path) == ["old", "run", "state.json"]
@@ -205,7 +193,7 @@ def test_an_error_about_a_file_in_the_block_names_it_as_it_would_be_called(tmp_p
 
 
 def test_permissions_follow_the_umask_and_the_old_file(tmp_path):
-    done = run(
+    said = run(
         """
     import os
     os.umask(0o027)
@@ -220,7 +208,7 @@ def test_permissions_follow_the_umask_and_the_old_file(tmp_path):
     """,
         cwd=tmp_path,
     )
-    assert done.stdout.split() == ["0o640", "0o750", "0o600", "0o750"], done.stderr
+    assert said.split() == ["0o640", "0o750", "0o600", "0o750"]
 
 
 def test_a_link_stays_a_link(tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from torch import nn
 from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.optim import AdamW, Lamb
+from tests.fresh import run, start
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 
@@ -124,8 +123,7 @@ def test_torchs_number_of_threads_stays_as_it_was_set():
         "import torch; torch.set_num_threads(1); from fastrec._core import kernels; kernels.steps();"
         "kernels.threads_for(1 << 30); print(torch.get_num_threads())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1"]
+    assert run(code).split() == ["1"]
 
 
 def test_numbas_own_threads_take_one_caller_at_a_time():
@@ -137,9 +135,7 @@ def test_numbas_own_threads_take_one_caller_at_a_time():
         "with P(4) as pool: list(pool.map(go, range(8)))\n"
         "print('done')"
     )
-    env = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
-    assert done.stdout.split() == ["done"], done.stderr
+    assert run(code, NUMBA_THREADING_LAYER="workqueue").split() == ["done"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -155,8 +151,7 @@ def test_a_forked_child_goes_without():
         "with m.get_context('fork').Pool(1) as pool: then = pool.map_async(go, [0]).get(60)[0]\n"
         "print(first[0] == then[0], first[1], then[1])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+    assert run(code).split() == ["True", "True", "False"]
 
 
 def test_small_work_is_one_threads():
@@ -173,8 +168,7 @@ def test_without_numba_torchs_calls_do_it():
         "e = EmbeddingTables([(5, 4)]); e(torch.tensor([[1]])).sum().backward()\n"
         "Lamb(e.parameters()).step(); print('done')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["done"]
+    assert run(code).split() == ["done"]
 
 
 def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
@@ -201,8 +195,7 @@ def test_a_numba_that_cannot_be_loaded_is_told_of_once(tmp_path, error):
         "    warnings.simplefilter('always'); print(kernels.compiled(1 << 30), kernels.compiled(1 << 30))\n"
         "print(*[t.message for t in told])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second = run(code, tmp_path).splitlines()
     assert first == "False False"
     assert second == f"numba cannot be used, fastrec goes on without: {error.split(chr(39))[1]}"
 
@@ -225,11 +218,6 @@ def test_compiling_is_told_of_once_and_not_where_it_is_on_disk(tmp_path):
         "import numpy as np; from fastrec._core import kernels\n"
         "for kind in ('i8', 'i4'): kernels.groups().bucket_starts(np.zeros(4, kind), 0, np.zeros(8, 'i8'))"
     )
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    said = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-        for _ in range(2)
-    ]
-    assert said[0].stderr == "fastrec: compiling loops with numba; some seconds, once (they are kept on disk)\n"
-    assert said[1].stderr == ""
-    assert said[0].stdout == said[1].stdout == ""
+    said = [start(code, NUMBA_CACHE_DIR=str(tmp_path)).communicate() for _ in range(2)]
+    assert said[0] == ("", "fastrec: compiling loops with numba; some seconds, once (they are kept on disk)\n")
+    assert said[1] == ("", "")

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -21,38 +20,31 @@ from fastrec.errors import WriteError
 from fastrec.features import CountEncode, FeatureCache, FeatureSet
 from fastrec.table import load_state, save_state
 from fastrec.training.checkpoint import _replace
+from tests.fresh import Forked, start
 
-ROOT = Path(__file__).resolve().parents[2]
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no flock")
 
 
-def start(code: str, *values: object) -> subprocess.Popen:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, values)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
 HALF = """
-    import sys, time
-    from pathlib import Path
-    from fastrec._core.atomic import atomic_file, atomic_folder
-    with {writer}(sys.argv[1]) as part:
-        Path(part / "x" if part.is_dir() else part).write_text("half")
-        print("ready", flush=True)
-        time.sleep(60)
+import sys, time
+from pathlib import Path
+from fastrec._core.atomic import atomic_file, atomic_folder
+with {writer}(sys.argv[1]) as part:
+    Path(part / "x" if part.is_dir() else part).write_text("half")
+    print("ready", flush=True)
+    time.sleep(60)
 """
 
 
-def half_written(writer: str, path: Path) -> subprocess.Popen:
+def half_written(writer: str, path: Path) -> Forked:
     child = start(HALF.format(writer=writer), path)
     assert child.stdout.readline() == "ready\n"
     return child
 
 
-def kill(child: subprocess.Popen) -> None:
-    child.kill()
-    child.wait()
-    child.stdout.close()
+def kill(child: Forked) -> None:
+    with child:
+        child.kill()
 
 
 def write(writer: str, path: Path, text: str) -> None:
@@ -94,14 +86,14 @@ def test_the_next_writer_of_a_path_removes_what_a_killed_one_left_and_nothing_el
 
 
 COUNT = """
-    import sys
-    from itertools import count
-    from fastrec._core.atomic import atomic_folder
-    for k in count(int(sys.argv[2])):
-        with atomic_folder(sys.argv[1]) as part:
-            for name in "abcdef":
-                (part / name).write_text(str(k))
-        print(k, flush=True)
+import sys
+from itertools import count
+from fastrec._core.atomic import atomic_folder
+for k in count(int(sys.argv[2])):
+    with atomic_folder(sys.argv[1]) as part:
+        for name in "abcdef":
+            (part / name).write_text(str(k))
+    print(k, flush=True)
 """
 
 
@@ -124,16 +116,16 @@ def test_killed_at_any_moment_a_folder_is_of_one_write(tmp_path):
 
 
 BETWEEN = """
-    import os, signal, sys
-    from fastrec._core import atomic as files
-    rename = os.rename
-    def killing(a, b):
-        rename(a, b)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.rename = killing
-    with files.atomic_folder(sys.argv[1]) as part:
-        (part / "x").write_text("new")
-    print("lives", flush=True)
+import os, signal, sys
+from fastrec._core import atomic as files
+rename = os.rename
+def killing(a, b):
+    rename(a, b)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.rename = killing
+with files.atomic_folder(sys.argv[1]) as part:
+    (part / "x").write_text("new")
+print("lives", flush=True)
 """
 
 
@@ -193,12 +185,13 @@ def test_a_file_system_without_locks_is_cleared_up_after_a_day(tmp_path, monkeyp
 
 @linux
 def test_a_process_that_ended_and_was_not_waited_for_is_gone(tmp_path):
-    child = half_written("atomic_file", tmp_path / "x")
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    write("atomic_file", tmp_path / "x", "whole")
-    assert names(tmp_path) == ["x"]
-    kill(child)
+    command = [sys.executable, "-c", HALF.format(writer="atomic_file"), tmp_path / "x"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # a child of this process itself
+        assert child.stdout.readline() == "ready\n"
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        write("atomic_file", tmp_path / "x", "whole")
+        assert names(tmp_path) == ["x"]
 
 
 def test_a_folder_takes_the_place_of_a_file_and_of_a_folder_that_came_between(tmp_path):
@@ -259,7 +252,7 @@ def test_one_process_alone_writes_to_a_place(tmp_path):
     pytest.importorskip("fcntl")
     place, link = tmp_path / "run", tmp_path / "link"
     link.symlink_to(place)
-    with subprocess.Popen([sys.executable, "-c", HOLDER, place], stdout=subprocess.PIPE, text=True) as other:
+    with start(HOLDER, place) as other:
         assert other.stdout.readline() == "held\n"
         for way in (place, link, tmp_path / "." / "run"):
             with pytest.raises(WriteError, match="another process is writing here"), leftovers.alone_at(way):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,16 @@ from typing import Any
 import torch
 from _timing import ROOT, Record
 
-_LISTED = 20  # failures that a record names
+_LISTED = 20  # failures, and messages of them, that a record names
+_GRACE = 20.0  # seconds that an interrupted program has to write what it has
 
 
-def program(command: Sequence[str], *, device: str, limit: float, log: Path, folder: Path = ROOT) -> tuple[int, float]:
+def program(
+    command: Sequence[str], *, device: str, limit: float, log: Path, folder: Path = ROOT, group: bool = False
+) -> tuple[int, float]:
     """Run a program of this repository; what it says goes to a file.
+
+    It is interrupted in time to write what it has, then ended.
 
     Args:
         command: its arguments, after Python's own.
@@ -29,6 +37,7 @@ def program(command: Sequence[str], *, device: str, limit: float, log: Path, fol
         limit: seconds after which it is stopped.
         log: the file.
         folder: where it runs.
+        group: it gets a process group of its own, of which nothing is left once it has ended.
 
     Returns:
         Its exit status, 124 where it was stopped, and the seconds that it ran.
@@ -39,14 +48,26 @@ def program(command: Sequence[str], *, device: str, limit: float, log: Path, fol
     begun = time.perf_counter()
     with log.open("w", encoding="utf-8") as file:
         running = subprocess.Popen(
-            [sys.executable, *command], cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, *command],
+            cwd=folder,
+            env=env,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=group,
         )
         try:
-            status = running.wait(limit)
+            status = running.wait(limit - min(_GRACE, limit / 4))
         except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(min(_GRACE, limit / 4))
+            status = 124
+        finally:
+            if group:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
             running.kill()
             running.wait()
-            status = 124
     return status, time.perf_counter() - begun
 
 
@@ -63,8 +84,10 @@ def suite(device: str, *, tests: Sequence[str], jobs: int, limit: float, folder:
     """All tests with ``FASTREC_DEVICE`` set, and how many passed, failed and were skipped."""
     report, log = folder / "gpu-tests.xml", folder / "gpu-tests.txt"
     report.unlink(missing_ok=True)
-    parallel = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
-    command = ["-m", "pytest", "-q", *parallel, f"--junitxml={report}", *tests]
+    parallel = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
+    if importlib.util.find_spec("pytest_timeout"):  # one test that hangs is not to take all of the time
+        parallel += ["--timeout", "120", "--timeout-method", "thread"]
+    command = ["-m", "pytest", "-q", *parallel, "--tb=short", f"--junitxml={report}", *tests]
     status, seconds = program(command, device=device, limit=limit, log=log)
     if not report.exists():
         raise RuntimeError(f"the test-suite ended with {status} and without a report: {last_lines(log)}")
@@ -78,6 +101,12 @@ def suite_record(report: Path, device: str, status: int, seconds: float) -> Reco
     found = {kind: [c for c in cases if any(c.find(tag) is not None for tag in tags)] for kind, tags in kinds.items()}
     names = [f"{c.get('classname', '')}::{c.get('name', '')}" for c in found["failed"]]
     counts = {kind: len(own) for kind, own in found.items()}
+    why = Counter(
+        (c.find(tag).get("message") or "").splitlines()[0][:160]
+        for c in found["failed"]
+        for tag in ("failure", "error")
+        if c.find(tag) is not None and c.find(tag).get("message")
+    )
     passed = len(cases) - sum(counts.values())
     return {
         "case": "test-suite",
@@ -90,6 +119,7 @@ def suite_record(report: Path, device: str, status: int, seconds: float) -> Reco
         **counts,
         "status": status,
         "failures": names[:_LISTED],
+        "messages": dict(why.most_common(_LISTED)),
         "cudf": importlib.util.find_spec("cudf") is not None,
         "notes": f"{passed} passed, {counts['failed']} failed, {counts['skipped']} skipped",
     }

@@ -9,6 +9,7 @@ from _gpu_goals import GOALS, Goal
 from _timing import Record
 
 PARTS = {
+    "smoke": "every stage once on few rows, beside the same on the CPU",
     "suite": "the whole test-suite with `FASTREC_DEVICE=cuda`, over cuDF's frames too where cuDF is installed",
     "floors": "what the machine itself reaches: copies, products of matrices, kernels",
     "copies": "copies to the host on the way frame → features → TabularFrame → loader → net → XGBoost, counted by "
@@ -21,6 +22,7 @@ PARTS = {
     "busy": "how busy the device is while it trains, before and after, with pictures",
     "sessions": "an epoch of SASRec and GRU4Rec over every event, and the best items of every session",
     "dask": "features of a dask-cuDF frame beside those of one cuDF frame",
+    "trees": "XGBoost: rows a second that it grows on and that it predicts",
     "serving": "an exported run by onnxruntime's CUDA provider: from raw columns, and the net alone from codes",
     "e2e": "from raw files to scores beside pandas and stock fastai (`make bench-e2e`), 40 M rows",
     "extreme": "AUC at batches of 4,096 to 819,200 (`make bench-extreme`), 40 M rows, five seeds",
@@ -35,12 +37,19 @@ _HOW = """## The check
     make gpu                                  # everything; hours, most of them for the two runs of 40 M rows
     make gpu GPU_ARGS='--cases suite,copies'  # some parts; records of the others stay, the report is of all
     make gpu GPU_ARGS='--rows 4000000 --seeds 1'
+    make gpu GPU_ARGS='--minutes 30'          # the parts in the order of their worth, as far as the time goes
     make gpu GPU_PYTHON=python3               # a Python that has everything already, instead of a new environment
     make gpu DEVICE=cpu GPU_ARGS='--small'    # the same code on a CPU; writes runs/bench/gpu-cpu.json and .md
 
 It needs an NVIDIA GPU with its driver (for CUDA 13: 580 or newer), a CUDA build of torch, and for cuDF Linux. Without a
 GPU it says so and ends with an error. Each part runs in a process of its own, one after the other; a part that fails is
 named in the report and stops no other. Records are in `runs/bench/gpu.json`, written after every part.
+
+`--minutes` runs the parts in the order below, at middle sizes: 4 M rows instead of 40 M, and of the suite the folders
+that work on the device. A part is begun if its estimate fits into the time that is left. It has a limit: 20 s before,
+it is interrupted, to write what it has; then it is ended with all that it has started. If time is left, the end-to-end
+benchmark runs at 40 M rows. The same command again goes on with what is missing. The quotes are needed: make would
+take a bare `30` for a target. A part whose packages are not installed is skipped and named.
 
 """
 _PACKAGES = """## Bringing the packages in
@@ -57,6 +66,10 @@ A machine without a package index takes wheels that another one has fetched, of 
     pip install --no-index --find-links wheels -c constraints-gpu.txt -e '.[dev,gpu]'   # here
     make gpu GPU_PYTHON=python3
 
+The constraints name RAPIDS 26.10, which wants pandas 3.0, and a torch for CUDA 13: without a named torch pip prefers
+an old one for CUDA 12. Calls of cuDF are checked on CPUs, too, against RAPIDS' recorded names and arguments
+(`tests/rapids/`); `python -m tests.rapids.signatures FOLDER 26.10` records them anew from unpacked wheels.
+
 The part `serving` wants `onnxruntime-gpu` in place of `onnxruntime`, with `onnx` and `onnxscript`.
 
 Where torch with CUDA is installed already, leave it out of what is carried over. Without cuDF everything else is
@@ -65,7 +78,10 @@ measured all the same: frames are pandas', their columns are copied to the devic
 ## Memory
 
 torch and RAPIDS each keep what they have freed. `fastrec.scale.share_pool()` gives both one pool of RMM; call it
-before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others.
+before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others. Copies
+of batches wait for the steps that were queued before them.
+
+Products of float32 matrices are exact, without TF32: `torch.set_float32_matmul_precision("high")` allows it.
 
 What does not fit raises `fastrec.errors.DeviceMemoryError`: what was being done, bytes asked for and free, and what to
 lower.
@@ -143,7 +159,9 @@ def _goals(records: Sequence[Record], *, judged: bool) -> str:
 def _failed(records: Sequence[Record]) -> str:
     failed = [r for r in records if r.get("error")]
     lines = [f"- `{r['part']}`: {_cell(r['error'])}" for r in failed]
-    return "Parts that failed:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    text = "Parts that failed:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    left = [f"- `{r['part']}`: {_cell(r['skipped'])}" for r in records if r.get("skipped")]
+    return text + ("\n" if text and left else "") + ("Parts left out:\n\n" + "\n".join(left) + "\n" if left else "")
 
 
 def _floors(records: Sequence[Record]) -> str:
@@ -155,7 +173,8 @@ def _floors(records: Sequence[Record]) -> str:
 
 
 def _figures(records: Sequence[Record]) -> str:
-    own = [r for r in records if r.get("part") not in (None, "floors", "machine") and not r.get("error")]
+    own = [r for r in records if r.get("part") not in (None, "floors", "machine")]
+    own = [r for r in own if not r.get("error") and not r.get("skipped")]
     if not own:
         return ""
     head = "| case | system | rows | seconds | rows/s | ratio | floor, s | share | notes |"

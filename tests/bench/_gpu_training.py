@@ -23,7 +23,7 @@ from fastrec.training import CudaGraph, rec_learner
 
 LAYERS = [200, 100]
 WARM_UP = 8  # batches: a graph is recorded in the fifth
-_TABLES = re.compile(r"Embedding|IndexSelect|Gather|WideLinear|LookUp|Rows", re.IGNORECASE)  # nodes that write tables
+_TABLES = re.compile(r"Embedding|IndexSelect|Gather|LookUp|Rows", re.IGNORECASE)  # nodes that write tables
 
 
 class Window(Callback):

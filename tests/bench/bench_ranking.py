@@ -4,8 +4,9 @@
 
 The peers are set as a user would: the files' own numbers, the size of the group, each number's rank and its ratio to
 the mean within the group, and the items' counts; stopped early on an eighth of the groups; they take what they take.
-Three sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld; all learn from the
-test's earlier lists, whose clicks are given), the candidates of a market of XMarket (a fifth of the users is held
+Four sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld; all learn from the
+test's earlier lists, whose clicks are given), the same beside the log of all events, which ``fit(log=)`` alone is given
+(``trivago_log``), the candidates of a market of XMarket (a fifth of the users is held
 back), and candidates that ``fastrec candidates`` finds for the users of MovieLens-1M, whose last film is the answer.
 The difference has a bootstrap interval over lists.
 """
@@ -17,8 +18,9 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,17 +33,17 @@ from fastrec.retrieval import make_candidates
 from fastrec.table import Table
 
 warnings.simplefilter("ignore")
-Columns = dict[str, str]  # group, item, label, metric
+Columns = dict[str, Any]  # group, item, label, metric; the log, if there is one
 
 
-def candidates(lists: pd.DataFrame) -> pd.DataFrame:
+def candidates(lists: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     """One row for each item that was shown: its list, its place and price, and 1 for the one that was clicked."""
     lists = lists.assign(item_id=lists.impressions.str.split("|"), price=lists.prices.str.split("|"))
     rows = lists.explode(["item_id", "price"], ignore_index=True)
     rows["position"] = rows.groupby("list").cumcount() + 1
     rows["clicked"] = (rows.item_id == rows.reference).astype(int)
     kept = ["list", "session_id", "timestamp", "platform", "city", "device", "current_filters", "item_id", "price"]
-    rows = rows[[*kept, "position", "clicked"]].astype({"item_id": "int64", "price": "float64"})
+    rows = rows[[*more, *kept, "position", "clicked"]].astype({"item_id": "int64", "price": "float64"})
     return rows.assign(timestamp=pd.to_datetime(rows.timestamp, unit="s"))
 
 
@@ -59,6 +61,27 @@ def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
     test = test.merge(truth.drop(columns="impressions"), on=["user_id", "session_id", "timestamp", "step"])
     made = [candidates(t.assign(list=np.arange(len(t)) + first)) for t, first in ((train, 0), (test, 1_000_000))]
     return made[0], made[1], {"group": "list", "item": "item_id", "label": "clicked", "metric": "mrr"}
+
+
+def trivago_log(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
+    """The clicked lists of train's and test's log beside both logs; of the lists to predict the click is in none."""
+    train, test, truth = (
+        pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
+        for n in ("train", "test", "ground_truth")
+    )
+    log = pd.concat([train, test], ignore_index=True)
+    lists = log[log.action_type == "clickout item"].assign(list=np.arange((log.action_type == "clickout item").sum()))
+    known = lists[[r in i.split("|") for r, i in zip(lists.reference.fillna(""), lists.impressions)]]
+    asked = lists[lists.reference.isna()].drop(columns="reference")
+    asked = asked.merge(truth.drop(columns="impressions"), on=["user_id", "session_id", "timestamp", "step"])
+    made = [candidates(t, ["user_id", "step"]).drop_duplicates(["list", "item_id"]) for t in (known, asked)]
+    log = log[(log.action_type != "clickout item") | log.reference.notna()]
+    item = log.reference.where(log.action_type.str.contains("item"))
+    events = log[["session_id", "user_id", "timestamp", "step", "action_type"]].assign(
+        item_id=pd.to_numeric(item, errors="coerce").astype("Int64"),
+        timestamp=pd.to_datetime(log.timestamp, unit="s"),
+    )
+    return made[0], made[1], {"group": "list", "item": "item_id", "label": "clicked", "metric": "mrr", "log": events}
 
 
 def xmarket(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
@@ -102,16 +125,16 @@ def movielens(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
 
 
 SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, pd.DataFrame, Columns]]] = {
-    "trivago": trivago, "xmarket": xmarket, "movielens": movielens,
+    "trivago": trivago, "trivago_log": trivago_log, "xmarket": xmarket, "movielens": movielens,
 }  # fmt: skip
 
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float) -> np.ndarray:
-    """``fastrec.fit``, told the group, the item and the metric."""
+    """``fastrec.fit``, told the group, the item, the metric and the log."""
     import fastrec
 
     test = test.drop(columns=about["label"])
-    named = {n: about[n] for n in ("group", "item", "metric")}
+    named = {n: about[n] for n in ("group", "item", "metric", "log") if n in about}
     fitted = fastrec.fit(train, about["label"], **named, minutes=minutes, test=test, quiet=True)
     print(fitted.leaderboard().to_string(index=False))
     return fitted.predict(test)

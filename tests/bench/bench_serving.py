@@ -31,8 +31,8 @@ from fastrec.competition.predict import SavedRun
 from fastrec.estimators import Estimator, NetModel, XGBModel
 from fastrec.features import Cross, FeatureSet, TargetEncode
 from fastrec.serve.export import export_run, feeds_of, read_sample
-from fastrec.serve.graph.builder import Graph, value_of
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, encode, input_column
+from fastrec.serve.onnx_builder import Graph, value_of
 from fastrec.serve.session import open_session
 from fastrec.serve.verify import read_about
 from fastrec.table import Table, Vocab

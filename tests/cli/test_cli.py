@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from fastrec import __version__
 from fastrec.cli import app, load_competition
 from fastrec.errors import DataError
+from tests import fresh
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIVAGO = ROOT / "competitions" / "trivago2019"
@@ -61,16 +62,11 @@ def invoke(*arguments: object) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def start(*arguments: object, setup: str = "", cwd: Path | None = None) -> subprocess.Popen:
+def start(*arguments: object, setup: str = "") -> fresh.Forked:
     """The command in a process of its own, with ``setup`` run first."""
     interrupts = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also where none are wanted
     code = f"{interrupts}; {setup}\nfrom fastrec.cli.app import app; app()"
-    return process([sys.executable, "-c", code, *map(str, arguments)], cwd)
-
-
-def process(command: list[str], cwd: Path | None = None) -> subprocess.Popen:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return fresh.start(code, *arguments, COLUMNS="100")
 
 
 def refused(arguments: list, message: str) -> None:
@@ -109,10 +105,10 @@ def script_run(data, tmp_path_factory):
     """The real recipe as a plain script, from another folder, with a path relative to it."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     command = [sys.executable, str(TRIVAGO / "competition.py"), "--data", str(data), "--out", "made", "--rows", "500"]
-    running = process(command, elsewhere)
-    out, err = running.communicate(timeout=300)
-    assert running.returncode == 0, err
-    return elsewhere / "made", out, err
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return elsewhere / "made", done.stdout, done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------- help

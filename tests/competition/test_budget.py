@@ -53,6 +53,14 @@ def test_shares_of_what_is_left():
     assert budget.begin(models[1], fold=3, folds=4, ends=150 + 12, needed=False) == pytest.approx(12 * 0.95)
 
 
+def test_a_stack_is_late_before_the_limit():
+    clock = Clock()
+    budget = Budget(2, clock=clock)  # 6 s are kept for the end, 1.2 of them for files and report
+    for now, late in ((118.7, False), (118.9, True), (121.0, True)):
+        clock.now = 100.0 + now
+        assert budget.late == late
+
+
 def test_the_end_is_longer_for_many_predictions():
     budget = Budget(10)
     budget.keep_for_end(rows=300_000, outputs=1, models=5)

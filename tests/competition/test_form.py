@@ -25,7 +25,7 @@ from fastrec.competition import (
     run_competition,
     score_submission,
 )
-from fastrec.competition.forms.lists import form_around, form_of_run, write_ranked
+from fastrec.competition.forms.lists import form_of_run, run_around, write_ranked
 from fastrec.errors import DataError, MissingFileError, SubmissionError, UnreadableFileError
 from fastrec.estimators import ColumnRanker, XGBRanker
 from fastrec.features import CountEncode, FeatureSet
@@ -171,9 +171,9 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 
 def test_the_command_takes_the_form_from_the_run_around_the_file(run, monkeypatch):
-    assert form_around(run / "run" / "submission.csv") == LONG
-    assert form_around(run / "run" / "tries" / "other.csv") == LONG
-    assert form_around(run / "submission.csv") == RECSYS2019
+    assert form_of_run(run_around(run / "run" / "submission.csv")) == LONG
+    assert form_of_run(run_around(run / "run" / "tries" / "other.csv")) == LONG
+    assert run_around(run / "submission.csv") is None
     for command, last in (("check", "ok 40 rows"), ("score", "mrr 0.")):
         code, out = invoke(command, run / "run" / "submission.csv", run / "test.csv")
         assert (code, out.splitlines()[-1][: len(last)]) == (0, last)
@@ -206,12 +206,12 @@ def test_a_damaged_run_is_named(run, tmp_path):
     for name in ("config.json", "scores.json"):
         shutil.copy(run / "run" / name, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert form_around(tmp_path.parent / "submission.csv") == RECSYS2019
+    assert run_around(tmp_path.parent / "submission.csv") is None
     broken = [{**LONG.to_state(), **change} for change in ({"sep": 5}, {"max_items": "x"}, {"keys": None})]
     for damage in [*broken, {"sep": ","}, [], "text", {**LONG.to_state(), "targets": [["a"]]}]:
         (tmp_path / "config.json").write_text(json.dumps({**config, "submission": damage}))
         with pytest.raises(UnreadableFileError, match=r"config\.json"):
-            form_around(tmp_path / "submission.csv")
+            form_of_run(run_around(tmp_path / "submission.csv"))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UnreadableFileError, match=r"config\.json"):
         form_of_run(tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +20,7 @@ from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
 from fastrec.retrieval import RankedCandidates
 from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, PopularItems, SessionBlend, SessionFrame, SessionModel
+from tests.fresh import run
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -174,11 +173,8 @@ def test_what_cannot_be_written_or_read_is_named(tmp_path):
 
 def test_the_command_runs_the_recipe_for_diginetica(tmp_path):
     data = write(tmp_path / "data")
-    command = [sys.executable, "-m", "fastrec.cli", "run", str(ROOT / "competitions" / "diginetica")]
-    command += ["--data", str(data), "--out", str(tmp_path / "run"), "--minutes", "0.1"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "blend" in done.stdout
+    words = ["--data", data, "--out", tmp_path / "run", "--minutes", "0.1"]
+    assert "blend" in run("from fastrec.cli import app; app()", "run", ROOT / "competitions" / "diginetica", *words)
     assert len(pd.read_csv(tmp_path / "run" / "submission.csv")) == 4
 
 

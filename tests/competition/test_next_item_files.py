@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -42,6 +39,7 @@ from fastrec.errors import (
 )
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems
 from fastrec.table import Vocab
+from tests import fresh
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -106,9 +104,7 @@ def test_predictions_of_the_run_directory_are_its_submission(run, data, tmp_path
 
 
 def test_the_command_predicts_without_the_recipe(run, data, tmp_path):
-    command = [sys.executable, "-m", "fastrec.cli", "predict", str(run), "--data", str(data)]
-    done = subprocess.run([*command, "--out", str(tmp_path / "p.csv")], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    fresh.run("from fastrec.cli import app; app()", "predict", run, "--data", data, "--out", tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_bytes() == (run / "submission.csv").read_bytes()
 
 
@@ -261,7 +257,7 @@ def test_a_damaged_part_and_other_settings_are_made_anew(data, tmp_path):
     assert fitted(Near(), seed=1) == 0
     assert fitted(Near(), seed=1, rows=300) == 0
     for place in (tmp_path / ".run.parts").glob("model-CoVisitation-*"):
-        (place / "state.safetensors").write_bytes(b"odd")
+        (place / "state" / "state.safetensors").write_bytes(b"odd")
     with pytest.warns(DataWarning, match="cannot be read"):
         assert fitted(Near(), seed=1, rows=300) == 1
 
@@ -286,14 +282,14 @@ def test_a_run_that_was_killed_goes_on_and_says_the_same(run, data, tmp_path):
     options = {"tests": str(Path(__file__).parent), "data": str(data), "out": str(tmp_path / "run")}
     mark = tmp_path / "mark"
     code = RECIPE.format(**options, pause=True, mark=str(mark), threads=torch.get_num_threads())
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env={**os.environ})
+    process = fresh.start(code)
     for _ in range(3000):
         if mark.exists() or process.poll() is not None:
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     _, said = process.communicate()
-    assert mark.exists(), said.decode()
+    assert mark.exists(), said
     assert not (tmp_path / "run").exists()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ from fastrec.errors import (
     UnreadableFileError,
     WriteError,
 )
+from tests.fresh import run
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "user_id,session_id,timestamp,step,item_recommendations"
@@ -156,8 +155,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
         "except WriteError as error: print(error)\n"
     )
     pytest.importorskip("resource", reason="needs a limit on file sizes")
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "could not be written" in done.stdout
+    assert "could not be written" in run(code, path)
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["s.csv"]
     with pytest.raises(WriteError, match="could not be written"):

@@ -437,6 +437,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", [](const Tensor& t, at::IntArrayRef size) { return at::native::view(t, size); });
   m.impl("_reshape_alias", [](const Tensor& t, at::IntArrayRef a, at::IntArrayRef b) { return at::native::_reshape_alias(t, a, b); });
   m.impl("unfold", [](const Tensor& t, int64_t d, int64_t n, int64_t step) { return at::native::unfold(t, d, n, step); });
+  // torch's own way to these resizes a result, which warns
+  m.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("_thnn_fused_gru_cell", &gru);
   m.impl("_thnn_fused_gru_cell_backward", &gru_backward);
   m.impl("_thnn_fused_lstm_cell", &lstm);

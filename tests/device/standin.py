@@ -142,13 +142,17 @@ def counting() -> Iterator[Trips]:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line of fastrec; outside of it the innermost line."""
-    innermost = frame
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(PACKAGE):
-            return f"fastrec/{name.removeprefix(PACKAGE)}:{frame.f_lineno} {frame.f_code.co_name}"
-        frame = frame.f_back
-    if innermost is None:
-        return "no line of Python: autograd"
-    return f"{Path(innermost.f_code.co_filename).name}:{innermost.f_lineno} {innermost.f_code.co_name}"
+    """The innermost line of fastrec, and where that is another's the innermost of all."""
+    if frame is None:
+        return "no line of Python (autograd)"
+    last, here = _named(frame), frame
+    while here is not None and not here.f_code.co_filename.startswith(PACKAGE):
+        here = here.f_back
+    if here is None:
+        return last
+    asked = f"fastrec/{here.f_code.co_filename.removeprefix(PACKAGE)}:{here.f_lineno} {here.f_code.co_name}"
+    return asked if here is frame else f"{asked} ({last})"
+
+
+def _named(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.table import Table
 from fastrec.table.state import known_classes
 from fastrec.validate import Lists
+from tests.fresh import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"epochs": 1, "bs": 80}
@@ -111,11 +110,7 @@ def saved(tmp_path_factory):
     other.to_parquet(folder / "rows.parquet")
     for case, ranker in rankers.items():
         ranker.save(folder / "saved" / case)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    run(CODE, folder)
     return folder / "saved", rankers, lists_of(other), np.load(folder / "scores.npz")
 
 

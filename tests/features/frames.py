@@ -112,3 +112,18 @@ def of_rows(rows, **types):
 def plain(values):
     """A list of a column's values, None where one is missing."""
     return [None if pd.isna(v) else v for v in values]
+
+
+def clicks(n=120, seed=0):
+    """Rows of users and items in an order of time, clicked or not."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "user": rng.integers(0, 20, n),
+            "item": [f"i{k}" for k in rng.integers(0, 25, n)],
+            "t": rng.permutation(n),
+            "price": rng.normal(size=n),
+            "clicked": rng.integers(0, 2, n),
+            "fold": rng.integers(0, 4, n),
+        }
+    )

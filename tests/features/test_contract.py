@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 import fastrec.features as registry
 from fastrec.errors import FastrecError, NotFittedError, UnreadableFileError
-from fastrec.features import Bucketize, CountEncode, FeatureSet, GroupPick, Lag, TargetEncode
+from fastrec.features import Bucketize, Categorify, CountEncode, FeatureSet, GroupPick, Lag, TargetEncode
 from fastrec.features._engine.folds import row_folds
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped
 from fastrec.features.columns import as_list
@@ -145,6 +145,28 @@ def test_transform_needs_no_target(make, library):
     without = without.drop(columns=gone) if library == "pandas" else without.drop(gone)
     made = feature.transform(without, tables=tables())
     assert_equal(outputs_of(made, feature.outputs), outputs_of(whole, feature.outputs))
+
+
+# Without those that read another generator: its own scope stays, and what it has not seen is one value.
+SCOPED = [p for p in CASES if "scope" in p.values[0]().get_params() and len(one(p.values[0]).steps) == 1]
+
+
+@pytest.mark.parametrize("make", SCOPED)
+def test_unlabeled_rows_count_where_asked(make):
+    """As if they were rows of the training, and not at all elsewhere, though another generator counts them."""
+    params, beside = make().get_params(), Categorify("row", scope="all", name="beside")
+    if "over" in params:
+        params["over"] = "train"
+    train, other, new = (columns(seed=seed) for seed in range(3))
+    for scope, known in (("train", train), ("all", {n: train[n] + other[n] for n in train})):
+        plain = one(lambda: type(make())(**params | {"scope": "train"})).fit(to_arrow(known), tables=tables())
+        feature = FeatureSet([type(make())(**params | {"scope": scope}), clone(beside)], key="row")
+        made = feature.fit_transform(to_arrow(train), tables=tables(), unlabeled=to_arrow(other))
+        assert feature.transductive == [*(plain.outputs if scope == "all" else []), *beside.outputs]
+        assert clone(feature).fit(to_arrow(train), tables=tables()).transductive == []
+        for which, found in ((train, made), (new, feature.transform(to_arrow(new), tables=tables()))):
+            expected = plain.transform(to_arrow(which), tables=tables())
+            assert_equal(outputs_of(found, plain.outputs), outputs_of(expected, plain.outputs), exact=False)
 
 
 @every

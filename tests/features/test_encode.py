@@ -184,14 +184,6 @@ def test_a_column_of_lists_without_a_value_gives_missing_lists():
         assert made.to_pylist() == [None] * len(blank)
 
 
-def test_unlabeled_rows_give_codes_where_asked():
-    train, test = pd.DataFrame({"k": ["a"]}), pd.DataFrame({"k": ["b", "a"]})
-    fs = FeatureSet([Categorify("k"), Categorify("k", scope="all", name="all")]).fit(train, unlabeled=test)
-    made = fs.transform(test)
-    assert (made["code_k"].tolist(), made["all_k"].tolist()) == ([0, 1], [2, 1])
-    assert fs.transductive == ["all_k"]
-
-
 def test_types_that_differ_from_frame_to_frame():
     feature = Categorify("k").fit(pd.DataFrame({"k": [2**53 + 1, 2, 10]}))
     assert feature.transform(pd.DataFrame({"k": [10.0, None, 2.5]}))["code_k"].tolist() == [2, 0, 0]
@@ -393,13 +385,6 @@ def test_it_equals_pandas():
     made = RankByCount("k").fit_transform(frame)["countrank_k"]
     counts = frame["k"].value_counts()
     assert made.tolist() == frame["k"].map(counts.rank(method="min", ascending=False)).astype(int).tolist()
-
-
-def test_unlabeled_rows_count_where_asked():
-    train, test = pd.DataFrame({"k": ["a", "b", "b"]}), pd.DataFrame({"k": ["a", "a", "c"]})
-    both = RankByCount("k", scope="all")
-    assert both.fit_transform(train, unlabeled=test)["countrank_k"].tolist() == [1, 2, 2]
-    assert both.transform(test)["countrank_k"].tolist() == [1, 1, 3]
 
 
 cell = st.tuples(

@@ -85,12 +85,6 @@ def test_sums_of_integers_are_integers_and_far_means_keep_their_digits():
     assert made["mean_x__g"][0] == pytest.approx(frame["x"].mean(), rel=1e-15)
 
 
-def test_unlabeled_rows_where_asked():
-    frame, more = pd.DataFrame({"g": [1, 1], "x": [1.0, 3.0]}), pd.DataFrame({"g": [1, 2], "x": [11.0, 7.0]})
-    both = GroupStats("x", by="g", scope="all").fit(frame, unlabeled=more)
-    assert both.transform(more)["mean_x__g"].tolist() == [5.0, 7.0]
-
-
 OF_VALUES = ["median", "q05", "q25", "q975", "skew", "nunique"]
 plain = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([0.1, 1e8, 1e8 + 1, -7.25]))
 plain_rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), plain, plain), max_size=15)
@@ -417,14 +411,6 @@ def test_values_of_any_kind():
     )
     made = NUnique(["big", "zero", "time", "flag", Cross("flag", "zero")], by="g").fit_transform(frame)
     assert made.iloc[0, 5:].tolist() == [2, 2, 2, 2, 2]
-
-
-def test_unlabeled_rows_count_where_asked():
-    train, test = pd.DataFrame({"g": [1, 1], "v": [1, 1]}), pd.DataFrame({"g": [1, 2], "v": [5, 5]})
-    both = NUnique("v", by="g", scope="all")
-    assert both.fit_transform(train, unlabeled=test)["nunique_v__g"].tolist() == [2, 2]
-    assert both.transform(test)["nunique_v__g"].tolist() == [2, 1]
-    assert NUnique("v", by="g").fit(train, unlabeled=test).transform(test)["nunique_v__g"].tolist() == [1, 0]
 
 
 neighbours_some = settings(max_examples=25, deadline=None)

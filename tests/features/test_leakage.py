@@ -22,32 +22,9 @@ from fastrec.features import (
 )
 from fastrec.features.base import Cells, Fitted, Grouped
 from fastrec.features.leakage.check import LeakageReport
-from fastrec.features.leakage.rows import (
-    CheckedRows,
-    cut_places,
-    key_codes,
-    moved,
-    probe_rows,
-    sample_rows,
-    with_rows_of,
-)
 from fastrec.table import Column, Table
 from tests.features.examples import CAUSAL, ENCODERS, EXAMPLES
-from tests.features.frames import columns, tables, to_pandas
-
-
-def data(n=120, seed=0):
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "user": rng.integers(0, 20, n),
-            "item": [f"i{k}" for k in rng.integers(0, 25, n)],
-            "t": rng.permutation(n),
-            "price": rng.normal(size=n),
-            "clicked": rng.integers(0, 2, n),
-            "fold": rng.integers(0, 4, n),
-        }
-    )
+from tests.features.frames import clicks, columns, tables, to_pandas
 
 
 def kinds(report):
@@ -64,12 +41,12 @@ def in_fold_mean(df):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_functions_in_fold_target_mean_is_named(seed):
-    report = check_leakage(in_fold_mean, data(seed=seed), "clicked", seed=seed)
+    report = check_leakage(in_fold_mean, clicks(seed=seed), "clicked", seed=seed)
     assert kinds(report) == {("rate", "own target")}
     assert report.outputs == ["rate", "price2", "n"]
     assert not report.ok
     leak = report.leaks[0]
-    row = data(seed=seed).iloc[leak.row]
+    row = clicks(seed=seed).iloc[leak.row]
     assert f"went from {row['clicked']} to {1 - row['clicked']}" in leak.detail
     assert leak.generator is None
 
@@ -95,7 +72,7 @@ def test_leaks_of_several_shapes_are_caught(how):
 
 @pytest.mark.parametrize("kind", ["float", "bool", "text", "category", "Int64", "time", "several"])
 def test_targets_of_every_type(kind):
-    df = data()
+    df = clicks()
     rng = np.random.default_rng(1)
     df["z"] = rng.normal(size=len(df))
     df["clicked"] = {
@@ -126,7 +103,7 @@ def test_a_leave_one_out_mean_is_a_kind_of_its_own_however_it_rounds():
     It is a leak all the same: (S - y) / (n - 1) falls with y within a key, and a model reads S and n off the key's
     other rows. That is said under a name of its own.
     """
-    df = data()
+    df = clicks()
     df["y"] = np.random.default_rng(0).normal(size=len(df)) + 0.1
 
     def pipeline(d):
@@ -149,7 +126,7 @@ def uses_future(d):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_functions_future_columns_are_named(seed):
-    df = data(seed=seed)
+    df = clicks(seed=seed)
     report = check_leakage(uses_future, df, "clicked", "t", seed=seed)
     assert kinds(report) == {("lead", "future"), ("centred", "future"), ("ever", "future")}
     assert report.outputs[0] == "lag"
@@ -168,7 +145,7 @@ def test_short_sessions_one_after_the_other():
 
 
 def test_a_time_with_a_zone_and_ties_and_several_order_columns():
-    df = data()
+    df = clicks()
     df["day"] = pd.Timestamp("2024-01-01", tz="Asia/Tokyo") + pd.to_timedelta(df["t"] // 10, unit="D")
 
     def pipeline(d):
@@ -203,11 +180,11 @@ class Ahead(Grouped):
 
 def test_statistics_of_all_training_rows_are_noted_and_with_strict_reported():
     fs = FeatureSet([CountEncode("item"), Lag(CountEncode("user"), by="item", order="t"), Lag("price", order="t")])
-    report = check_leakage(fs, data(), "clicked", "t")
+    report = check_leakage(fs, clicks(), "clicked", "t")
     assert report.ok
     assert [note.split("'")[1] for note in report.notes] == ["count_item", "lag1_count_user__item"]
     assert "CountEncode" in report.notes[1]
-    strict = check_leakage(fs, data(), "clicked", "t", strict=True)
+    strict = check_leakage(fs, clicks(), "clicked", "t", strict=True)
     assert kinds(strict) == {("count_item", "future"), ("lag1_count_user__item", "future")}
 
 
@@ -257,7 +234,7 @@ LEAKY_SETS = {
 @pytest.mark.parametrize("name", LEAKY_SETS)
 def test_a_set_that_leaks_is_named_with_its_generator(name):
     features, options, leaks, makers = LEAKY_SETS[name]
-    report = check_leakage(FeatureSet(features), data(), "clicked", **options)
+    report = check_leakage(FeatureSet(features), clicks(), "clicked", **options)
     assert kinds(report) == leaks
     assert all(any(leak.generator.startswith(maker) for maker in makers) for leak in report.leaks)
     assert len({leak.generator for leak in report.leaks}) == len(makers)
@@ -277,10 +254,10 @@ def folded(df, *, prior_too):
 
 
 def test_outer_fold_targets_in_a_functions_prior_are_named():
-    report = check_leakage(lambda d: folded(d, prior_too=False), data(), "clicked", folds="fold")
+    report = check_leakage(lambda d: folded(d, prior_too=False), clicks(), "clicked", folds="fold")
     assert ("rate", "outer fold") in kinds(report)
     assert report.columns == ["rate"]
-    assert check_leakage(lambda d: folded(d, prior_too=True), data(), "clicked", folds="fold").ok
+    assert check_leakage(lambda d: folded(d, prior_too=True), clicks(), "clicked", folds="fold").ok
 
 
 class LeakyPrior(TargetEncode):
@@ -293,7 +270,7 @@ class LeakyPrior(TargetEncode):
 
 
 def test_outer_fold_targets_in_a_generators_prior_are_named():
-    df = data(400)
+    df = clicks(400)
     df["rare"] = np.arange(400) // 2  # many keys that other folds have not seen
     fs = FeatureSet([LeakyPrior("rare", "clicked"), TargetEncode("item", "clicked"), CountEncode("item")], key="user")
     report = check_leakage(fs, df, "clicked", folds=df["fold"].to_numpy())
@@ -364,13 +341,13 @@ def leak_frame(n=40):
 
 def test_columns_that_differ_from_run_to_run_are_named_as_such():
     rng = np.random.default_rng(0)
-    report = check_leakage(lambda d: d.assign(noise=rng.random(len(d)), x=d["price"]), data(), "clicked", "t")
+    report = check_leakage(lambda d: d.assign(noise=rng.random(len(d)), x=d["price"]), clicks(), "clicked", "t")
     assert kinds(report) == {("noise", "random")}
 
 
 @pytest.mark.parametrize("form", [float, bool, "Int64"])
 def test_a_copy_of_the_target_is_named(form):
-    df = data()
+    df = clicks()
     df["same"] = df["clicked"].astype(form)
     report = check_leakage(lambda d: d.assign(again=d["clicked"].astype(form), x=d["price"]), df, "clicked")
     assert kinds(report) == {("same", "copy"), ("again", "copy")}
@@ -378,7 +355,7 @@ def test_a_copy_of_the_target_is_named(form):
     assert check_leakage(lambda d: d[["price"]] * 2, df, "clicked").ok  # what is not returned is not used
 
 
-PLAIN = {n: v.tolist() for n, v in data(60).items()}
+PLAIN = {n: v.tolist() for n, v in clicks(60).items()}
 
 
 def polars_pipeline(d):
@@ -425,7 +402,7 @@ def test_functions_of_every_frame_library(library):
 
 
 def test_a_function_that_changes_its_input_harms_nobody():
-    df = data()
+    df = clicks()
     before = df.copy()
 
     def pipeline(d):
@@ -440,7 +417,7 @@ def test_a_function_that_changes_its_input_harms_nobody():
 
 
 def test_an_index_that_tells_the_rows_is_followed_and_a_lost_order_refused():
-    df = data().set_index(pd.Index([f"r{i}" for i in range(120)]))
+    df = clicks().set_index(pd.Index([f"r{i}" for i in range(120)]))
 
     def lag(d):
         d = d.sort_values("t")
@@ -453,7 +430,7 @@ def test_an_index_that_tells_the_rows_is_followed_and_a_lost_order_refused():
 
 
 def test_a_sets_own_fit_is_left_alone():
-    df = data()
+    df = clicks()
     fs = FeatureSet([TargetEncode("item", "clicked"), CountEncode("item")], key="user").fit(df.iloc[:20])
     before = fs.transform(df)
     check_leakage(fs, df, "clicked", "t", folds="fold")
@@ -461,7 +438,7 @@ def test_a_sets_own_fit_is_left_alone():
 
 
 def test_selectors_stand_for_the_columns_first_chosen():
-    df = data().assign(city=lambda d: d["item"].str[:2])
+    df = clicks().assign(city=lambda d: d["item"].str[:2])
     report = check_leakage(FeatureSet([CountEncode(category(min_card=5))]), df, "clicked", "t")
     assert report.outputs == ["count_item", "count_city"]
     assert report.ok
@@ -472,11 +449,11 @@ def test_other_tables_reach_the_set():
 
     log = pd.DataFrame({"user": [1, 2, 3], "t": [1, 5, 9]})
     fs = FeatureSet([History("user", order="t", table="log", stats=["count"])])
-    assert check_leakage(fs, data(), "clicked", "t", tables={"log": log}).ok
+    assert check_leakage(fs, clicks(), "clicked", "t", tables={"log": log}).ok
 
 
 def test_a_column_that_is_not_made_every_time_is_noted():
-    df = data()
+    df = clicks()
     df["kind"] = np.where(df["t"] < 118, "early", "late")
 
     def pipeline(d):
@@ -488,7 +465,7 @@ def test_a_column_that_is_not_made_every_time_is_noted():
 
 
 def test_of_a_large_frame_a_part_is_checked_and_rows_keep_their_numbers():
-    df = data(3000)
+    df = clicks(3000)
 
     def pipeline(d):
         assert len(d) <= 200
@@ -503,70 +480,6 @@ def test_of_a_large_frame_a_part_is_checked_and_rows_keep_their_numbers():
         assert "of 3,000" in report.checked[0]
 
 
-def choice_of(df, **names):
-    return CheckedRows.of(df, names.get("targets", ["clicked"]), names.get("order", []), names.get("keys", []), 0)
-
-
-def test_the_part_holds_whole_keys_or_the_earliest_rows():
-    df = data(1000)
-    rows = sample_rows(choice_of(df, keys=["user"]), 300)
-    users = df.iloc[rows.numpy()]["user"]
-    assert 75 <= len(rows) <= 300
-    assert len(rows) == df["user"].isin(set(users)).sum()
-    rows = sample_rows(choice_of(df, order=["t"]), 300)
-    assert sorted(df.iloc[rows.numpy()]["t"]) == list(range(300))
-    assert rows.tolist() == sorted(rows.tolist())
-    one_key = df.assign(user=1)
-    assert len(sample_rows(choice_of(one_key, keys=["user"]), 300)) == 300
-    assert len(sample_rows(choice_of(df), 300)) == 300
-    assert sample_rows(choice_of(df), 1000).tolist() == list(range(1000))
-
-
-def test_rows_to_change_are_of_rare_keys_and_of_frequent_ones_with_both_targets():
-    df = pd.DataFrame({"key": [0] * 50 + [1, 1] * 5 + list(range(100, 140)), "clicked": [0, 1] * 50})
-    choice = choice_of(df)
-    sizes = [torch.where(c > 0, torch.bincount(c)[c], 0) for c in key_codes(df, choice).values()]
-    rows = probe_rows(choice, sizes, 8)
-    assert len(set(rows)) == 8
-    assert df.iloc[rows]["clicked"].sum() == 4
-    sizes = df.groupby("key")["key"].transform("count").iloc[rows]
-    assert {1, 10, 50} <= set(sizes)
-
-
-def test_times_to_cut_at_fall_inside_keys():
-    df = pd.DataFrame({"s": np.arange(300) // 3, "t": np.arange(300), "clicked": [0, 1, 1] * 100})
-    cuts = cut_places(choice_of(df, order=["t"], keys=["s"]), df)
-    assert len(cuts) == 3
-    assert all(c % 3 for c in cuts)
-    assert cut_places(choice_of(df.assign(t=1), order=["t"]), df) == []
-    assert cut_places(choice_of(df.iloc[:2], order=["t"]), df.iloc[:2]) == [1]
-
-
-def test_mixing_the_future_moves_whole_rows_and_targets_for_themselves():
-    df = data(200)
-    choice = choice_of(df, order=["t"])
-    names = list(df.columns)
-    source = choice.mixed_future(100, names)
-    later = torch.tensor((df["t"] >= 100).to_numpy())
-    assert set(source) == set(names) - {"t"}
-    for rows in source.values():
-        assert torch.equal(rows[~later], torch.arange(200)[~later])
-        assert torch.equal(rows[later].sort().values, torch.arange(200)[later])
-    assert torch.equal(source["price"], source["user"])
-    assert (source["price"] != torch.arange(200))[later].sum() > 80
-    assert (source["clicked"] != source["price"])[later].sum() > 80
-
-
-def test_other_targets_are_far_ones():
-    df = pd.DataFrame({"clicked": [0.0, 1.0, 9.0, 10.0, None]})
-    choice = choice_of(df)
-    assert choice.other_targets(torch.tensor([0, 2, 4]))["clicked"].tolist() == [3, 1, 0, 3, 4]
-    one = choice.one_target(torch.tensor([True, False, False, False, True]))["clicked"]
-    assert one.tolist() == [3, 1, 2, 3, 4]
-    one = choice.one_target(torch.tensor([False, False, True, True, False]))["clicked"]
-    assert one.tolist() == [0, 1, 0, 0, 4]
-
-
 def test_frames_of_two_rows_and_one_time():
     df = pd.DataFrame({"x": [1.0, 2.0], "t": [5, 5], "clicked": [0, 1]})
     report = check_leakage(lambda d: d.assign(z=d["x"] + 1), df, "clicked", "t", folds=[0, 1])
@@ -574,65 +487,8 @@ def test_frames_of_two_rows_and_one_time():
     assert "no future" in " ".join(report.checked)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ([1.0, 2.0], [1.0 + 1e-12, 2.1], [False, True]),
-        ([1e8, 1e-3], [1e8 + 1e-3, 1e-3 + 1e-8], [False, True]),
-        ([0.0, 1.0, 5.0], [1e-13, 1.0, 5.0], [False, False, False]),
-        ([None, 1.0], [None, None], [False, True]),
-        ([float("inf"), float("inf"), -1.0], [float("inf"), 1.0, float("-inf")], [False, True, True]),
-        ([2**53, 2**53], [2**53, 2**53 + 1], [False, True]),
-        ([1, 2], [1.0, 2.5], [False, True]),
-        (["a", "b", None], ["a", "c", "x"], [False, True, True]),
-        (["a", "b"], [1, 2], [True, True]),
-        ([[1.0], [1.0, 2.0], [1.0], None], [[1.0 + 1e-12], [1.0], [2.0], []], [False, True, True, True]),
-        ([["a"], ["b"]], [["a"], ["c"]], [False, True]),
-        ([{"a": 1}, {"a": 2}], [{"a": 1}, {"a": 3}], [False, True]),
-        ([True, False, None], [True, True, None], [False, True, False]),
-    ],
-)
-def test_what_counts_as_moved(before, after, expected):
-    a, b = Table({"x": before})["x"], Table({"x": after})["x"]
-    assert moved(a, b).tolist() == expected
-
-
-def test_moved_times_and_vectors():
-    seconds = pd.Series(pd.to_datetime(["2024-01-01", "2024-01-02"])).dt.as_unit("s")
-    a, b = Table({"x": seconds})["x"], Table({"x": seconds.dt.as_unit("ms")})["x"]
-    assert moved(a, b).tolist() == [False, False]
-    assert moved(a, a.take(torch.tensor([0, 0]))).tolist() == [False, True]
-    vectors = Table({"x": np.array([[1.0, np.nan], [0.0, 2.0]])})["x"]
-    other = Table({"x": np.array([[1.0, np.nan], [0.0, 2.1]])})["x"]
-    assert moved(vectors, other).tolist() == [False, True]
-
-
-@pytest.mark.parametrize("library", ["pandas", "pyarrow", "dict"])
-def test_values_from_other_rows_keep_type_and_index(library):
-    frame = pd.DataFrame(
-        {
-            "a": pd.Categorical(["x", "y", "x"], ordered=True),
-            "b": pd.Series([1, None, 3], dtype="Int64"),
-            "c": [1, 2, 3],
-        },
-        index=["p", "q", "q"],
-    )
-    if library == "pyarrow":
-        frame = pa.Table.from_pandas(frame, preserve_index=False)
-    elif library == "dict":
-        frame = {n: frame[n] for n in frame}
-    made = with_rows_of(frame, {"a": torch.tensor([1, 1, 2]), "b": torch.tensor([2, 1, 0])})
-    if library == "pandas":
-        assert made.dtypes.equals(frame.dtypes)
-        assert made.index.equals(frame.index)
-    elif library == "pyarrow":
-        assert made.schema.equals(frame.schema)
-    assert list(made["a"].to_pylist() if library == "pyarrow" else made["a"]) == ["y", "y", "x"]
-    assert list(made["c"].to_pylist() if library == "pyarrow" else made["c"]) == [1, 2, 3]
-
-
 def test_the_report_says_what_where_and_what_to_do():
-    report = check_leakage(in_fold_mean, data(), "clicked", folds="fold")
+    report = check_leakage(in_fold_mean, clicks(), "clicked", folds="fold")
     text = str(report)
     for word in (
         "1 column leaks among 3",
@@ -647,7 +503,7 @@ def test_the_report_says_what_where_and_what_to_do():
     assert isinstance(caught.value, FastrecError)
     assert (caught.value.column, caught.value.row) == ("rate", report.leaks[0].row)
     assert caught.value.remedy
-    clean = check_leakage(lambda d: d[["price"]] + 1, data(), "clicked")
+    clean = check_leakage(lambda d: d[["price"]] + 1, clicks(), "clicked")
     assert "no leak found among 1" in str(clean)
     assert bool(clean)
     clean.raise_for_leaks()
@@ -666,19 +522,19 @@ def test_the_report_says_what_where_and_what_to_do():
 )
 def test_a_pipeline_that_cannot_be_checked_is_told_why(pipeline, message):
     with pytest.raises(DataError, match=message):
-        check_leakage(pipeline, data(), "clicked", "t")
+        check_leakage(pipeline, clicks(), "clicked", "t")
 
 
 def test_bad_arguments_are_named():
     with pytest.raises(DataError, match="one value only") as caught:
-        check_leakage(in_fold_mean, data().assign(clicked=1), "clicked")
+        check_leakage(in_fold_mean, clicks().assign(clicked=1), "clicked")
     assert caught.value.column == "clicked"
     with pytest.raises(DataError, match="probes=0"):
-        check_leakage(in_fold_mean, data(), "clicked", probes=0)
+        check_leakage(in_fold_mean, clicks(), "clicked", probes=0)
     with pytest.raises(FastrecError, match="'nope'"):
-        check_leakage(in_fold_mean, data(), "nope")
+        check_leakage(in_fold_mean, clicks(), "nope")
     with pytest.raises(DataError, match="fold"):
-        check_leakage(in_fold_mean, data(), "clicked", folds=[0, 1])
+        check_leakage(in_fold_mean, clicks(), "clicked", folds=[0, 1])
 
 
 def test_a_custom_fitted_generator_that_reads_cells_wrongly_is_caught():
@@ -719,7 +575,7 @@ def test_a_custom_fitted_generator_that_reads_cells_wrongly_is_caught():
         def apply(self, fit, tensors):
             return {"mean_of_all": tensors["one"] * fit["mean"]}
 
-    df = data()
+    df = clicks()
     df["u"] = df["user"]
     report = check_leakage(FeatureSet([Mean("clicked"), CountEncode(Cross("item", "u"))]), df, "clicked", folds="fold")
     assert kinds(report) == {("mean_of_all", "own target"), ("mean_of_all", "outer fold")}

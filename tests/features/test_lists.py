@@ -314,13 +314,6 @@ def test_vectors_too_and_a_name():
     assert np.stack(made["v_multihot"]).tolist() == [[1, 1], [1, 0], [1, 0]]
 
 
-def test_unlabeled_rows_count_where_asked():
-    train, test = frame([["a"], ["a"], ["b"]]), frame([["c"], ["c"], ["c"]])
-    both = MultiHot("x", max_size=2, scope="all").fit(train, unlabeled=test)
-    assert both.learned == ["c", "a"]
-    assert MultiHot("x", max_size=2).fit(train, unlabeled=test).learned == ["a", "b"]
-
-
 def test_every_library_gets_its_own_vectors_back(tmp_path):
     values = [["a", "b"], ["a"], None]
     fs = FeatureSet([MultiHot("x", max_size=3), MultiHot("x", values=["b"])])

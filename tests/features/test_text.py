@@ -318,13 +318,6 @@ def test_saved_it_is_not_decomposed_again_and_can_learn_more(tmp_path, monkeypat
     np.testing.assert_array_equal(vectors_of(step.transform(new), 4), vectors_of(both.transform(new), 4))
 
 
-def test_unlabeled_rows_count_where_asked():
-    train, test = ["x", "y"], ["y z", "z"]
-    one, both = (TextSvd("text", 3, scope=s).fit(frame(train), unlabeled=frame(test)) for s in ("train", "all"))
-    assert not vectors_of(one.transform(frame(train)), 3).any()  # no word twice
-    np.testing.assert_allclose(np.linalg.norm(vectors_of(both.transform(frame(["x", "y", "z"])), 3), axis=1), [0, 1, 1])
-
-
 def test_text_svd_what_is_no_text_is_named():
     for values in ([None, 2.5], [None, True], [None, pd.Timestamp("2024-01-01")]):
         with pytest.raises(FastrecError, match="TextSvd needs text") as caught:

@@ -296,12 +296,6 @@ def test_saved_it_is_not_decomposed_again(tmp_path, monkeypatch):
     assert np.linalg.norm(vectors_of(again, ["c"])) == pytest.approx(1)
 
 
-def test_unlabeled_rows_count_where_asked():
-    train, test = frame([("a", 1, 1)]), frame([("a", 1, 1), ("b", 2, 1)])
-    made = SvdEncode("item", "user", dims=1, scope="all").fit_transform(train, unlabeled=test)
-    assert made["svd0_item__user"].to_pylist() == pytest.approx([2.0])
-
-
 def test_inside_others():
     rows = pd.DataFrame({"item": ["a", "a", "b"], "user": [1, 2, 2]})
     made = GroupStats(SvdEncode(CountName(), "user", dims=1), by="user", over="group").fit_transform(rows)

@@ -5,6 +5,7 @@ import torch
 from fastai.tabular.model import TabularModel
 from torch import nn
 
+from fastrec.errors import DataError
 from fastrec.models import TabularNet
 from tests.models.plain import assert_gradients, count
 
@@ -106,3 +107,10 @@ def test_the_share_and_scale_of_dropped_embeddings():
     assert kept.unique().tolist() == pytest.approx([0, 1 / 0.75])
     assert float((kept == 0).double().mean()) == pytest.approx(0.25, abs=0.005)  # sd .001
     assert (out[:, 8] == 5).all()
+
+
+@pytest.mark.parametrize("width", [8, 72])
+def test_ids_out_of_range_are_named(width):
+    net = TabularNet([(50, width)], 0, 1, [8], cat_names=["city"])
+    with pytest.raises(DataError, match=r"city.*id 50"):
+        net(torch.tensor([[50]]))

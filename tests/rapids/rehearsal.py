@@ -373,29 +373,35 @@ def from_pandas(obj: pd.DataFrame) -> DataFrame:
 def estimator(owner: str, twin: type) -> type:
     """A class of cuML's arguments that learns by scikit-learn; ``as_sklearn`` hands over what it learned."""
     arguments, space = OFFERED[owner]["__init__"], {}
-    exec(
-        f"def __init__(self, {arguments}):\n vars(self).update({{n: v for n, v in locals().items() if n != 'self'}})",
-        space,
-    )
+    body = "vars(self).update({n: v for n, v in locals().items() if n != 'self'})"
+    exec(f"def __init__(self, {arguments}):\n    {body}", space)
     kind = ClassifierMixin if issubclass(twin, ClassifierMixin) else RegressorMixin
 
     def as_sklearn(self: Any) -> Any:
         if hasattr(self, "_twin"):
             return self._twin
-        takes = twin().get_params()
-        return twin(**{n: v for n, v in self.get_params().items() if n in takes and n not in ("solver", "verbose")})
+        takes = set(twin().get_params()) - {"l1_ratio", "penalty", "solver", "verbose"}
+        return twin(**{n: v for n, v in self.get_params().items() if n in takes})
 
-    def fit(self: Any, X: Any, y: Any, **weight: Any) -> Any:
-        assert "sample_weight" not in weight or "KNeighbors" not in owner
-        self._twin = as_sklearn(self).fit(X, y, **weight)
+    def fit(self: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        self._twin = as_sklearn(self).fit(X, y, **({} if sample_weight is None else {"sample_weight": sample_weight}))
         return self
 
-    methods: dict[str, Any] = {"__init__": space["__init__"], "as_sklearn": as_sklearn, "fit": fit}
-    if "KNeighbors" not in owner:  # scikit-learn looks for the argument's name
-        methods["fit"] = lambda self, X, y, sample_weight=None: fit(self, X, y, sample_weight=sample_weight)
-    for name in ("predict", "predict_proba", "decision_function"):
-        if hasattr(twin, name) and not (owner.endswith("SVC") and name == "predict_proba"):  # gone in 26.10
-            methods[name] = lambda self, X, name=name: getattr(self._twin, name)(X)
+    def unweighted(self: Any, X: Any, y: Any) -> Any:
+        return fit(self, X, y)
+
+    def said(name: str) -> Callable[..., Any]:
+        def call(self: Any, X: Any) -> Any:
+            return getattr(self._twin, name)(X)
+
+        call.__name__ = name
+        return call
+
+    own_fit = unweighted if "KNeighbors" in owner else fit  # scikit-learn looks for the argument's name
+    methods: dict[str, Any] = {"__init__": space["__init__"], "as_sklearn": as_sklearn, "fit": own_fit}
+    gone = {"predict_proba"} if owner.endswith("SVC") else set()  # in 26.10
+    told = ("predict", "predict_proba", "decision_function")
+    methods |= {n: said(n) for n in told if hasattr(twin, n) and n not in gone}
     methods["classes_"] = property(lambda self: self._twin.classes_)
     made = type(owner.rsplit(".", 1)[1], (kind, BaseEstimator), methods)
     made.__module__ = owner.lower()

@@ -11,7 +11,7 @@ import torch
 from fastrec.estimators import CuMLModel
 from fastrec.estimators.base import Estimator
 from fastrec.table import Table
-from fastrec.validate import Rows, Target
+from fastrec.validate import Rows
 from tests.rapids import rehearsal
 
 CUDA = torch.device("cuda")
@@ -28,7 +28,8 @@ def test_a_model_of_cuml_is_saved_as_scikit_learn_s(
     x = rng.normal(size=(120, 2))
     y = {"binary": x[:, 0] > 0, "multiclass": (x[:, 0] > 0) + (x[:, 1] > 0), "regression": x[:, 0]}[task]
     table = Table({"a": x[:, 0], "b": x[:, 1], "y": y.astype(float if task == "regression" else int)})
-    rows = Rows(table, Target("y", task).fit(table), conts=["a", "b"])
+    label, count = table["y"].values, 3 if task == "multiclass" else 1
+    rows = Rows(table.select(["a", "b"]), task, conts=["a", "b"], label=label, n_outputs=count)
     model = CuMLModel(kind).fit(rows, seed=0, device=CUDA)
     trained = model._parts[0]
     assert type(getattr(trained, "estimator", trained)).__module__.startswith("cuml.")

@@ -1,11 +1,7 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +9,7 @@ from typer.testing import CliRunner
 from fastrec.cli import app
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.registry import Registry, is_registry
+from tests.fresh import start
 
 
 def make_run(folder, text):
@@ -178,17 +175,10 @@ def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
     """At whatever moment: what is current is a whole version, and the next promotion goes on from there."""
     big = make_run(tmp_path / "big", "x" * 300_000)
     for wait in (0.0, 0.004, 0.02):
-        root = str(Path(__file__).resolve().parents[2])
-        writer = subprocess.Popen(
-            [sys.executable, "-c", _KILLED, str(registry.folder), str(big)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": root},
-        )
-        assert writer.stdout.readline() == b"ready\n"
-        time.sleep(wait)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
+        with start(_KILLED, registry.folder, big) as writer:
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(wait)
+            writer.kill()
         for version in registry.versions:
             text = (version.run / "models" / "a.bin").read_text()
             assert text in ("model 1", "model 2", "x" * 300_000)

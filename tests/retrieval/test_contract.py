@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -29,6 +27,7 @@ from fastrec.retrieval import (
 )
 from fastrec.table.state import known_classes
 from tests._core.refusals import refused
+from tests.fresh import run
 
 MODELS = {
     "BPRFactors": lambda: BPRFactors(factors=3, epochs=2, bs=16),
@@ -159,9 +158,8 @@ def test_a_new_process_scores_the_same(tmp_path):
         "print(json.dumps({p.name: CollaborativeFilter.load(p).score([1, 2, 3], [4, 5, 6]).tolist() "
         "for p in Path(sys.argv[1]).iterdir()}))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    found = json.loads(run(code, tmp_path))
     expected = {name: fitted(make).score([1, 2, 3], [4, 5, 6]).tolist() for name, make in MODELS.items()}
-    found = json.loads(done.stdout)
     assert found.keys() == expected.keys()
     assert all(found[name] == pytest.approx(expected[name]) for name in expected)
 

@@ -24,8 +24,8 @@ from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFr
 from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
-from fastrec.serve.graph.builder import Graph
 from fastrec.serve.next_items import SessionScores
+from fastrec.serve.onnx_builder import Graph
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")

@@ -244,6 +244,25 @@ def test_no_level_two_model_scores_rows_it_was_trained_on():
     assert made.importance == {"x": 21.0}
 
 
+@pytest.mark.parametrize("asked", [0, 1, 4])
+def test_when_time_is_up_only_the_usual_blend_and_what_learns_nothing_are_tried(asked):
+    """So many questions whether it is late are answered no; a blend asks before each of its three folds."""
+    (data, scores), (test, test_scores) = clicks(), clicks(20, seed=1)
+    test = replace(test, groups=test.groups + 10_000)
+    base, answers = predictions(scores, test_scores, folds_of(data)), iter([False] * asked)
+    every = Stack().fit(base, data, folds_of(data), test).tried
+    stacked = Stack().fit(base, data, folds_of(data), test, late=lambda: next(answers, True))
+    learn = {b.name for b in Stack().blends(list(scores), data, get_metric("mrr")) if b.learns}
+    usual = "blend"
+    assert usual in learn
+    assert len(learn) >= 4
+    done = asked // 3  # blends beside the usual one that were through in time
+    assert len(set(stacked.tried) & learn) == 1 + done
+    assert set(every) - learn <= set(stacked.tried)
+    assert {n: every[n] for n in stacked.tried} == stacked.tried
+    assert stacked.predictions.oof.isfinite().all()
+
+
 def test_the_better_out_of_fold_is_chosen_over_the_counted_rows():
     (data, scores), (test, test_scores) = clicks(), clicks(20, seed=1)
     test = replace(test, label=None, groups=test.groups + 10_000)

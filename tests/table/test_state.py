@@ -3,7 +3,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fastrec.estimators import Estimator, XGBModel
 from fastrec.sequences import VSTAN, SessionModel
 from fastrec.table import Keys, load_state, save_state
 from fastrec.table.state import class_named, known_classes, saved_name
+from tests.fresh import run
 
 ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = {
@@ -203,8 +203,7 @@ try:
 except WriteError as error:
     print("refused", error.file)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.split() == ["refused", str(tmp_path / "s")]
+    assert run(code).split() == ["refused", str(tmp_path / "s")]
     assert load_state(tmp_path / "s") == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
 
@@ -231,8 +230,7 @@ assert "fastrec.competition" not in sys.modules
 
 
 def test_a_fresh_process_finds_the_classes_of_rooms_above():
-    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run(FRESH)
 
 
 def test_every_class_of_ours_is_found_by_its_saved_name():

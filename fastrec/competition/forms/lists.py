@@ -195,16 +195,6 @@ def form_of_run(folder: str | Path) -> SubmissionForm:
     )
 
 
-def form_around(submission: str | Path) -> SubmissionForm:
-    """Return the form of the run whose directory a submission (which need not exist) is in; elsewhere ``RECSYS2019``.
-
-    Raises:
-        UnreadableFileError: the run's ``config.json`` is damaged.
-    """
-    run = run_around(submission)
-    return RECSYS2019 if run is None else form_of_run(run)
-
-
 def run_around(path: str | Path) -> Path | None:
     """Return the run directory that a path is in, or None."""
     # The nearest one: runs may lie in a folder of runs.

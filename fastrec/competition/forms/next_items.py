@@ -122,7 +122,7 @@ class NextItemForm(SubmissionForm):
         """Read the sessions of a test file, each once."""
         if self.session is None:
             return RowKeys(read_file(path), (), path)
-        text = pc.unique(id_text(Table.read(path, [self.session])[self.session].to_arrow()))
+        text = pc.unique(id_text(Table.read(path, [self.session], device="cpu")[self.session].to_arrow()))
         if text.null_count:
             raise DataError("a row belongs to no session", file=path, column=self.session, remedy="Fill the column")
         return RowKeys(pa.table({self.session: text}), self.keys, path)
@@ -152,7 +152,7 @@ class NextItemForm(SubmissionForm):
                     f"{', '.join(map(repr, self.header))}",
                 )  # fmt: skip
             name = self.items
-        table = Table.read(path, list(dict.fromkeys([*there, name])))
+        table = Table.read(path, list(dict.fromkeys([*there, name])), device="cpu")
         target = table[name]
         if self.session is None:
             found, keys = target.to_arrow(), RowKeys(pa.table({"row": pa.nulls(len(target))}), (), path)

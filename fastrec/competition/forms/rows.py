@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, MissingColumnError, SubmissionError
 from fastrec.metrics.ranking import cut, flat_tensor
 from fastrec.table.keys import is_text
@@ -120,7 +121,7 @@ def arrow_column(values: Any, name: str) -> pa.Array:
 
 
 def _codes_by_appearance(groups: Any) -> Tensor:
-    if isinstance(groups, Tensor) and groups.device.type != "cpu":
+    if isinstance(groups, Tensor) and not on_host(groups):
         ids, codes = torch.unique(flat_tensor(groups, "groups"), return_inverse=True)
         row = torch.arange(len(codes), device=codes.device)
         first = torch.full((len(ids),), len(codes), device=codes.device).scatter_reduce(0, codes, row, "amin")

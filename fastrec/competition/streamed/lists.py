@@ -182,7 +182,7 @@ def train_nets(run: ListsRun) -> None:
 
 def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
     """Read one part's lists with their features."""
-    table = Table.read(pq.ParquetFile(file).read())
+    table = Table.read(pq.ParquetFile(file).read(), device="cpu")
     groups = table[recipe.list_column].integer()
     label = table[recipe.label].number() if recipe.label in table else None
     weight = table[recipe.weight].number() if recipe.weight in table else None
@@ -340,7 +340,7 @@ def _write_made(
 
 
 def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int:
-    table = Table.read(part)
+    table = Table.read(part, device="cpu")
     write_part(Path(folder), i, table.with_columns({n: table[n].number(torch.float32) for n in conts}))
     return len(table)
 
@@ -379,7 +379,7 @@ def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int
 
 def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:
     part = path.with_suffix(".part")
-    keys, items = Table.read(targets).to_arrow(), lists.table[recipe.item].to_arrow()
+    keys, items = Table.read(targets, device="cpu").to_arrow(), lists.table[recipe.item].to_arrow()
     write_ranked(part, keys, items, scores, lists.groups, recipe.submission)
     text = part.read_bytes()
     with open(path, "ab") as file:

@@ -114,7 +114,9 @@ class Blocks:
 
 def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
     found = {n: table[n] for own, table in zip(lists, tables, strict=True) for n in own}
-    return Table({n: found[n] for n in names})
+    # rows' numbers and folds are made on the host
+    device = next((t.device for t in tables if t.device.type != "cpu"), None)
+    return Table({n: found[n] for n in names}, device=device)
 
 
 # Sizes of tables and states, by which a Dask worker decides what to move to its disk.

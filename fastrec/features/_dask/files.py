@@ -27,6 +27,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.atomic import working_folder
+from fastrec._core.device import on_host
 from fastrec.features._dask.blocks import task
 from fastrec.table import Table
 
@@ -74,7 +75,7 @@ class _Pickler(cloudpickle.Pickler):
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     dense = tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_quantized
-    return dense and tensor.device.type == "cpu" and not tensor.requires_grad and tensor.numel() > 0
+    return dense and on_host(tensor) and not tensor.requires_grad and tensor.numel() > 0
 
 
 def _as_tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

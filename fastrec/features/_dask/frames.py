@@ -192,6 +192,6 @@ def _distinct_rows(column: Column) -> Column:
     floats = column.kind == "number" and column.values.is_floating_point()
     if column.kind not in ("number", "category") or floats:
         return column.slice(0, min(len(column), limits.HEAD_ROWS))
-    codes = column.coded().codes
-    first = torch.full((column.coded().size,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
-    return column.take(first[first < len(codes)])
+    codes, rows = column.coded().codes, torch.arange(len(column), device=column.values.device)
+    first = rows.new_full((column.coded().size,), len(rows)).scatter_reduce_(0, codes, rows, "amin")
+    return column.take(first[first < len(rows)])

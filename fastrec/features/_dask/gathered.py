@@ -123,7 +123,7 @@ def compact(column: Column) -> Column:
     used, codes = torch.unique(column.values, return_inverse=True)
     none = not len(used) or int(used[0]) != 0
     kept = used if none else used[1:]
-    distinct = column.distinct.take(pa.array((kept.long() - 1).numpy()))
+    distinct = column.distinct.take(pa.array((kept.long() - 1).cpu().numpy()))
     return replace(column, values=(codes + none).to(column.values.dtype), distinct=distinct)
 
 

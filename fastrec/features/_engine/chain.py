@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastrec._core import limits
-from fastrec._core.device import DeviceLike
+from fastrec._core.device import DeviceLike, on_host
 from fastrec._core.memory import FEWER_FEATURES, keeping_memory, naming_out_of_memory
 from fastrec._core.threads import shared_out
 from fastrec._version import __version__
@@ -169,10 +169,6 @@ def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table
 _NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and whether there are several
     "str": ((str,), False),
     "str | None": ((str, NoneType), False),
-    "str | Feature": ((str, Feature, Selector), False),
-    "str | Feature | None": ((str, Feature, Selector, NoneType), False),
-    "str | Sequence[str]": ((str, Selector), True),
-    "str | Sequence[str] | None": ((str, Selector), True),
     "Col": ((str, Feature, Selector), False),
     "Col | None": ((str, Feature, Selector, NoneType), False),
     "Names": ((str, Selector), True),
@@ -309,7 +305,7 @@ def walk(
         Both tables with the columns added. The values do not depend on the number of threads.
     """
     do = counted(do)
-    if work.device.type == "cpu" and len(work) >= limits.PARALLEL_STEPS_FROM:
+    if on_host(work) and len(work) >= limits.PARALLEL_STEPS_FROM:
         with keeping_memory():
             workers = min(torch.get_num_threads(), len(steps), limits.PARALLEL_STEPS)
             # A user's function may not be thread-safe; on many rows two steps at once hold too much memory.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastrec.features._engine.keyed import EMPTY, merge_arrays, over_cells, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine import keyed
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features.base import Cells, State
 from fastrec.segments import Groups, lexical_order
@@ -140,7 +140,7 @@ def pick_ends(
         ``values`` (sorted ``Keys``) and for each end ``code`` (``[cells, size - 1]``, 0 = none, from 1) and ``order``,
         a list of arrays of that shape.
     """
-    values, of_row = sort_keys(coded)
+    values, of_row = keyed.sort_keys(coded)
     count = 1 if cells is None else cells.count
     rows = ((codes > 0) & (of_row > 0)).nonzero().squeeze(1)
     place = codes[rows] - 1 if cells is None else cells.codes[rows] * (size - 1) + codes[rows] - 1
@@ -174,14 +174,14 @@ def merge_ends(
     a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int
 ) -> dict[str, Any]:
     """Merge two partitions' ends; ``left`` and ``right``: the places of their keys among ``size``."""
-    values, mine, theirs = union_keys(a["values"], b["values"])
+    values, mine, theirs = keyed.union_keys(a["values"], b["values"])
     made = {}
     for end in (n for n in a if n != "values"):
         cells = max(len(x[end]["code"]) for x in (a, b))
         pair = []
         for part, codes, places in ((a[end], mine, left), (b[end], theirs, right)):
             table = torch.cat([codes.new_zeros(1), codes + 1]).to(part["code"].device)
-            wide = [spread(v, places, size, cells) for v in (table[part["code"]], *part["order"])]
+            wide = [keyed.spread(v, places, size, cells) for v in (table[part["code"]], *part["order"])]
             pair.append({"code": wide[0], "order": wide[1:]})
         made[end] = _better(*pair, end)
     return _recoded(values, made)
@@ -235,18 +235,18 @@ def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     ordered, order = torch.sort(numbers, stable=True)
     value, codes = torch.unique_consecutive(ordered, return_inverse=True)
     cell = (cells.codes if rows is None else cells.codes[rows])[order]
-    return {"value": value, "count": sum_by_cell(torch.ones_like(codes), codes, Cells(cell, cells.count), len(value))}
+    return {
+        "value": value,
+        "count": keyed.sum_by_cell(torch.ones_like(codes), codes, Cells(cell, cells.count), len(value)),
+    }
 
 
 def merge_values(a: State, b: State) -> State:
     """Merge counts by cell and value of two parts of the rows."""
     both = torch.cat([a["value"], b["value"].to(a["value"].device)])
     value, codes = torch.unique(both, return_inverse=True)
-    count = a["count"].new_zeros(max(len(a["count"]), len(b["count"])), len(value))
-    left, right = codes[: len(a["value"])], codes[len(a["value"]) :]
-    count[: len(a["count"]), left] += a["count"]
-    count[: len(b["count"]), right] += b["count"].to(count.device)
-    return {"value": value, "count": count}
+    places = codes.tensor_split([len(a["value"])])
+    return {"value": value, "count": keyed.add_spread(a["count"], b["count"], value, *places)}
 
 
 def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -296,25 +296,22 @@ def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     else:  # cells are few: taking each one's rows by itself keeps torch's pairwise sums
         codes = cells.codes if every else cells.codes[finite]
         parts = [present[codes == cell] for cell in range(cells.count)]
-    moments = [_moments_of(part) for part in parts]
+    moments = []
+    for part in parts:
+        size = torch.tensor(float(len(part)), dtype=torch.float64, device=part.device)
+        mean = (part / size).sum()  # divided first: the sum of large numbers would overflow; torch adds in pairs
+        rest = part - mean
+        ends = torch.aminmax(part) if len(part) else [torch.full_like(size, keyed.EMPTY[n]) for n in ("min", "max")]
+        moments.append({"count": size, "mean": mean, "m2": torch.dot(rest, rest), "min": ends[0], "max": ends[1]})
     return {n: torch.stack([m[n] for m in moments])[:, None] for n in moments[0]}
-
-
-def _moments_of(present: torch.Tensor) -> State:
-    size = torch.tensor(float(len(present)), dtype=torch.float64, device=present.device)
-    if not len(present):
-        return {n: torch.full_like(size, EMPTY.get(n, 0)) for n in ("count", "mean", "m2", "min", "max")}
-    mean = (present / size).sum()  # divided first: the sum of large numbers would overflow; torch adds in pairs
-    rest = present - mean
-    return {"count": size, "mean": mean, "m2": torch.dot(rest, rest), "min": present.min(), "max": present.max()}
 
 
 def merge_column_moments(a: State, b: State) -> State:
     """Merge count, mean, squared deviations and bounds of a column in two parts of the rows."""
     one = torch.zeros(1, dtype=torch.int64)
-    return merge_arrays(a, {n: v.to(a["count"].device) for n, v in b.items()}, one, one, 1)
+    return keyed.merge_arrays(a, {n: v.to(a["count"].device) for n, v in b.items()}, one, one, 1)
 
 
 def total_moments(moments: State, keep: torch.Tensor | None = None) -> State:
     """Merge moments over the cells where ``keep`` is True (None: all): float64 ``[]`` each."""
-    return {n: v[0] for n, v in over_cells(moments, keep).items()}
+    return {n: v[0] for n, v in keyed.over_cells(moments, keep).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,12 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
     wide = values.new_full((cells, size), fill)
     wide[: values.shape[0], places.to(values.device)] = values
     return wide
+
+
+def add_spread(a: torch.Tensor, b: torch.Tensor, keys: Sized, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Add arrays ``[cells, K]`` of two parts, whose keys are at ``left`` and ``right`` of those of both."""
+    cells = max(len(a), len(b))
+    return spread(a, left, len(keys), cells) + spread(b.to(a.device), right, len(keys), cells)
 
 
 def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:

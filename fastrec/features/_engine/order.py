@@ -11,6 +11,7 @@ from weakref import ref
 import torch
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import shared_codes
 from fastrec.features._engine.options import float64
@@ -129,7 +130,7 @@ class Aligned:
 
 def is_request(table: Table, log: Table) -> bool:
     """Tell whether rows and events are few, as in a request, so that sharing the alignment pays."""
-    return len(table) + len(log) <= limits.REQUEST_ROWS and table.device.type == "cpu"
+    return len(table) + len(log) <= limits.REQUEST_ROWS and on_host(table)
 
 
 def _times(column: Column) -> str:

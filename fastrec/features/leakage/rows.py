@@ -17,12 +17,14 @@ from fastrec._core import limits
 from fastrec._core.imports import library_of
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import steps_behind
+from fastrec.features._engine.order import TimeRanks
 from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
-from fastrec.features.columns import as_list, order_keys, refuse, selector_from
+from fastrec.features.columns import as_list, refuse, selector_from
 from fastrec.features.feature_set import FeatureSet
-from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
+from fastrec.table.column import lengths_of
+from fastrec.table.frames import row_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +48,7 @@ class CheckedRows:
     @cached_property
     def rank(self) -> torch.Tensor:
         """The rank of each row's order value among the distinct ones, from 0: int64 ``[n]``."""
-        keys = order_keys(self.table, self.order)
-        groups = Groups.of(torch.zeros(len(self.table), dtype=torch.int64), *keys)
-        new = torch.zeros(len(self.table), dtype=torch.bool)
-        for key in keys:
-            key = groups.sort(key)
-            new[1:] |= key[1:] != key[:-1]
-        return groups.unsort(torch.cumsum(new, 0))
+        return TimeRanks.of(self.table, self.order).rank
 
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
@@ -342,7 +338,7 @@ class FunctionRunner:
         if result is None:
             raise DataError("the pipeline returns nothing", remedy="Return a frame with one row for every row given")
         result = in_order_of(frame, result)
-        rows, wanted = count_rows(result), count_rows(frame)
+        rows, wanted = row_count(result), row_count(frame)
         if rows != wanted:
             problem = f"the pipeline returns {rows} rows for {wanted} ({what})"
             raise DataError(problem, remedy="Return one row for every row given, in the order given")
@@ -367,16 +363,6 @@ def _clone(features: FeatureSet) -> FeatureSet:
     made = clone(features)
     made.cache = None  # every run must compute
     return made
-
-
-def count_rows(frame: Any) -> int:
-    """Count the rows of a frame of any supported library."""
-    if isinstance(frame, pa.Table | pa.RecordBatch):
-        return frame.num_rows
-    if isinstance(frame, Mapping):
-        names = list(frame)
-        return len(frame[names[0]]) if names else 0
-    return len(frame)
 
 
 def in_order_of(frame: Any, result: Any) -> Any:
@@ -475,17 +461,15 @@ def _far(a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def _different_lists(before: Column, after: Column, scale: float) -> torch.Tensor:
-    lengths = before.values[1:] - before.values[:-1]
-    other = (after.values[1:] - after.values[:-1]).to(lengths.device)
+    lengths = lengths_of(before.values)
+    other = lengths_of(after.values).to(lengths.device)
     different = lengths != other
     rows = (~different).nonzero().squeeze(1)
     a, b = before.take(rows).elements, after.take(rows.to(after.values.device)).elements
     if not len(a):
         return different
-    gone, gone_too = a.is_missing(), b.is_missing().to(lengths.device)
-    odd = (gone != gone_too) | (~gone & ~gone_too & _different(a, b, scale))
     owner = torch.repeat_interleave(rows, lengths[rows])
-    different[owner[odd]] = True
+    different[owner[moved(a, b, scale)]] = True
     return different
 
 

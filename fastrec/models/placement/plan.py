@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from fastrec._core import limits
+from fastrec._core.device import resolve_device
 from fastrec._core.memory import shown_bytes
 from fastrec.errors import DataError, DeviceMemoryError
 from fastrec.models.embedding_layout import KINDS, TableSlice, check_sizes, lay_out, padded
@@ -370,7 +371,7 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
         column.fill_(1.0)
     # as a batch reads them: rows at random, with what an optimizer keeps
     some = torch.randint(0, rows, (4, rows // 8))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = resolve_device("auto")
     best = float("inf")
     for ids in some:
         began = time.perf_counter()

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, DeviceMemoryError, TrainingError
 from fastrec.models.placement.row_store import RowStore
 
@@ -413,7 +414,7 @@ def _to(values: Tensor, device: torch.device | str) -> Tensor:
     device = torch.device(device)
     if values.device.type == device.type:
         return values
-    if device.type == "cuda":
+    if not on_host(device):
         return values.pin_memory().to(device, non_blocking=True)
     room = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     room.copy_(values)

@@ -175,7 +175,7 @@ class _Log:
 
     def _table(self, events: Any) -> Table:
         names = [n for n in (self.group, self.item, self.time, self.kind) if n is not None]
-        table = Table.read(events, list(dict.fromkeys(names)))
+        table = Table.read(events, list(dict.fromkeys(names)), device="cpu")
         return table if self.time is None else table.with_columns({self.time: self._times(table[self.time], self.time)})
 
     @staticmethod
@@ -293,7 +293,7 @@ class _Log:
         if test is None:
             return log if self.by_user else log.take(self._late(log, self._moment(log, None)))
         try:
-            table = Table.read(test)
+            table = Table.read(test, device="cpu")
             if self.item in table:
                 return self._marked(log.new(self._table(table)))
             ids = table[self.group]

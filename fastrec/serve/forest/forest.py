@@ -11,7 +11,7 @@ import numpy as np
 
 from fastrec._core import limits
 from fastrec.serve.forest.nodes import Statistic, statistics_nodes
-from fastrec.serve.graph.builder import ROWS, Graph
+from fastrec.serve.onnx_builder import ROWS, Graph
 
 # Derived columns of trees: sets of categories, zeros as missing, statistics of categories.
 #

@@ -17,7 +17,7 @@ from fastrec.estimators.catboost_model import _EXPONENTS
 from fastrec.estimators.sklearn import DenseInputs
 from fastrec.serve.forest.catboost import forest_of_catboost
 from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Tree, ZerosMissing, grow
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.onnx_builder import Graph
 from fastrec.validate.target import Task
 
 # Convert LightGBM's trees, from its text format; rows take the side of its ``Tree::Decision``.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastrec.serve.graph.builder import Graph
+from fastrec.serve.onnx_builder import Graph
 
 # Statistics of combinations of categories as ONNX nodes: as many nodes whether there are two combinations or hundreds.
 #

@@ -13,8 +13,8 @@ import torch
 
 from fastrec.competition.reading import Reading
 from fastrec.serve.graph import torch_ops  # noqa: F401 - its handlers
-from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError
 from fastrec.serve.graph.lookup import find, recode
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N, NotInGraphError
 from fastrec.table import Coded, Column, Keys, Table, Vocab
 from fastrec.table.keys import is_text
 from fastrec.table.vocab import RARE

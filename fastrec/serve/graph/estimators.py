@@ -17,11 +17,11 @@ from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import assembled
 from fastrec.estimators.sklearn import DenseInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forest_of_xgboost, forests_of
-from fastrec.serve.graph.builder import GraphCut, GraphTensor, N, NotInGraphError, registrar, value_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
 from fastrec.serve.graph.features import GraphGroups
 from fastrec.serve.graph.lists import GraphEvents, session_outputs
 from fastrec.serve.graph.nets import _matrix, net_outputs
+from fastrec.serve.onnx_builder import GraphCut, GraphTensor, N, NotInGraphError, registrar, value_of
 from fastrec.stacking import StackModel
 from fastrec.stacking.blends import as_task, in_columns, names_of
 from fastrec.table import Vocab

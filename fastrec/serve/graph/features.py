@@ -15,8 +15,8 @@ import torch
 from fastrec.errors import FastrecError
 from fastrec.features.base import Feature, Fitted, Grouped, RowWise
 from fastrec.features.columns import as_columns, as_list, name_of
-from fastrec.serve.graph.builder import CONTRIBUTED, Graph, GraphTensor, N, NotInGraphError, registrar, value_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
+from fastrec.serve.onnx_builder import CONTRIBUTED, Graph, GraphTensor, N, NotInGraphError, registrar, value_of
 from fastrec.table import Column
 
 # Hash raw values in a graph, letter by letter, as ``hash_codes`` hashes their bytes.

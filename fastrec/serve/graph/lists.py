@@ -13,7 +13,6 @@ from torch.export import Dim
 
 from fastrec.estimators.session_ranker import ITEM
 from fastrec.features.columns import as_columns, as_list, name_of
-from fastrec.serve.graph.builder import ROWS, Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.serve.graph.columns import (
     GraphColumn,
     GraphTable,
@@ -26,6 +25,7 @@ from fastrec.serve.graph.columns import (
 )
 from fastrec.serve.graph.features import GraphGroups, ListScope, lists_of, writer
 from fastrec.serve.graph.nets import _prepared, exported
+from fastrec.serve.onnx_builder import ROWS, Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Column, Table, as_column
 
 # Write generators that read the rows of one request's list: ranks, statistics, lags.

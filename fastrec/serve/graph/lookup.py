@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
-from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError, value_of
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Keys
 from fastrec.table.keys import _dense, is_text, match_type
 

@@ -19,9 +19,9 @@ from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
 from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.models.embedding import side_by_side
-from fastrec.serve.graph.builder import OPSET, Graph, GraphCut, GraphTensor, N, constant, value_of
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.lookup import interpolated
+from fastrec.serve.onnx_builder import OPSET, Graph, GraphCut, GraphTensor, N, constant, value_of
 from fastrec.tabular import FillMissing, Normalize, RankGauss, TabularFrame
 from fastrec.tabular.procs import ContProc, Features
 

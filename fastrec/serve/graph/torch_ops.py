@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec.serve.graph.builder import Graph, GraphTensor, N, NotInGraphError, cast, handler, onnx_type, value_of
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N, NotInGraphError, cast, handler, value_of
 
 # Helpers of handlers: common dtypes and shapes, constants, indexing.
 
@@ -68,47 +68,25 @@ for _kind, _names in {
     handler(*_names)(_binary(_kind))
 
 
-@handler("rsub", "__rsub__")
-def _rsub(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return graph.op("Sub", *both(graph, b, a, made.dtype)[:2])
-
-
 @handler("div", "true_divide", "divide", "__truediv__")
-def _div(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, rounding_mode: str | None = None) -> str:
-    if rounding_mode is None:
-        return graph.op("Div", *both(graph, a, b, made.dtype)[:2])
+def _div(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    x, y, _ = both(graph, a, b, made.dtype)
+    quotient = GraphTensor(graph, graph.op("Div", x, y), made)
     if made.dtype.is_floating_point:
-        quotient = graph.op("Div", *both(graph, a, b, made.dtype)[:2])
-        if rounding_mode == "floor":
-            return graph.op("Floor", quotient)
-        return graph.op("Mul", graph.op("Floor", graph.op("Abs", quotient)), graph.op("Sign", quotient))
-    x, y, _ = both(graph, a, b, made.dtype)  # ONNX divides integers towards zero, torch's floor division does not
-    quotient = graph.op("Div", x, y)
-    if rounding_mode == "trunc":
+        return quotient if rounding_mode is None else getattr(quotient, rounding_mode)()
+    if rounding_mode == "trunc":  # ONNX divides integers towards zero, torch's floor division does not
         return quotient
-    rest = graph.op("Sub", x, graph.op("Mul", quotient, y))
-    zero = value_of(graph, 0, made.dtype)
-    below = graph.op("Less", graph.op("Mul", graph.op("Sign", rest), graph.op("Sign", y)), zero)
-    return graph.op("Sub", quotient, graph.op("Cast", below, to=onnx_type(graph, made.dtype)))
-
-
-@handler("__rtruediv__", "__rdiv__")
-def _rdiv(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return _div(graph, made, b, a)
-
-
-handler("floor_divide", "__floordiv__")(partial(_div, rounding_mode="floor"))
+    rest = GraphTensor(graph, x, made) - quotient * b
+    return quotient - (rest.sign() * GraphTensor(graph, y, made).sign() < 0).to(made.dtype)
 
 
 @handler("remainder", "__mod__")
-def _remainder(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    x, y, dtype = both(graph, a, b, made.dtype)
-    if not dtype.is_floating_point:
+def _remainder(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> Any:
+    x, y, _ = both(graph, a, b, made.dtype)
+    if not made.dtype.is_floating_point:
         return graph.op("Mod", x, y)
-    rest, zero = graph.op("Mod", x, y, fmod=1), value_of(graph, 0, dtype)
-    other = graph.op("Xor", graph.op("Less", rest, zero), graph.op("Less", y, zero))
-    moved = graph.op("And", other, graph.op("Not", graph.op("Equal", rest, zero)))
-    return graph.op("Where", moved, graph.op("Add", rest, y), rest)
+    rest, by = GraphTensor(graph, graph.op("Mod", x, y, fmod=1), made), GraphTensor(graph, y, made)
+    return torch.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest)
 
 
 @handler("fmod")
@@ -122,11 +100,6 @@ def _pow(graph: Graph, made: torch.Tensor, a: Any, b: Any = 2) -> str:
         x = value_of(graph, a, made.dtype)
         return graph.op("Mul", x, x)
     return graph.op("Pow", *both(graph, a, b, made.dtype)[:2])
-
-
-@handler("bitwise_left_shift", "__lshift__")
-def _shift(graph: Graph, made: torch.Tensor, a: Any, b: int) -> str:
-    return graph.op("Mul", *both(graph, a, 1 << b, made.dtype)[:2])
 
 
 def _unary(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> str:
@@ -148,37 +121,6 @@ for _name in ("floor", "ceil", "round"):
     handler(_name)(partial(_rounding, kind=_name.capitalize()))
 
 
-@handler("trunc", "fix")
-def _trunc(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
-    if not made.dtype.is_floating_point:
-        return a.value
-    return graph.op("Mul", graph.op("Floor", graph.op("Abs", a.value)), graph.op("Sign", a.value))
-
-
-@handler("log1p")
-def _log1p(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
-    # Kahan: log(u) · x / (u - 1), u = 1 + x, keeps the digits of small x. Source: Goldberg 1991, theorem 4.
-    x, one = value_of(graph, a, made.dtype), value_of(graph, 1, made.dtype)
-    u = graph.op("Add", x, one)
-    rest, log = graph.op("Sub", u, one), graph.op("Log", u)
-    same = graph.op("Equal", u, one)
-    whole = graph.op("Or", graph.op("IsInf", rest), graph.op("Equal", u, value_of(graph, 0, made.dtype)))
-    fine = graph.op("Mul", log, graph.op("Div", x, graph.op("Where", same, one, rest)))
-    return graph.op("Where", same, x, graph.op("Where", whole, log, fine))
-
-
-@handler("expm1")
-def _expm1(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
-    x, one = value_of(graph, a, made.dtype), value_of(graph, 1, made.dtype)
-    # sinh and cosh have no rounding near zero that matters: expm1(x) = 2 exp(x/2) sinh(x/2)
-    half = graph.op("Mul", x, value_of(graph, 0.5, made.dtype))
-    series = graph.op(
-        "Mul", graph.op("Mul", value_of(graph, 2, made.dtype), graph.op("Exp", half)), graph.op("Sinh", half)
-    )
-    small = graph.op("Less", graph.op("Abs", x), one)
-    return graph.op("Where", small, series, graph.op("Sub", graph.op("Exp", x), one))
-
-
 def _test(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> Any:
     # the constant stays a tensor until a node reads it
     return graph.op(kind, a.value) if a.dtype.is_floating_point else torch.zeros_like(made, device="cpu")
@@ -186,13 +128,6 @@ def _test(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> Any
 
 handler("isnan")(partial(_test, kind="IsNaN"))
 handler("isinf")(partial(_test, kind="IsInf"))
-
-
-@handler("isfinite")
-def _isfinite(graph: Graph, made: torch.Tensor, a: GraphTensor) -> Any:
-    if not a.dtype.is_floating_point:
-        return torch.ones_like(made, device="cpu")
-    return graph.op("Not", graph.op("Or", graph.op("IsNaN", a.value), graph.op("IsInf", a.value)))
 
 
 @handler("nan_to_num")
@@ -232,11 +167,6 @@ for _name, _kind in {
     handler(_name, f"__{_name}__")(partial(_compare, kind=_kind))
 
 
-@handler("ne", "not_equal", "__ne__")
-def _ne(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return graph.op("Not", _compare(graph, made, a, b, kind="Equal"))
-
-
 def _logic(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str) -> str:
     x, y, dtype = both(graph, a, b, made.dtype)
     return graph.op(kind if dtype == torch.bool else f"Bitwise{kind}", x, y)
@@ -261,21 +191,11 @@ def _where(graph: Graph, made: torch.Tensor, condition: Any, a: Any, b: Any) -> 
     return graph.op("Where", value_of(graph, condition, torch.bool), x, y)
 
 
-@handler("masked_fill")
-def _masked_fill(graph: Graph, made: torch.Tensor, a: GraphTensor, mask: Any, value: Any) -> str:
-    return _where(graph, made, mask, value, a)
-
-
 @handler("clamp", "clip", "clamp_min")
 def _clamp(graph: Graph, made: torch.Tensor, a: GraphTensor, min: Any = None, max: Any = None) -> str:
     value = value_of(graph, a, made.dtype)
     value = value if min is None else graph.op("Max", value, value_of(graph, min, made.dtype))
     return value if max is None else graph.op("Min", value, value_of(graph, max, made.dtype))
-
-
-@handler("clamp_max")
-def _clamp_max(graph: Graph, made: torch.Tensor, a: GraphTensor, max: Any) -> str:
-    return _clamp(graph, made, a, None, max)
 
 
 # Handlers of indexing, slices, and searches among sorted edges.
@@ -365,6 +285,48 @@ def _searchsorted(
     return graph.op("ReduceSum", ones, axis, keepdims=0)
 
 
+# Functions that are written as others of torch's.
+
+
+def _log1p(a: GraphTensor) -> Any:
+    # Kahan: log(u) · x / (u - 1), u = 1 + x, keeps the digits of small x. Source: Goldberg 1991, theorem 4.
+    u = a + 1
+    same, rest, log = u == 1, u - 1, torch.log(u)
+    fine = log * (a / torch.where(same, 1, rest))
+    return torch.where(same, a, torch.where(rest.isinf() | (u == 0), log, fine))
+
+
+def _expm1(a: GraphTensor) -> Any:
+    # Kahan again: (u - 1) · x / log(u), u = exp(x); onnxruntime has no Sinh of float64
+    u = a.exp()
+    rest = u - 1
+    far = (rest == -1) | rest.isinf()  # there log(u) may be inexact, and the difference is exact
+    fine = rest * (a / torch.where(far | (rest == 0), 2, u).log())
+    return torch.where(rest == 0, a, torch.where(far, rest, fine))
+
+
+def _composed(graph: Graph, made: torch.Tensor, *args: Any, function: Callable[..., Any], **options: Any) -> Any:
+    found = function(*args, **options)
+    return found.to(made.dtype) if isinstance(found, GraphTensor) else found
+
+
+for _names, _written in {
+    ("rsub", "__rsub__"): lambda a, b: b - a,
+    ("__rtruediv__", "__rdiv__"): lambda a, b: b / a,
+    ("floor_divide", "__floordiv__"): lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    ("bitwise_left_shift", "__lshift__"): lambda a, b: a * (1 << b),
+    ("trunc", "fix"): lambda a: a.abs().floor() * a.sign(),
+    ("log1p",): lambda a: _log1p(a.to(torch.promote_types(a.dtype, torch.float32))),
+    ("expm1",): lambda a: _expm1(a.to(torch.promote_types(a.dtype, torch.float32))),
+    ("logit",): lambda a, eps=None: (a / (1 - a)).log() if eps is None else torch.logit(a.clamp(eps, 1 - eps)),
+    ("isfinite",): lambda a: ~(a.isnan() | a.isinf()),
+    ("ne", "not_equal", "__ne__"): lambda a, b: ~torch.eq(a, b),
+    ("masked_fill",): lambda a, mask, value: torch.where(mask, value, a),
+    ("clamp_max",): lambda a, max: torch.clamp(a, None, max),
+}.items():
+    handler(*_names)(partial(_composed, function=_written))
+
+
 # Handlers over all values of a row: sums, extremes, order, softmax, products.
 
 
@@ -432,12 +394,6 @@ def _matmul(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
         axis = graph.constant(np.array([1], dtype=np.int64))
         return graph.op("Squeeze", graph.op("MatMul", x, graph.op("Unsqueeze", y, axis)), axis)
     return graph.op("MatMul", x, y)
-
-
-@handler("logit")
-def _logit(graph: Graph, made: torch.Tensor, a: GraphTensor, eps: float | None = None) -> Any:
-    inside = a if eps is None else a.clamp(eps, 1 - eps)
-    return (inside / (1 - inside)).log()
 
 
 @handler("einsum")

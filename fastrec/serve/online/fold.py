@@ -153,10 +153,6 @@ def _history(step: History, old: Table, rows: torch.Tensor) -> torch.Tensor:
     return _last(counted, 1) | _first(counted)
 
 
-def _rolling(step: Rolling, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _newest(rows, max((int(w) for w in as_list(step.window) if not isinstance(w, str)), default=0))
-
-
 def _time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Tensor:
     marks = torch.zeros_like(rows, dtype=torch.bool)
     for event in step._events:
@@ -180,7 +176,9 @@ _KEPT: dict[type[Feature], Callable[[Any, Table, torch.Tensor], torch.Tensor]] =
     Lag: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
     Diff: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
     LastKnown: lambda step, old, rows: torch.stack([_known(old, c, rows, 1) for c in as_list(step.cols)]).any(0),
-    Rolling: _rolling,
+    Rolling: lambda step, old, rows: _newest(
+        rows, max((int(w) for w in as_list(step.window) if not isinstance(w, str)), default=0)
+    ),
     TimeSince: _time_since,
     LastAction: lambda step, old, rows: _known(old, step.action, rows, max(as_list(step.n))),
     Collect: lambda step, old, rows: _newest(rows, step.max_len),

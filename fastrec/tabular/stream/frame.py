@@ -19,6 +19,7 @@ one in memory at a time; ``features`` hold the columns that they read and those 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,14 +165,11 @@ class FirstMode:
     """The most frequent number; among equals the one seen first."""
 
     def __init__(self) -> None:
-        self._seen: dict[float, int] = {}
+        self._seen: Counter[float] = Counter()
 
     def look(self, values: np.ndarray) -> None:
         """Count float64 ``[m]``, none missing."""
-        distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
-        for i in np.argsort(first):
-            value = float(distinct[i])
-            self._seen[value] = self._seen.get(value, 0) + int(counts[i])
+        self._seen.update(values.tolist())
 
     def result(self) -> float:
         """Return the mode; 0 if there were no numbers."""

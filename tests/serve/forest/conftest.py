@@ -75,7 +75,7 @@ def linked(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """What the nodes of a forest's link make of margins."""
 
     def linked(forest: Any, values: np.ndarray) -> np.ndarray:
-        from fastrec.serve.graph.builder import ROWS, Graph
+        from fastrec.serve.onnx_builder import ROWS, Graph
 
         graph = Graph()
         given = graph.input("m", np.float64, (ROWS, forest.targets))

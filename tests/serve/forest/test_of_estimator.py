@@ -60,7 +60,7 @@ def rows_of(frame: pd.DataFrame, task: str) -> Rows:
 
 def said(run, forests: EstimatorForests, data: Rows) -> np.ndarray:
     """What an exported model of an estimator's trees says of its matrix of rows."""
-    from fastrec.serve.graph.builder import ROWS, Graph
+    from fastrec.serve.onnx_builder import ROWS, Graph
 
     values = forests.inputs.matrix(data.table).numpy().astype(forests.dtype)
     starts = {forests.start: data.table[forests.start].number(torch.float32).numpy()} if forests.start else {}

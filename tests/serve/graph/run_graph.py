@@ -8,9 +8,9 @@ import torch
 
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
-from fastrec.serve.graph.builder import Graph, GraphTensor, value_of
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, described, input_column
 from fastrec.serve.graph.features import GraphGroups, ListScope, written
+from fastrec.serve.onnx_builder import Graph, GraphTensor, value_of
 from fastrec.table import Table
 
 ort = pytest.importorskip("onnxruntime")

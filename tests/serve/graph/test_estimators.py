@@ -22,10 +22,10 @@ from fastrec.estimators import (
     XGBModel,
     XGBRanker,
 )
-from fastrec.serve.graph.builder import Graph, GraphTensor, value_of
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, input_column
 from fastrec.serve.graph.estimators import GraphRows, blended, prediction
 from fastrec.serve.graph.features import GraphGroups
+from fastrec.serve.onnx_builder import Graph, GraphTensor, value_of
 from fastrec.stacking import StackModel
 from fastrec.stacking.blends import (
     AverageBlend,

@@ -12,9 +12,9 @@ from sklearn import calibration, linear_model, neighbors, svm
 
 from fastrec.errors import DataError
 from fastrec.estimators import SKModel
-from fastrec.serve.graph.builder import Graph, value_of
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, input_column
 from fastrec.serve.graph.estimators import GraphRows, prediction
+from fastrec.serve.onnx_builder import Graph, value_of
 from fastrec.table import Table
 from fastrec.validate import Rows
 from tests.serve.graph.run_graph import graph_feeds

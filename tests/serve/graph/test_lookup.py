@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastrec.serve.graph.builder import Graph, GraphTensor, N, value_of
 from fastrec.serve.graph.columns import encode, input_column
 from fastrec.serve.graph.lookup import count_below
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N, value_of
 from fastrec.table import Table, Vocab
 
 ort = pytest.importorskip("onnxruntime")
