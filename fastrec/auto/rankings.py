@@ -26,7 +26,6 @@ from fastrec.features import (
     TargetEncode,
 )
 from fastrec.features.base import Feature
-from fastrec.table.keys import UNITS_PER_SECOND
 
 
 def _numbers(problem: Problem, trial: QuickTrial) -> list[str]:
@@ -128,7 +127,7 @@ def _owners(problem: Problem, trial: QuickTrial) -> list[tuple[str, dict[str, An
         return []
     starts = trial.rows.groups.unique_consecutive(return_counts=True)[1].cumsum(0)
     starts = torch.cat([starts.new_zeros(1), starts[:-1]])
-    ticks = trial.table[time].number(torch.float64).cpu()[starts] / UNITS_PER_SECOND[trial.table[time].unit or "s"]
+    ticks = trial.table[time].number(torch.float64).cpu()[starts]
     for name in problem.keys:
         codes = trial.table[name].coded().codes.long().cpu()[starts]
         order = ticks.argsort(stable=True)

@@ -157,7 +157,7 @@ def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> No
     needed = {"target": targets, "weight": [recipe.weight], "fold_key": [recipe.fold_key], "time": [recipe.time]}
     if recipe.task == "ranking":
         lists = {"list_column": [recipe.list_column], "item": [recipe.item]}
-        needed = {**lists, "label": [recipe.label], **{n: c for n, c in needed.items() if n != "target"}}
+        needed = {**lists, "label": [recipe.label], **needed, "target": [], "last_of": [recipe.last_of]}
     usual = type(recipe).load is Competition.load  # the rows of another load are in no one file
     files = table_files(data, recipe.reading.files) if usual else {}
     for split, rows in (("train", found.train), ("test", found.test)):

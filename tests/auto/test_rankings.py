@@ -525,7 +525,7 @@ def test_candidates_without_an_id_are_numbered(tmp_path):
 
 
 def test_grades_of_candidates_that_stood_in_one_line(tmp_path):
-    """Parted as the refusal says; grades 0 to 4 are scored by NDCG, with the grade as the gain, as a loop has it."""
+    """Parted as the refusal says; grades 0 to 4 are scored by NDCG, whose gain is 2^grade - 1, as a loop has it."""
     grades = (4 - TRAIN.groupby("session_id")["price"].rank(method="first") + 1).clip(0, 4).astype(int)
     parts = TRAIN.assign(grades=grades.astype(str), price=TRAIN["price"].astype(str), item_ids=TRAIN["item_id"])
     lines = parts.groupby("session_id")[["item_ids", "price", "grades"]].agg("|".join).reset_index()
@@ -543,10 +543,8 @@ def test_grades_of_candidates_that_stood_in_one_line(tmp_path):
     gains = []
     for _, part in oof.assign(session=rows.loc[~held, "session_id"].to_numpy()).groupby("session"):
         weights = 1 / np.log2(np.arange(2, C + 2))
-        order = part.sort_values(["score", "grades"], ascending=[False, True])[
-            "grades"
-        ]  # equal scores: the worst order
-        gains.append((order * weights).sum() / (part["grades"].sort_values(ascending=False) * weights).sum())
+        worth = 2.0 ** part.sort_values(["score", "grades"], ascending=[False, True])["grades"] - 1
+        gains.append((worth * weights).sum() / (worth.sort_values(ascending=False) * weights).sum())
     assert json.loads((run / "scores.json").read_text())["oof"]["stack"] == pytest.approx(np.mean(gains))
     assert np.mean(gains) > 0.95
 
