@@ -86,8 +86,8 @@ def comments_per_100_lines() -> float:
 @pytest.mark.parametrize(
     ("what", "found", "ceiling"),
     [
-        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 83_100),
-        ("files", lambda: FILES, 321),
+        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 83_200),
+        ("files", lambda: FILES, 322),
         ("numeric constants outside limits.py", constants, 25),
         ("private functions called once", called_once, 298),
         ("class names with several homes", shared_names, 5),

@@ -16,7 +16,7 @@ from fastrec._core import limits
 from fastrec._core.messages import nearest
 from fastrec.auto.columns import _TIME_NAME, _stem
 from fastrec.auto.lists import named_as_groups, refuse_absent, words
-from fastrec.auto.problem import AutoDecision, EventLog, Problem
+from fastrec.auto.problem import AutoDecision, LogColumns, Problem
 from fastrec.auto.rankings import IDEAS, Idea, _numbers
 from fastrec.auto.trial import QuickTrial
 from fastrec.errors import DataError, MissingColumnError
@@ -42,7 +42,7 @@ _KINDS = re.compile(r"kind|type|event|action|behaviou?r|activity|operation")
 # Which columns of the log are what. The log and the candidates call one thing by one name.
 
 
-def find_log(made: Problem, *, owner: str | None = None, time: str | None = None) -> EventLog:
+def find_log(made: Problem, *, owner: str | None = None, time: str | None = None) -> LogColumns:
     """Find the columns of the log that say whose, of which item, when and of what kind an event is.
 
     Args:
@@ -77,7 +77,7 @@ def find_log(made: Problem, *, owner: str | None = None, time: str | None = None
     if when not in both:
         raise DataError("the rows of one list have several times", column=when, remedy="Give each list one time")
     owners = _owners(made, log, [n for n in both if n != when], owner)
-    found = EventLog(name, owners, [when])
+    found = LogColumns(name, owners, [when])
     lists, events = rows.take(first), log.select([owners[0], when]).to_pandas()
     begins = lists[owners[0]].to_pandas().map(events.groupby(owners[0])[when].min())
     past = (begins < lists[when].to_pandas()).mean()
@@ -184,7 +184,7 @@ def _kind(made: Problem, log: pa.Table, apart: set[str]) -> str | None:
 # Features. Each looks at events strictly before the list: none of one moment, none of later ones.
 
 
-def _past(log: EventLog, by: str | list[str], stats: str | list[str], name: str, kind: str | None = None) -> History:
+def _past(log: LogColumns, by: str | list[str], stats: str | list[str], name: str, kind: str | None = None) -> History:
     # Steps order the events of one owner; those of several go by the time alone.
     order = log.order if {*as_list(by)} & {*log.owners} else log.order[:1]
     kinds: dict[str, Any] = {} if kind is None else {"event": log.kind, "kinds": [kind]}

@@ -27,7 +27,7 @@ class AutoDecision:
 
 
 @dataclass
-class EventLog:
+class LogColumns:
     """The log beside the candidates of a ranking: a side table's name, and columns that both have but ``kind``.
 
     ``owners``: whose an event is, the narrowest first (a session, a user); ``order``: the time, and a number that
@@ -75,7 +75,7 @@ class Problem:
     item: str | None = None
     shared: list[str] = field(default_factory=list)
     as_shown: bool = True
-    log: EventLog | None = None
+    log: LogColumns | None = None
     last_of: str | None = None
     decisions: list[AutoDecision] = field(default_factory=list)
 

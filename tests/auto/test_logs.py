@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import fastrec
 from fastrec.auto import Fit, logs, new_competition, rankings
 from fastrec.auto.columns import Files, look_at, read_files
-from fastrec.auto.problem import EventLog, Problem
+from fastrec.auto.problem import LogColumns, Problem
 from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
@@ -63,7 +63,7 @@ ROWS, LOG = world(24)
 
 def problem_of(rows: pd.DataFrame, log: pd.DataFrame, order: list[str]) -> Problem:
     train, side = (pa.Table.from_pandas(t, preserve_index=False) for t in (rows, log))
-    made = EventLog("log", ["session_id", "user_id"], order, "kind", KINDS, KINDS[:2])
+    made = LogColumns("log", ["session_id", "user_id"], order, "kind", KINDS, KINDS[:2])
     shared = ["session_id", "user_id", "ts", "step"]
     return Problem(
         Files(Path(), {}, {"train": train}, {"log": side}), look_at(train, ["clicked"]), ["clicked"], "ranking", "mrr",
