@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +19,11 @@ from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.recipe import Competition, Kind
-from fastrec.competition.resumable import Parts
+from fastrec.competition.resumable import Parts, say_damaged
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_json import read_json
 from fastrec.competition.run_record import Run
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.metrics import bootstrap_interval
 from fastrec.sequences import SessionFrame, SessionModel
@@ -54,7 +55,7 @@ class SessionParts:
             model._restore(state["learned"])
 
         key = self._key("model", sessions, [model])
-        self._stored(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
+        self._found_or_made(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
 
     def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
         """See ``FitStore``."""
@@ -65,9 +66,9 @@ class SessionParts:
         settings = {**blend.settings(), "weights": None, "models": list(blend.models)}
         key = self._key("weights", sessions, list(blend.models.values()), settings)
         chosen = ("weights", "valid", "held")
-        self._stored("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
+        self._found_or_made("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
 
-    def _stored(
+    def _found_or_made(
         self,
         kind: str,
         key: str | None,
@@ -79,11 +80,18 @@ class SessionParts:
         if key is None:
             make()
             return
-
-        def write(part: Path, _: object) -> None:
-            save_state(part / "state", state())  # of its own folder: a part is locked while it is written
-
-        self.parts.stored(kind, key, lambda place: restore(load_state(place / "state")), make, write)
+        place = self.parts.folder_of(kind, key)
+        if place.is_dir():
+            try:
+                restore(load_state(place))
+                self.parts.reused += 1
+                return
+            except (FastrecError, KeyError, TypeError, ValueError, RuntimeError):
+                say_damaged(place)
+        make()
+        if place.is_dir():  # damaged, and could not be removed
+            shutil.rmtree(place)
+        save_state(place, state())
 
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
