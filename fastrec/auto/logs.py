@@ -154,10 +154,9 @@ def _owners(made: Problem, log: pa.Table, both: Sequence[str], asked: str | None
         remedy = "Give each list and each event its session or user under one name"
         why = ": it has several values in a list" if asked is not None else ""
         why = ": it is in both, and no value of it" if strangers and asked is None else why
-        raise DataError(
-            f"no column says whose the events are{why}", file=made.files.log, column=next(iter(strangers), None),
-            remedy=f"{remedy}, or name the column: owner= (--owner)",
-        )  # fmt: skip
+        remedy += ", or name the column: owner= (--owner)"
+        problem, column = f"no column says whose the events are{why}", next(iter(strangers), None)
+        raise DataError(problem, file=made.files.log, column=column, remedy=remedy)
     return [n for _, _, n in sorted(named, reverse=True)][:2]
 
 
