@@ -165,4 +165,4 @@ def test_a_planted_loop_over_rows_is_seen(rows, monkeypatch):
         if name.startswith("fastrec.") and getattr(module, "masked", None) is held:
             monkeypatch.setattr(module, "masked", looped)
     with pytest.raises(AssertionError):
-        test_waits_of_a_generator_do_not_depend_on_rows("LastAction", rows)
+        test_waits_of_a_generator_do_not_depend_on_rows("Bucketize", rows)
