@@ -149,6 +149,8 @@ def start(code: str, *arguments: object, cwd: Path = ROOT, **env: str) -> Forked
     they are imported, or that looks at the memory of the process needs ``subprocess``.
     """
     code, words = textwrap.dedent(code), [str(a) for a in arguments]
+    if env.get("FASTREC_DEVICE", os.environ.get("FASTREC_DEVICE", "")).startswith("standin"):
+        code = f"from tests.device import standin\nstandin.load()\n{code}"  # torch of another process knows none
     path = ["", str(ROOT), *(p for p in sys.path if p and p != str(ROOT))]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path[1:]), **env}
     if sys.platform.startswith("linux"):

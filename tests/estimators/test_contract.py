@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -40,8 +36,8 @@ from fastrec.metrics import get_metric
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
+from tests.fresh import run
 
-ROOT = Path(__file__).resolve().parents[2]
 TREES = {"rounds": 40, "early_stopping_rounds": 5}
 FILLED = SimpleImputer(keep_empty_features=True)
 # Name of a case → how it is made, with settings as small as will learn something. What a case needs that may not be
@@ -393,12 +389,7 @@ def elsewhere(tmp_path_factory):
     for case in CASES:
         if not case.marks:
             fitted(*case.values).save(folder / "saved" / case.id)
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    run(CODE, folder)
     return folder / "saved", np.load(folder / "said.npz")
 
 

@@ -208,7 +208,7 @@ def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
     assert about["used"] == ["color", "x", "z"]
     assert about["settings"]["colsample_bytree"] == 0.7
     vocab = Vocab.from_state(load_state(tmp_path / "model" / "vocabularies")["color"])
-    codes = vocab.encode(Table.read(test)["color"]).double().numpy()
+    codes = vocab.encode(Table.read(test)["color"]).double().cpu().numpy()
     values = np.stack([codes, test.x, test.z], 1)
     booster = xgb.Booster(model_file=tmp_path / "model" / "trees0.ubj")
     got = booster.predict(xgb.DMatrix(values, feature_names=about["used"]), output_margin=True)

@@ -255,9 +255,10 @@ def test_folds_may_be_given_or_named_and_a_key_keeps_rows_together():
 
 
 def trial(df, metric="r2", smooth=3.0, folds=3):
-    y = torch.tensor(df["y"].to_numpy(), dtype=torch.float64)
-    cells = Cells(torch.arange(len(df)) % folds, folds)
-    return _CrossTrial(Table.read(df).with_columns({"y": y}), y, cells, metric, smooth)
+    table = Table.read(df)
+    y = table["y"].number()
+    cells = Cells(torch.arange(len(df), device=y.device) % folds, folds)
+    return _CrossTrial(table.with_columns({"y": y}), y, cells, metric, smooth)
 
 
 def test_encodings_are_those_of_a_plain_loop():

@@ -28,11 +28,11 @@ def choice_of(df, **names):
 def test_the_part_holds_whole_keys_or_the_earliest_rows():
     df = clicks(1000)
     rows = sample_rows(choice_of(df, keys=["user"]), 300)
-    users = df.iloc[rows.numpy()]["user"]
+    users = df.iloc[rows.tolist()]["user"]
     assert 75 <= len(rows) <= 300
     assert len(rows) == df["user"].isin(set(users)).sum()
     rows = sample_rows(choice_of(df, order=["t"]), 300)
-    assert sorted(df.iloc[rows.numpy()]["t"]) == list(range(300))
+    assert sorted(df.iloc[rows.tolist()]["t"]) == list(range(300))
     assert rows.tolist() == sorted(rows.tolist())
     one_key = df.assign(user=1)
     assert len(sample_rows(choice_of(one_key, keys=["user"]), 300)) == 300
@@ -64,7 +64,7 @@ def test_mixing_the_future_moves_whole_rows_and_targets_for_themselves():
     df = clicks(200)
     choice = choice_of(df, order=["t"])
     names = list(df.columns)
-    source = choice.mixed_future(100, names)
+    source = {name: rows.cpu() for name, rows in choice.mixed_future(100, names).items()}
     later = torch.tensor((df["t"] >= 100).to_numpy())
     assert set(source) == set(names) - {"t"}
     for rows in source.values():

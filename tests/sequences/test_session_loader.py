@@ -137,7 +137,7 @@ def test_a_window_of_half_of_the_sessions_stands_in_another_order_with_its_sides
     kinds = frame.codings["x"].vocab.values.to_pylist()
     loader = SessionLoader(frame, augment=["reorder"], tokens=8000, max_len=n, shuffle=True, seed=0)
     items, _, sides, target = next(iter(loader))
-    whole = torch.cat([items, target[:, -1:]], 1) - 1
+    whole = torch.cat([items, target[:, -1:]], 1).cpu() - 1
     assert torch.equal(whole.sort(1).values, torch.arange(n).repeat(len(whole), 1))
     changed = whole != torch.arange(n)
     moved = changed.any(1)
