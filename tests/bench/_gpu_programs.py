@@ -110,11 +110,12 @@ def outcomes(report: Path) -> list[tuple[str, str, str]]:
 
 def told(log: Path) -> list[tuple[str, str, str]]:
     """The same from the words of ``pytest -v``, without messages: a line for each test that has ended."""
-    kinds = {"PASSED": "passed", "XPASS": "passed", "XFAIL": "skipped", "SKIPPED": "skipped", "FAILED": "failed", "ERROR": "failed"}
+    words = {"passed": ("PASSED", "XPASS"), "failed": ("FAILED", "ERROR"), "skipped": ("SKIPPED", "XFAIL")}
+    kinds = {word: kind for kind, own in words.items() for word in own}
     found = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        words = line.split()
-        name, kind = next((w for w in words if "::" in w), None), next((w for w in words if w in kinds), None)
+        name = next((word for word in line.split() if "::" in word), None)
+        kind = next((word for word in line.split() if word in kinds), None)
         if name and kind and line.rstrip().endswith(("]", name)):
             found[name] = kinds[kind]
     return [(kind, name, "") for name, kind in found.items()]

@@ -214,7 +214,7 @@ _NET, _TREES = ("fastai",), ("fastai", "xgboost")
 _PARTS: dict[str, tuple[_Part, tuple[str, ...], float, float]] = {
     "smoke": (_smoke, _NET, 60, 60),
     "floors": (_floors, (), 15, 8),
-    "suite": (_suite, ("pytest", "hypothesis"), 240, 20),
+    "suite": (_suite, ("pytest", "hypothesis"), 240, 45),
     "copies": (_copies, _TREES, 40, 20),
     "loader": (_loader, _NET, 60, 15),
     "steps": (_steps, _NET, 120, 25),
