@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from copy import deepcopy
 
 import pytest
 import torch
@@ -93,9 +94,7 @@ def test_the_line_of_fastrec_that_asked_is_told():
 def test_recurrent_cells_and_their_gradients(cell):
     torch.manual_seed(0)
     here = cell(3, 4, 2, batch_first=True)
-    there = cell(3, 4, 2, batch_first=True)
-    there.load_state_dict(here.state_dict())
-    there.to(DEVICE)
+    there = deepcopy(here).to(DEVICE)
     x = torch.randn(2, 5, 3, requires_grad=True)
     y = x.detach().to(DEVICE).requires_grad_()
     for net, given in ((here, x), (there, y)):
