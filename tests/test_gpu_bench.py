@@ -177,6 +177,7 @@ def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
     one = bench.programs.suite_record(bench.programs.outcomes(tmp_path / "x.xml"), "cuda", 1, 10.0)
     assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 1, 5)
     assert one["failures"] == ["a::bad", "a::worse"]
+    assert "1 skipped" in bench.report.report([{**one, "part": "suite"}])
 
 
 SAID = {
