@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -102,7 +103,8 @@ class Forked:
         self.wait()
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it may have ended, which is known a moment later
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         if self.returncode is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -167,15 +168,38 @@ JUNIT = """<testsuites><testsuite>
 <testcase classname="a" name="fine"/><testcase classname="a" name="fine too"/>
 <testcase classname="a" name="bad"><failure message="no"/></testcase>
 <testcase classname="a" name="worse"><error message="no"/></testcase>
-<testcase classname="a" name="left"><skipped message="not here"/></testcase>
+<testcase classname="a" name="left"><skipped message="not here"/></testcase><testcase time="0.000"/>
 </testsuite></testsuites>"""
 
 
 def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
     (tmp_path / "x.xml").write_text(JUNIT)
-    one = bench.programs.suite_record(tmp_path / "x.xml", "cuda", 1, 10.0)
+    one = bench.programs.suite_record(bench.programs.outcomes(tmp_path / "x.xml"), "cuda", 1, 10.0)
     assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 1, 5)
     assert one["failures"] == ["a::bad", "a::worse"]
+
+
+SAID = {
+    "two workers": """[gw0] [  1%] PASSED tests/a.py::fine
+tests/a.py::bad
+[gw1] [  2%] FAILED tests/a.py::bad
+[gw0] [  3%] SKIPPED tests/a.py::left
+tests/a.py::begun""",
+    "one": """tests/a.py::fine PASSED                                  [  1%]
+tests/a.py::bad FAILED                                          [  2%]
+tests/a.py::left SKIPPED (not here)                             [  3%]
+tests/a.py::begun""",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_a_suite_that_was_ended_before_its_report_is_counted_by_its_words(
+    said: str, bench: SimpleNamespace, tmp_path: Path
+) -> None:
+    (tmp_path / "x.txt").write_text(SAID[said])
+    one = bench.programs.suite_record(bench.programs.told(tmp_path / "x.txt"), "cuda", 124, 10.0)
+    assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (1, 1, 1, 3)
+    assert one["failures"] == ["tests/a.py::bad"]
 
 
 # Goals and report ----------------------------------------------------------------------------------------------------
@@ -327,6 +351,22 @@ def test_the_repository_s_report_has_every_goal(bench: SimpleNamespace) -> None:
     assert "make gpu" in text
 
 
+def test_sections_by_hand_outlive_a_new_report(bench: SimpleNamespace, tmp_path: Path) -> None:
+    path = tmp_path / "GPU.md"
+    for records in ([], [MACHINE, *E2E], [MACHINE]):
+        bench.report.write(path, records)
+        assert path.read_text() == bench.report.report(records)
+    by_hand = "\n## By hand\n\n### Below\n\n| a |\n"
+    path.write_text("# fastrec on a GPU\n\nold\n" + by_hand + "\n## Goals\n\nold\n")
+    for records in ([MACHINE, *E2E], [MACHINE]):
+        bench.report.write(path, records)
+        assert path.read_text() == bench.report.report(records) + by_hand
+
+
+def test_parts_are_told_in_the_order_in_which_they_run(bench: SimpleNamespace) -> None:
+    assert list(bench.report.PARTS) == list(bench.main._PARTS)
+
+
 # The command ---------------------------------------------------------------------------------------------------------
 
 
@@ -430,12 +470,70 @@ def test_a_program_over_its_limit_writes_what_it_has_and_takes_its_own_along(
     assert status == 124
     assert seconds < 60
     assert (tmp_path / "said").read_text() == "what there was"
-    state = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
-    for _ in range(50):
-        if not state.exists() or state.read_text().split()[2] == "Z":
-            return
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def ends(pid: int) -> bool:
+    """Whether a process is gone within some seconds."""
+    state = Path("/proc") / str(pid) / "stat"
+    for _ in range(100):
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
         time.sleep(0.1)
-    pytest.fail("a process that it had started goes on")
+    return False
+
+
+SLOW = """
+import os, pathlib, time
+import pytest
+
+def test_passes():
+    pass
+
+def test_fails():
+    raise ValueError("a planted one")
+
+def test_takes_long():
+    pathlib.Path(__file__).with_name("pid").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way: signal.Signals, tmp_path: Path) -> None:
+    """As a script's background job, which ignores SIGINT from its start."""
+    out, tests, pid = tmp_path / "gpu.json", tmp_path / "test_slow.py", tmp_path / "pid"
+    tests.write_text(SLOW)
+    earlier = {"case": "x", "system": "y", "rows": 1, "seconds": 1.0, "rows_per_s": 1, "ratio": None, "part": "memory"}
+    out.write_text(json.dumps([{**earlier, "size": "small"}]))
+    command = [sys.executable, str(BENCH / "bench_gpu.py"), "--device", "cpu", "--small", "--minutes", "20"]
+    command += ["--cases", "suite,memory,floors", "--tests", str(tests), "--jobs", "1", "--out", str(out)]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        check = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for _ in range(1_000):
+        if pid.exists() and pid.read_text():
+            break
+        assert check.poll() is None
+        time.sleep(0.1)
+    check.send_signal(way)
+    check.communicate(timeout=100)
+    assert ends(int(pid.read_text()))
+    found = json.loads(out.read_text())
+    assert {**earlier, "size": "small"} in found
+    suite = [r for r in found if r["part"] == "suite"]
+    if way == signal.SIGKILL:
+        assert check.returncode == -way
+        assert [r["error"] for r in suite] == ["the check was stopped while it ran"]
+    else:
+        assert check.returncode == 1
+        assert (suite[0]["passed"], suite[0]["failed"], suite[0]["failures"]) == (1, 1, ["test_slow::test_fails"])
+        assert "stopped after" in suite[1]["error"]
+    assert "floors" not in {r["part"] for r in found}
+    assert "`suite`: " in out.with_suffix(".md").read_text()
 
 
 @pytest.fixture

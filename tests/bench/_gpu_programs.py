@@ -21,6 +21,7 @@ import torch
 from _timing import ROOT, Record
 
 _LISTED = 20  # failures, and messages of them, that a record names
+OVER_LIMIT, INTERRUPTED = STOPPED = 124, 130  # as timeout(1) and a shell have it
 _GRACE = 20.0  # seconds that an interrupted program has to write what it has
 
 
@@ -40,7 +41,7 @@ def program(
         group: it gets a process group of its own, of which nothing is left once it has ended.
 
     Returns:
-        Its exit status, 124 where it was stopped, and the seconds that it ran.
+        Its exit status, or ``OVER_LIMIT``, or ``INTERRUPTED`` where this process was; and the seconds that it ran.
     """
     env = {**os.environ, "FASTREC_DEVICE": device, "PYTHONUNBUFFERED": "1"}
     env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)
@@ -57,11 +58,11 @@ def program(
         )
         try:
             status = running.wait(limit - min(_GRACE, limit / 4))
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as why:
+            status = INTERRUPTED if isinstance(why, KeyboardInterrupt) else OVER_LIMIT
             running.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 running.wait(min(_GRACE, limit / 4))
-            status = 124
         finally:
             if group:
                 with contextlib.suppress(ProcessLookupError):
@@ -87,41 +88,57 @@ def suite(device: str, *, tests: Sequence[str], jobs: int, limit: float, folder:
     parallel = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
     if importlib.util.find_spec("pytest_timeout"):  # one test that hangs is not to take all of the time
         parallel += ["--timeout", "120", "--timeout-method", "thread"]
-    command = ["-m", "pytest", "-q", *parallel, "--tb=short", f"--junitxml={report}", *tests]
+    command = ["-m", "pytest", "-v", *parallel, "--tb=short", f"--junitxml={report.resolve()}", *tests]
     status, seconds = program(command, device=device, limit=limit, log=log)
-    if not report.exists():
-        raise RuntimeError(f"the test-suite ended with {status} and without a report: {last_lines(log)}")
-    return [suite_record(report, device, status, seconds)]
+    found = outcomes(report) if report.exists() else told(log)  # pytest may not end in time to write its report
+    if not found:
+        raise RuntimeError(f"the test-suite ended with {status} before a test had ended: {last_lines(log)}")
+    return [suite_record(found, device, status, seconds)]
 
 
-def suite_record(report: Path, device: str, status: int, seconds: float) -> Record:
-    """A record of pytest's report in JUnit's form."""
-    cases = list(ET.parse(report).iter("testcase"))
-    kinds = {"failed": ("failure", "error"), "skipped": ("skipped",)}
-    found = {kind: [c for c in cases if any(c.find(tag) is not None for tag in tags)] for kind, tags in kinds.items()}
-    names = [f"{c.get('classname', '')}::{c.get('name', '')}" for c in found["failed"]]
-    counts = {kind: len(own) for kind, own in found.items()}
-    why = Counter(
-        (c.find(tag).get("message") or "").splitlines()[0][:160]
-        for c in found["failed"]
-        for tag in ("failure", "error")
-        if c.find(tag) is not None and c.find(tag).get("message")
-    )
-    passed = len(cases) - sum(counts.values())
+def outcomes(report: Path) -> list[tuple[str, str, str]]:
+    """Outcome, name and message of every test in pytest's report in JUnit's form."""
+    tags = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    found = []
+    for case in ET.parse(report).iter("testcase"):
+        if case.get("name"):  # one that was interrupted has none
+            own = next((one for one in case if one.tag in tags), None)
+            kind, message = ("passed", "") if own is None else (tags[own.tag], own.get("message") or "")
+            found.append((kind, f"{case.get('classname', '')}::{case.get('name')}", message))
+    return found
+
+
+def told(log: Path) -> list[tuple[str, str, str]]:
+    """The same from the words of ``pytest -v``, without messages: a line for each test that has ended."""
+    words = {"passed": ("PASSED", "XPASS"), "failed": ("FAILED", "ERROR"), "skipped": ("SKIPPED", "XFAIL")}
+    kinds = {word: kind for kind, own in words.items() for word in own}
+    found = {}
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        name = next((word for word in line.split() if "::" in word), None)
+        kind = next((word for word in line.split() if word in kinds), None)
+        if name and kind and line.rstrip().endswith(("]", name)):
+            found[name] = kinds[kind]
+    return [(kind, name, "") for name, kind in found.items()]
+
+
+def suite_record(found: Sequence[tuple[str, str, str]], device: str, status: int, seconds: float) -> Record:
+    """A record of all outcomes."""
+    names = [name for kind, name, _ in found if kind == "failed"]
+    counts = {kind: sum(one[0] == kind for one in found) for kind in ("passed", "failed", "skipped")}
+    why = Counter(message.splitlines()[0][:160] for kind, _, message in found if kind == "failed" and message)
     return {
         "case": "test-suite",
         "system": f"FASTREC_DEVICE={device}",
-        "rows": len(cases),
+        "rows": len(found),
         "seconds": round(seconds, 1),
-        "rows_per_s": round(len(cases) / seconds) if seconds else None,
+        "rows_per_s": round(len(found) / seconds) if seconds else None,
         "ratio": None,
-        "passed": passed,
         **counts,
         "status": status,
         "failures": names[:_LISTED],
         "messages": dict(why.most_common(_LISTED)),
         "cudf": importlib.util.find_spec("cudf") is not None,
-        "notes": f"{passed} passed, {counts['failed']} failed, {counts['skipped']} skipped",
+        "notes": f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped",
     }
 
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from _gpu_goals import GOALS, Goal
 from _timing import Record
 
-PARTS = {
+PARTS = {  # in the order of ``--minutes``
     "smoke": "every stage once on few rows, beside the same on the CPU",
-    "suite": "the whole test-suite with `FASTREC_DEVICE=cuda`, over cuDF's frames too where cuDF is installed",
     "floors": "what the machine itself reaches: copies, products of matrices, kernels",
+    "suite": "the whole test-suite with `FASTREC_DEVICE=cuda`, over cuDF's frames too where cuDF is installed",
     "copies": "copies to the host on the way frame → features → TabularFrame → loader → net → XGBoost, counted by "
     "torch's profiler",
-    "memory": "that running out of memory names what was being done, how much was wanted and what to lower",
     "loader": "rows a second of a shuffled epoch, rows on the device",
     "steps": "a training step in float32, bf16, fp16 and by CUDA graphs, batches of 4,096 to 65,536",
+    "e2e": "from raw files to scores beside pandas and stock fastai (`make bench-e2e`), 40 M rows",
     "embeddings": "the share of a step that the embeddings' backward pass takes",
     "placement": "a table of 20 M rows of which a twentieth has room on the device, beside one that is all there",
+    "trees": "XGBoost: rows a second that it grows on and that it predicts",
+    "serving": "an exported run by onnxruntime's CUDA provider: from raw columns, and the net alone from codes",
+    "memory": "that running out of memory names what was being done, how much was wanted and what to lower",
     "busy": "how busy the device is while it trains, before and after, with pictures",
     "sessions": "an epoch of SASRec and GRU4Rec over every event, and the best items of every session",
     "dask": "features of a dask-cuDF frame beside those of one cuDF frame",
-    "trees": "XGBoost: rows a second that it grows on and that it predicts",
-    "serving": "an exported run by onnxruntime's CUDA provider: from raw columns, and the net alone from codes",
-    "e2e": "from raw files to scores beside pandas and stock fastai (`make bench-e2e`), 40 M rows",
     "extreme": "AUC at batches of 4,096 to 819,200 (`make bench-extreme`), 40 M rows, five seeds",
 }
 _NOT_YET = """**Nothing of fastrec has been run on a GPU yet.** The code for GPUs is written and shares the CPU's; the
-check below is ready, and its own code has run on a CPU with small sizes. Goals stand without figures until then.
+check below is ready, and its own code has run on a CPU with small sizes. Goals stand without figures until then: the
+figures that exist are of CPUs (`BENCHMARKS.md`), and counts on a stand-in for a GPU (the last section). To get figures
+of a GPU, call `make gpu GPU_ARGS='--minutes 30'` on a machine that has one; it writes them into this file.
 """
 _ON_CPU = """**This run was on a CPU, at small sizes: it shows that the check works, and nothing about a GPU.**
 """
@@ -48,8 +51,11 @@ named in the report and stops no other. Records are in `runs/bench/gpu.json`, wr
 `--minutes` runs the parts in the order below, at middle sizes: 4 M rows instead of 40 M, and of the suite the folders
 that work on the device. A part is begun if its estimate fits into the time that is left. It has a limit: 20 s before,
 it is interrupted, to write what it has; then it is ended with all that it has started. If time is left, the end-to-end
-benchmark runs at 40 M rows. The same command again goes on with what is missing. The quotes are needed: make would
-take a bare `30` for a target. A part whose packages are not installed is skipped and named.
+benchmark runs at 40 M rows. The quotes are needed: make would take a bare `30` for a target. A part whose packages are
+not installed is skipped and named.
+
+Ctrl-C, or `kill`, stops the check: the part that runs writes what it has, within 20 s. If the check is killed outright,
+its part is, too; the records of earlier parts are kept. The same command again goes on with what is missing.
 
 """
 _PACKAGES = """## Bringing the packages in
@@ -86,6 +92,9 @@ Products of float32 matrices are exact, without TF32: `torch.set_float32_matmul_
 What does not fit raises `fastrec.errors.DeviceMemoryError`: what was being done, bytes asked for and free, and what to
 lower.
 """
+
+
+_OWN = ("Goals", "Floors", "Before and after", "All figures", "The check", "Bringing the packages in", "Memory")
 
 
 def report(records: Sequence[Record], image: str | None = None) -> str:
@@ -197,8 +206,11 @@ def _cell(text: str) -> str:
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Write the report, unless a crash comes between: then the old one stays."""
+    """Write the report, unless a crash comes between: then the old one stays. Sections by hand go to its end."""
     image = path.with_name(f"{path.stem}-profile.png")
     part = path.with_name(f".{path.name}.part")
-    part.write_text(report(records, image.name if image.exists() else None), encoding="utf-8")
+    old = re.split("^(?=## )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] if path.exists() else []
+    by_hand = [section.strip() for section in old if section.partition("\n")[0].removeprefix("## ") not in _OWN]
+    new = report(records, image.name if image.exists() else None)
+    part.write_text("\n".join([new, *(f"{section}\n" for section in by_hand)]), encoding="utf-8")
     part.replace(path)

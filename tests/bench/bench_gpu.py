@@ -17,7 +17,9 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -212,7 +214,7 @@ _NET, _TREES = ("fastai",), ("fastai", "xgboost")
 _PARTS: dict[str, tuple[_Part, tuple[str, ...], float, float]] = {
     "smoke": (_smoke, _NET, 60, 60),
     "floors": (_floors, (), 15, 8),
-    "suite": (_suite, ("pytest", "hypothesis"), 240, 20),
+    "suite": (_suite, ("pytest", "hypothesis"), 240, 45),
     "copies": (_copies, _TREES, 40, 20),
     "loader": (_loader, _NET, 60, 15),
     "steps": (_steps, _NET, 120, 25),
@@ -238,12 +240,12 @@ def in_child(name: str, options: Options, limit: float, size: str) -> list[Recor
     """A part in a process of its own, so that what it leaves on the device, or breaks there, stays its own."""
     made, log = options.out.with_name(f"gpu-{name}.part.json"), options.out.with_name(f"gpu-{name}.part.log")
     made.unlink(missing_ok=True)
-    # what the part itself starts has less, so that there is time to import and to read its results
+    # what the part itself starts has less, so that there is time to read its results
     inner = max(limit - 30, limit / 2)
     command = [str(Path(__file__).resolve()), *options.given, "--size", size, "--limit", f"{inner:.0f}"]
     begun = time.perf_counter()
     how = {"device": options.device, "limit": limit, "log": log, "folder": Path.cwd(), "group": True}
-    command += ["--part", name, "--part-out", str(made.resolve())]
+    command += ["--part", name, "--begun", str(time.time()), "--part-out", str(made.resolve())]
     status, _ = programs.program(command, **how)
     seconds = round(time.perf_counter() - begun, 1)
     found = json.loads(made.read_text(encoding="utf-8")) if made.exists() else []
@@ -251,8 +253,9 @@ def in_child(name: str, options: Options, limit: float, size: str) -> list[Recor
     found = [{**one, "part": name, "size": size, "took": seconds} for one in found]
     if status == 0 and found:
         return found
-    ended = f"was stopped after {seconds:.0f} s" if status == 124 else f"ended with {status}"
-    return [*found, {**_blank(name, seconds), "error": f"{ended}: {programs.last_lines(log)}"}]
+    ended = f"was stopped after {seconds:.0f} s" if status in programs.STOPPED else f"ended with {status}"
+    failed = {**_blank(name, seconds), "error": f"{ended}: {programs.last_lines(log)}", "status": status}
+    return [*found, failed]
 
 
 def _blank(name: str, seconds: float | None = None) -> Record:
@@ -330,6 +333,7 @@ def parse(argv: list[str] | None = None) -> Options:
     parser.add_argument("--report-only", action="store_true", help="write the report of the records that are there")
     parser.add_argument("--part", choices=[*_PARTS], help=argparse.SUPPRESS)
     parser.add_argument("--part-out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--begun", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     options.given = sys.argv[1:] if argv is None else argv
     options.cases = [c for c in options.cases.split(",") if c]
@@ -364,10 +368,19 @@ def main(argv: list[str] | None = None) -> int:
         print(NO_GPU.format(why=why), file=sys.stderr)
         return 2
     if options.part is not None:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        options.limit = max(1.0, options.limit - (time.time() - options.begun))  # imports took some of it
         found = run_part(options.part, options, Floors.of(read(options.out)))
         keep(options.part_out, found)
         return 0
     return _all(options)
+
+
+def _end_with(parent: int) -> None:
+    """End this part, with all that it has started, once the check itself has been killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _write(options: Options, about: Record, name: str, found: list[Record]) -> None:
@@ -411,9 +424,14 @@ def _all(options: Options) -> int:
         failed = failed or errors
         if not (errors and good and left is not None):
             _write(options, about, name, found)
+        if found[-1].get("status") == programs.INTERRUPTED:
+            print("stopped: the same command goes on with what is missing", flush=True)
+            break
     print(f"written: {shown(options.out)}, {shown(options.report)}")
     return int(failed)
 
 
 if __name__ == "__main__":
+    for one in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore the first, and so would the parts
+        signal.signal(one, signal.default_int_handler)
     sys.exit(main())

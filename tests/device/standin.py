@@ -74,6 +74,8 @@ def load() -> ctypes.CDLL:
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, _device_module())
         torch.utils.generate_methods_for_privateuse1_backend()
+        # as on CUDA, a model that moves keeps its parameters: an optimizer made before trains them
+        torch.__future__.set_swap_module_params_on_conversion(True)
         _loaded.append(built)
     return _loaded[0]
 

@@ -105,6 +105,15 @@ def test_recurrent_cells_and_their_gradients(cell):
         torch.testing.assert_close(q.grad.cpu(), p.grad)
 
 
+def test_a_model_that_moves_keeps_the_parameters_of_its_optimizer():
+    net = nn.Linear(2, 1)
+    opt = torch.optim.SGD(net.parameters(), 1.0)
+    net.to(DEVICE)(torch.ones(3, 2, device=DEVICE)).sum().backward()
+    before = net.bias.item()
+    opt.step()
+    assert net.bias.item() == pytest.approx(before - 3)
+
+
 def test_sparse_gradients():
     ids = torch.tensor([1, 1, 3])
     grads = []

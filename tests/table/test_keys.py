@@ -151,7 +151,7 @@ def test_codes_of_many_values_take_the_sparse_way():
     a, b = generator.integers(0, 40_000, (2, 60_000))
     coded = Table.read({"a": a, "b": b}).coded(("a", "b"))
     pairs = np.stack([c.to_numpy() for c in coded.keys.columns])
-    np.testing.assert_array_equal(pairs[:, coded.codes.numpy() - 1], np.stack([a, b]))
+    np.testing.assert_array_equal(pairs[:, coded.codes.cpu().numpy() - 1], np.stack([a, b]))
     assert coded.size - 1 == len(set(zip(a.tolist(), b.tolist())))
 
 

@@ -58,7 +58,7 @@ def test_a_table_is_what_was_read():
         "v": "vector",
         "o": "opaque",
     }
-    assert repr(table).startswith("Table(4 rows on cpu; i: number, f: number")
+    assert repr(table).startswith(f"Table(4 rows on {table.device}; i: number, f: number")
 
 
 @given(st.lists(st.integers(-4, 3), max_size=8))
