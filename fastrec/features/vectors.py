@@ -394,15 +394,15 @@ class SvdEncode(Fitted):
 
     def merge(self, a: State, b: State) -> State:
         (rows, row_a, row_b), (cols, col_a, col_b) = (union_keys(a[n], b[n]) for n in ("rows", "cols"))
-        both = []
+        both, device = [], a["pairs"].device  # a loaded state is on the host
         for state, row, col in ((a, row_a, col_a), (b, row_b, col_b)):
-            own, width = state["pairs"], max(len(state["cols"]), 1)
-            row, col = row.to(own.device), col.to(own.device)
+            own, width = state["pairs"].to(device), max(len(state["cols"]), 1)
+            row, col = row.to(device), col.to(device)
             both.append(row[own // width] * len(cols) + col[own % width])
         pairs, places = torch.unique(torch.cat(both), return_inverse=True)
         left, right = places.split([len(both[0]), len(both[1])])
         cells = max(len(a["sum"]), len(b["sum"]))
-        total = spread(a["sum"], left, len(pairs), cells) + spread(b["sum"], right, len(pairs), cells)
+        total = spread(a["sum"], left, len(pairs), cells) + spread(b["sum"].to(device), right, len(pairs), cells)
         return {"rows": rows, "cols": cols, "pairs": pairs, "sum": total}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:

@@ -31,7 +31,9 @@ def fit_in_parts(features, frame, parts, *, key="id", seed=0):
         if step.kind == "fitted":
             by_fold = step.uses_target and not step.causal
             cells = [
-                Cells(row_folds(t, [key], 5, seed=INNER_SEED), 5) if by_fold else Cells(torch.zeros(len(t)).long(), 1)
+                Cells(row_folds(t, [key], 5, seed=INNER_SEED), 5)
+                if by_fold
+                else Cells(torch.zeros(len(t), dtype=torch.int64, device=t.device), 1)
                 for t in work
             ]
             states = [step.collect(t, c) for t, c in zip(work, cells)]
@@ -39,7 +41,7 @@ def fit_in_parts(features, frame, parts, *, key="id", seed=0):
             for i in order[1:]:
                 merged = step.merge(states[i], merged) if seed % 2 else step.merge(merged, states[i])
             step.learn(merged)
-            excluded = torch.eye(cells[0].count, dtype=torch.bool) & torch.tensor(by_fold)
+            excluded = torch.eye(cells[0].count, dtype=torch.bool, device=work[0].device) & by_fold
             made = [step.compute_out_of_cell(t, merged, c, excluded) for t, c in zip(work, cells)]
         else:
             made = [step.compute(t) for t in work]

@@ -149,8 +149,8 @@ def test_cells_left_out_are_as_if_never_seen(rows, how):
     table = Table.read(frame.set_column(1, "l", frame["l"].cast(pa.list_(pa.string()))))
     cell = [r[1] for r in rows]
     feature = Categorify(["k", "l"], **how)
-    state = feature.collect(table, Cells(torch.tensor(cell), 3))
-    made = feature.compute_out_of_cell(table, state, Cells(torch.tensor(cell), 3), torch.eye(3, dtype=torch.bool))
+    cells, excluded = Cells(torch.tensor(cell, device=table.device), 3), torch.eye(3, device=table.device).bool()
+    made = feature.compute_out_of_cell(table, feature.collect(table, cells), cells, excluded)
     for repeats, name in ((1, "k"), (2, "l")):
         codes = [oracle([r[0] for r in rows for _ in range(repeats) if r[1] != c], **how)[0] for c in range(3)]
         expected = [codes[c](value) for value, c in rows]

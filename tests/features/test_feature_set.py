@@ -111,7 +111,7 @@ def test_fit_then_transform_is_fit_transforms_state():
 def test_cross_fit_equals_fitting_by_hand():
     data, folds = frame(), np.arange(60) % 3
     fs = FeatureSet([TargetEncode("item", "clicked"), CountEncode("item")], key="id", folds=4)
-    inner = row_folds(Table.read(data), ["id"], 4, seed=INNER_SEED).numpy()
+    inner = row_folds(Table.read(data), ["id"], 4, seed=INNER_SEED).cpu().numpy()
 
     def by_hand(train, rows):
         prior = train["clicked"].mean()
@@ -202,7 +202,7 @@ def test_keys_of_several_columns_and_row_numbers():
     for key in (None, "id", ["session", "item"], ["id"]):
         made = FeatureSet([TargetEncode("item", "clicked")], key=key, folds=4).fit_transform(data)
         keys = [key] if isinstance(key, str) else key or []
-        fold = row_folds(Table.read(data), keys, 4, seed=INNER_SEED).numpy()
+        fold = row_folds(Table.read(data), keys, 4, seed=INNER_SEED).cpu().numpy()
         for f in range(4):
             rest = data[fold != f]
             stat = rest.groupby("item")["clicked"].agg(["sum", "count"])

@@ -149,7 +149,7 @@ new_targets = st.lists(st.one_of(st.just(math.nan), st.integers(-9, 9).map(float
 @few
 @given(frame=frames(min_size=6), new=new_targets, fold=st.integers(0, 2))
 def test_targets_of_a_fold_move_no_encoding_of_its_rows(features, key, frame, new, fold):
-    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).numpy()
+    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).cpu().numpy()
     a, b = (set_of(features, key).fit_transform(f) for f in (frame, with_targets(frame, inner == fold, new)))
     exactly(a[inner == fold], b[inner == fold], FeatureSet(features).outputs)
 
@@ -189,7 +189,7 @@ def test_cross_fit_holds_nothing_of_an_outer_fold(features, key, frame, new, dat
 @given(frame=frames(min_size=6), new=new_targets, fold=st.integers(0, 2), data=st.data())
 def test_cross_fit_is_out_of_fold_among_its_training_rows(features, key, frame, new, fold, data):
     outer = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(frame), max_size=len(frame))))
-    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).numpy()
+    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).cpu().numpy()
     changed = with_targets(frame, inner == fold, new)
     for (train, _), (train2, _) in zip(
         set_of(features, key).cross_fit(frame, outer), set_of(features, key).cross_fit(changed, outer), strict=True
@@ -207,7 +207,7 @@ def test_targets_do_move_what_they_should():
 def test_the_prior_is_out_of_fold_too():
     frame = pd.DataFrame({"id": range(30), "item": [f"i{k}" for k in range(30)], "y": [float(k) for k in range(30)]})
     made = FeatureSet([TargetEncode("item", "y", smooth=5)], key="id", folds=3).fit_transform(frame)
-    inner = row_folds(Table.read(frame), ["id"], 3, seed=INNER_SEED).numpy()
+    inner = row_folds(Table.read(frame), ["id"], 3, seed=INNER_SEED).cpu().numpy()
     for k in range(3):
         assert made["te_item__y"][inner == k].tolist() == pytest.approx(
             [frame["y"][inner != k].mean()] * (inner == k).sum()
@@ -283,11 +283,11 @@ def test_keys_of_several_columns_and_their_holes():
 
 def test_folds_are_even_and_the_inner_ones_are_not_the_outer_ones():
     table = Table({"k": np.arange(40_000)})
-    outer, inner = (row_folds(table, ["k"], 5, seed=s).numpy() for s in (FOLD_SEED, INNER_SEED))
+    outer, inner = (row_folds(table, ["k"], 5, seed=s).cpu().numpy() for s in (FOLD_SEED, INNER_SEED))
     for k in range(5):
         within = np.bincount(inner[outer == k], minlength=5)
         assert (abs(within - 1600) < 5 * math.sqrt(1600)).all()
-    rows = np.bincount(row_folds(Table({"k": np.arange(40_000)}), [], 5).numpy())
+    rows = np.bincount(row_folds(Table({"k": np.arange(40_000)}), [], 5).cpu().numpy())
     assert (abs(rows - 8000) < 5 * math.sqrt(8000)).all()
 
 

@@ -159,7 +159,7 @@ def test_it_tells_the_good_categories_from_the_bad():
     codes = np.repeat(np.arange(100), 50)
     frame = pd.DataFrame({"id": range(5000), "k": codes, "y": (rng.random(5000) < rng.random(100)[codes]).astype(int)})
     made = FeatureSet([TargetEncode("k", "y")], key="id").fit_transform(frame)
-    fold = row_folds(Table.read(frame), ["id"], 5, seed=INNER_SEED).numpy()
+    fold = row_folds(Table.read(frame), ["id"], 5, seed=INNER_SEED).cpu().numpy()
     oracle = np.zeros(5000)
     for f in range(5):
         rest = frame[fold != f]

@@ -16,6 +16,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer, TfidfVectorizer
 
 from fastrec._core import limits
+from fastrec._core.device import resolve_device
 from fastrec.errors import FastrecError
 from fastrec.features import FeatureSet, TextSvd, TfIdfSimilarity, Tokens
 from fastrec.features import text as text_svd
@@ -238,7 +239,7 @@ def test_bags_of_hundreds_of_words_are_told_apart():
 
 
 def halves(values):
-    return Cells(torch.tensor([len(v or "") % 2 for v in values], dtype=torch.int64), 2)
+    return Cells(torch.tensor([len(v or "") % 2 for v in values], device=resolve_device(None)).long(), 2)
 
 
 def test_dictionaries_with_texts_of_other_rows_change_nothing():
@@ -255,7 +256,8 @@ def test_dictionaries_with_texts_of_other_rows_change_nothing():
 
 def test_a_word_of_hidden_rows_alone_is_unknown():
     feature = TextSvd("text", 2, min_count=1)
-    state = feature.collect(Table.read(frame(["x y", "secret x", "secret"])), Cells(torch.tensor([0, 1, 1]), 2))
+    table = Table.read(frame(["x y", "secret x", "secret"]))
+    state = feature.collect(table, Cells(torch.tensor([0, 1, 1], device=table.device), 2))
     fit = feature.finalize(state, torch.tensor([True, False]))
     assert fit["place"].tolist() == [0, 0, 1, 2]  # unknown, secret, x, y
     assert fit["idf"].tolist() == [0, 1, 1]  # n = 1: ln(2 / 2) + 1
@@ -412,7 +414,7 @@ def test_repeats_weigh_more_and_unseen_words_nothing():
 def test_a_word_of_hidden_rows_alone_is_unseen():
     table = Table.read(tfidf_frame([(["x"], ["x"]), (["secret"], ["x"])]))
     feature = TfIdfSimilarity("a", "b")
-    state = feature.collect(table, Cells(torch.tensor([0, 1]), 2))
+    state = feature.collect(table, Cells(torch.tensor([0, 1], device=table.device), 2))
     square = feature.finalize(state, torch.tensor([True, False]))["square"].tolist()
     assert square == [0.0, 0.0, (math.log(3 / 3) + 1) ** 2]  # missing, secret, x
 

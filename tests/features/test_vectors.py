@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core.device import resolve_device
 from fastrec.errors import FastrecError
 from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, VectorColumns, number
 from fastrec.features import vectors as svd
@@ -239,7 +240,7 @@ def test_parts_learn_what_the_whole_does(first, second):
 
 
 def halves(rows):
-    return Cells(torch.tensor([w % 2 for _, _, w in rows], dtype=torch.int64), 2)
+    return Cells(torch.tensor([w % 2 for _, _, w in rows], device=resolve_device(None)).long(), 2)
 
 
 def test_lists_of_other_keys():
