@@ -401,6 +401,7 @@ def one_thread():
 CHILD = """
 import sys, time
 from pathlib import Path
+import tests.conftest  # the device of FASTREC_DEVICE, where that is the stand-in
 sys.path.insert(0, sys.argv[1])
 from fastai.callback.core import Callback
 from fastai.torch_core import set_seed
